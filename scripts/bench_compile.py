@@ -87,7 +87,7 @@ def capture_training(params: Any) -> Any:
     from cerebras_tf.estimator.model_graph import record
     from modelzoo.common.config import registry, schema
 
-    room, data = registry.load_room(params.model_name)
+    room, data = registry.load_model(params.model_name)
     tree = schema.as_tree(params)
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(1)

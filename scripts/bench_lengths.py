@@ -53,7 +53,7 @@ class Side:
         from cerebras_tf.tf_session import initial_values
         from modelzoo.common.config import registry, schema
 
-        room, data = registry.load_room(params.model_name)
+        room, data = registry.load_model(params.model_name)
         tree = schema.as_tree(params)
         longest = params.train_input.max_sequence_length
         self.compiled, self.compile_s = 0, 0.0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
 
 
 def names(text: object, *facts: object) -> bool:
@@ -20,3 +23,11 @@ def names(text: object, *facts: object) -> bool:
     missing = [str(fact) for fact in facts if str(fact) not in str(text)]
     assert not missing, f"missing {missing} in: {text}"
     return True
+
+
+@contextmanager
+def raises(kind: type[BaseException], *facts: object) -> Iterator[None]:
+    """pytest.raises, with the facts that the error must name."""
+    with pytest.raises(kind) as caught:
+        yield
+    names(caught.value, *facts)

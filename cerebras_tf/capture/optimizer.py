@@ -12,7 +12,7 @@ from cerebras_tf.capture.control import assign
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
-from cerebras_tf.ops import optimizer, optimizer_shrinking
+from cerebras_tf.ops import optimizer
 from cerebras_tf.ops.expression import Expression
 from cerebras_tf.ops.optimizer import Updates
 
@@ -20,32 +20,32 @@ _FORMULAS: dict[str, Callable[..., Updates]] = {  # type: ignore[explicit-any]
     "ResourceApplyAdaMax": optimizer.ada_max,
     "ResourceApplyAdadelta": optimizer.adadelta,
     "ResourceApplyAdagrad": optimizer.adagrad,
-    "ResourceApplyAdagradDA": optimizer_shrinking.adagrad_da,
+    "ResourceApplyAdagradDA": optimizer.adagrad_da,
     "ResourceApplyAdagradV2": optimizer.adagrad,
     "ResourceApplyAdam": optimizer.adam,
     "ResourceApplyAdamWithAmsgrad": optimizer.adam,
     "ResourceApplyAddSign": optimizer.add_sign,
     "ResourceApplyCenteredRMSProp": optimizer.rms_prop,
-    "ResourceApplyFtrl": optimizer_shrinking.ftrl,
-    "ResourceApplyFtrlV2": optimizer_shrinking.ftrl,
+    "ResourceApplyFtrl": optimizer.ftrl,
+    "ResourceApplyFtrlV2": optimizer.ftrl,
     "ResourceApplyGradientDescent": optimizer.gradient_descent,
     "ResourceApplyKerasMomentum": optimizer.keras_momentum,
     "ResourceApplyMomentum": optimizer.momentum,
     "ResourceApplyPowerSign": optimizer.power_sign,
-    "ResourceApplyProximalAdagrad": optimizer_shrinking.proximal_adagrad,
-    "ResourceApplyProximalGradientDescent": optimizer_shrinking.proximal_gradient_descent,
+    "ResourceApplyProximalAdagrad": optimizer.proximal_adagrad,
+    "ResourceApplyProximalGradientDescent": optimizer.proximal_gradient_descent,
     "ResourceApplyRMSProp": optimizer.rms_prop,
     "ResourceSparseApplyAdadelta": optimizer.adadelta,
     "ResourceSparseApplyAdagrad": optimizer.adagrad,
-    "ResourceSparseApplyAdagradDA": optimizer_shrinking.adagrad_da,
+    "ResourceSparseApplyAdagradDA": optimizer.adagrad_da,
     "ResourceSparseApplyAdagradV2": optimizer.adagrad,
     "ResourceSparseApplyCenteredRMSProp": optimizer.rms_prop,
-    "ResourceSparseApplyFtrl": optimizer_shrinking.ftrl,
-    "ResourceSparseApplyFtrlV2": optimizer_shrinking.ftrl,
+    "ResourceSparseApplyFtrl": optimizer.ftrl,
+    "ResourceSparseApplyFtrlV2": optimizer.ftrl,
     "ResourceSparseApplyKerasMomentum": optimizer.keras_momentum,
     "ResourceSparseApplyMomentum": optimizer.momentum,
-    "ResourceSparseApplyProximalAdagrad": optimizer_shrinking.proximal_adagrad,
-    "ResourceSparseApplyProximalGradientDescent": optimizer_shrinking.proximal_gradient_descent,
+    "ResourceSparseApplyProximalAdagrad": optimizer.proximal_adagrad,
+    "ResourceSparseApplyProximalGradientDescent": optimizer.proximal_gradient_descent,
     "ResourceSparseApplyRMSProp": optimizer.rms_prop,
 }
 _MOMENTS = {

@@ -58,7 +58,7 @@ class HostSaver(tf.compat.v1.train.Saver):
 
     def __init__(self, config: Any) -> None:
         self._restored: Optional[str] = None
-        self._partially = _restores_partially(config)
+        self._partially = config.restore_partially
         super().__init__(
             sharded=True,
             max_to_keep=config.keep_checkpoint_max,
@@ -148,7 +148,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._find_beside = find_beside
         self._beside: list[Any] = []
         self._strict = training is not None
-        self._partially = self._strict and _restores_partially(config)
+        self._partially = self._strict and config.restore_partially
         self._initialise = initialise
         self._connect = connect
         self._restored: Optional[str] = None
@@ -434,10 +434,6 @@ def _prefix(session: Any, save_path: str, global_step: Any) -> str:
     if not isinstance(global_step, (int, np.integer)):
         global_step = session.run(global_step)
     return f"{save_path}-{int(global_step)}"
-
-
-def _restores_partially(config: Any) -> bool:
-    return bool(getattr(config, "restore_partially", False))
 
 
 def _names(saved: Sequence[Any]) -> list[str]:

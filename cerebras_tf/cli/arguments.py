@@ -1,89 +1,71 @@
-"""The command line of the model zoo's runner.
+"""The command line of the model zoo's runner, and the types of arguments that commands share.
 
-It reads no YAML and knows no model; it only says what was given.
+It reads no params file and knows no model. The runner's flags follow from the fields of
+config/run_options.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from cerebras_tf.cli.parser import Parser, format_rows
+from cerebras_tf.config.run_options import MODES, RunConfigParams, without_none
+from cerebras_tf.config.schema import Refused, check_value
+from cerebras_tf.config.schema import number_of as any_number
 from cerebras_tf.quantities import MOST_GB
 
-# What the runner does, by mode.
-MODES = {
-    "train": "train up to max_steps, or go on from the last checkpoint",
-    "eval": "evaluate the last checkpoint, or the one of --checkpoint_path",
-    "train_and_eval": "train, and evaluate at every checkpoint",
-    "eval_all": "evaluate every checkpoint of model_dir",
-    "predict": "write predictions of a checkpoint for predict_input",
-}
+__all__ = ["COMPILE", "MODES", "RunArguments", "add_params_argument", "any_number"]
+
 COMPILE = "compile"
-# Digits of other scripts, spaces and 1_000 are numbers to Python; in a YAML they are none.
-_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]+")
-_MOST_DIGITS = 1000
-_NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,1000}")
+_FLAGS = [each for each in dataclasses.fields(RunConfigParams) if "flag" in each.metadata]
+_HINTS = typing.get_type_hints(RunConfigParams)
 
 
 @dataclass(frozen=True)
 class RunArguments:
-    """What was given on the command line; None where a flag was absent.
+    """What was given on the command line.
 
     Attributes:
       mode: one of `MODES`.
-      params: path of the YAML file.
-      model_dir: folder of checkpoints and events.
-      cs_ip: address of the wafer; "" where the flag was given without an address.
-      max_steps: global step at which training ends.
-      steps: steps to train from here.
-      eval_steps: batches of an evaluation; 0 or less means the whole set.
-      save_checkpoints_steps: steps between checkpoints.
-      save_summary_steps: steps between summaries.
-      checkpoint_path: checkpoint whose weights to start from, or to evaluate.
-      resume_from: checkpoint to go on from in a new folder, its step and optimizer state included.
-      profile: steps of training to profile.
-      validate_only: only check that the model compiles.
-      compile_only: only compile.
-      multireplica: several replicas of the model on one wafer.
-      num_csx: number of wafers.
-      device: TensorFlow device for what runs on the host.
-      debug: show tracebacks.
+      params: path of the params file.
+      given: values of keys of `runconfig` that flags set; absent flags are not in it.
+      settings: dotted key and YAML text of each `--set`.
+      debug: whether to show tracebacks.
     """
 
     mode: str
     params: str
-    model_dir: Optional[str] = None
-    cs_ip: Optional[str] = None
-    max_steps: Optional[int] = None
-    steps: Optional[int] = None
-    eval_steps: Optional[int] = None
-    save_checkpoints_steps: Optional[int] = None
-    save_summary_steps: Optional[int] = None
-    checkpoint_path: Optional[str] = None
-    resume_from: Optional[str] = None
-    profile: Optional[int] = None
-    validate_only: Optional[bool] = None
-    compile_only: Optional[bool] = None
-    multireplica: Optional[bool] = None
-    num_csx: Optional[int] = None
-    device: Optional[str] = None
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Sequence[tuple[str, str]] = ()
     debug: bool = False
 
-    def overrides(self) -> dict[str, Any]:
-        """Returns the keys of the YAML's `runconfig` that the command line sets.
+    @classmethod
+    def of(cls, parsed: argparse.Namespace) -> RunArguments:
+        """Makes it of what the runner's parser returns."""
+        values = vars(parsed)
+        flags = {each.name: values[each.name] for each in _FLAGS if each.name in values}
+        return cls(
+            parsed.mode,
+            parsed.params,
+            {name: value for name, value in flags.items() if value is not None},
+            parsed.set,
+            parsed.debug,
+        )
 
-        Only flags really given are in it: an absent `--multireplica` leaves the YAML's value.
-        """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("params", "debug"):
-            del values[name]
-        return {name: value for name, value in values.items() if value is not None}
+    def overrides(self) -> dict[str, Any]:
+        """Returns the keys of the params file that mode and flags set, by dotted key."""
+        return {"runconfig.mode": self.mode} | {
+            f"runconfig.{name}": value for name, value in self.given.items()
+        }
 
 
 def positive_int(text: str, end: int = 2**31) -> int:
@@ -125,18 +107,40 @@ def positive_number(text: str) -> float:
     return value
 
 
-def any_number(text: str) -> float:
-    """A number in the digits 0 to 9; NaN for other text."""
-    return float(text) if _NUMBER.fullmatch(text) else math.nan
-
-
 def any_int(text: str) -> int:
     """Parses a whole number in the digits 0 to 9, for argparse."""
-    if not _WHOLE_NUMBER.fullmatch(text) or len(text) > _MOST_DIGITS:
+    if not _WHOLE_NUMBER.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"must be a whole number, in the digits 0 to 9. Received: {text[:60]!r}."
         )
     return int(text)
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Parses `SECTION.KEY=VALUE`, for argparse; the value is checked with the params file."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise argparse.ArgumentTypeError(
+            f"must read SECTION.KEY=VALUE, such as model.hidden_size=64. Received: {text!r}."
+        )
+    return key, value
+
+
+def add_params_argument(
+    parser: argparse.ArgumentParser, text: str = "params file", **settings: Any
+) -> None:
+    """Adds `--params`, required by default, and `--set`, which changes its keys."""
+    parser.add_argument(
+        "-p", "--params", metavar="YAML", help=text, **{"required": True, **settings}
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="SECTION.KEY=VALUE",
+        help="a key of the params file; the value is YAML (may be repeated)",
+    )
 
 
 def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
@@ -170,67 +174,42 @@ def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None
             "-m", "--mode", choices=tuple(MODES), metavar="MODE", help="what to do", **given
         )
         examples = [f"-m train {example}", f"-m eval {example} -o model_dir/mine"]
-    parser.add_argument("-p", "--params", required=True, metavar="YAML", help="params file")
-    parser.add_argument(
-        "-o",
-        "--model_dir",
-        metavar="DIR",
-        help="checkpoints and events; goes on from the last (default: model_dir/ and the name of "
-        "the params file without params_)",
-    )
-    _add_place_arguments(parser)
-    _add_step_arguments(parser)
-    parser.add_argument(
-        "--checkpoint_path", metavar="CKPT", help="checkpoint to start from or to evaluate"
-    )
-    parser.add_argument(
-        "--resume_from", metavar="CKPT", help="checkpoint to go on from in a new model_dir"
-    )
+    add_params_argument(parser)
     if command == COMPILE:
         parser.set_defaults(compile_only=True)
-    else:
-        _add_compile_arguments(parser)
+    for each in _FLAGS:
+        if command != COMPILE or each.name not in ("compile_only", "validate_only"):
+            _add_flag(parser, each)
     parser.epilog = "" if command in MODES else f"modes:\n{format_rows(MODES)}\n\n"
     parser.epilog += "examples:\n" + "\n".join(f"  {parser.prog} {text}" for text in examples)
 
 
-def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cs_ip",
-        type=str,
-        nargs="?",
-        const="",
-        metavar="IP",
-        help="address of the wafer; empty or loopback is the one emulated in this process",
-    )
-    parser.add_argument(
-        "--multireplica", action="store_true", default=None, help="several replicas on one wafer"
-    )
-    parser.add_argument("--num_csx", type=positive_int, metavar="N", help="number of wafers")
-    parser.add_argument(
-        "--device", metavar="DEVICE", help="/cpu:0 runs the model on the host, with TensorFlow"
-    )
+def _add_flag(parser: argparse.ArgumentParser, option: Any) -> None:
+    """Adds the flag of a key of `runconfig`. Its default is None: the params file's value holds."""
+    checks, hint = option.metadata, without_none(_HINTS[option.name])
+    names = [*([checks["short"]] if "short" in checks else []), f"--{option.name}"]
+    text = checks["text"].partition(". ")[0].rstrip(".")
+    text = f"{text[0].lower()}{text[1:]}" if text[1].islower() else text
+    kinds: dict[str, Any] = {"help": text}
+    if hint is bool:
+        kinds["action"] = "store_true"
+    else:
+        kinds["metavar"] = checks["flag"]
+    if hint is int:
+        kinds["type"] = _number_parser(hint, checks)
+    if option.name == "cs_ip":  # may be empty
+        kinds.update(type=str, nargs="?", const="")
+    parser.add_argument(*names, default=None, **kinds)
 
 
-def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
-    only = parser.add_mutually_exclusive_group()
-    # The default is None, not False, so that an absent flag does not override the params file.
-    only.add_argument(
-        "--validate_only", action="store_true", default=None, help="only check that it compiles"
-    )
-    only.add_argument("--compile_only", action="store_true", default=None, help="only compile")
+def _number_parser(hint: Any, checks: Mapping[str, Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return check_value(hint, checks, text)
+        except Refused as wrong:
+            raise argparse.ArgumentTypeError(f"{wrong} Received: {text[:60]!r}.") from wrong
 
-
-def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
-    for name, parse, text in (
-        ("max_steps", step_int, "train up to this global step"),
-        ("steps", step_int, "train this many more steps"),
-        ("eval_steps", any_int, "batches of an evaluation; 0 or less: the whole set"),
-        ("save_checkpoints_steps", step_int, "steps between checkpoints"),
-        ("save_summary_steps", step_int, "steps between summaries"),
-        ("profile", positive_int, "write a trace of this many steps, and say what bounds them"),
-    ):
-        parser.add_argument(f"--{name}", type=parse, metavar="N", help=text)
+    return parse
 
 
 def parse_arguments(
@@ -245,7 +224,7 @@ def parse_arguments(
     Raises:
       SystemExit: with code 2 and a usage message where an argument is wrong.
     """
-    return RunArguments(**vars(build_parser(program).parse_args(argv)))
+    return RunArguments.of(build_parser(program).parse_args(argv))
 
 
 if __name__ == "__main__":

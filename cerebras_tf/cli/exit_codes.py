@@ -75,13 +75,13 @@ def signals_raise() -> Iterator[set[int]]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def tell_if_stopped(line: Optional[str]) -> None:
-    """Sets what `run_main` says where a signal ends the program from now on; None for nothing."""
+def set_stop_message(line: Optional[str]) -> None:
+    """Sets what `run_main` prints where a signal ends the program from now on; None for nothing."""
     global _last_line
     _last_line = line
 
 
-def _tell_stopped(received: set[int]) -> None:
+def _print_stop_message(received: set[int]) -> None:
     if received and _last_line is not None:
         print(f"{signal.Signals(min(received)).name}: {_last_line}", file=sys.stderr)
 
@@ -116,13 +116,13 @@ def run_main(
     |---|---|---|
     | returns a number or None | - | the number, or 0 |
     | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
-    | Ctrl-C | what `tell_if_stopped` was given | 130 |
+    | Ctrl-C | what `set_stop_message` was given | 130 |
     | SIGTERM, SIGHUP | the same | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
     | nobody reads its output any more, as in `... | head` | - | 141 |
     | what is left of its output cannot be written, as on a full disk | a paragraph | 2 |
     | another exception | the traceback | 1 |
-    | the same, after Ctrl-C | what `tell_if_stopped` was given | 130 |
+    | the same, after Ctrl-C | what `set_stop_message` was given | 130 |
     | the same, after another signal | that, else the traceback | 143, 129 |
 
     Args:
@@ -133,14 +133,14 @@ def run_main(
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or os.path.basename(sys.argv[0]) or "cerebras-tf"
     code = _run(main, arguments, program)
-    left = _flush(program)  # also behind an error: Python would fail at it when it ends
+    left = _flush(program)  # also after an error: Python would fail at it when it ends
     return code or left
 
 
 def _run(main: Main, arguments: list[str], program: str) -> int:
     """Runs a program as `run_main` does, whose output may not have been written yet."""
     received: set[int] = set()
-    tell_if_stopped(None)
+    set_stop_message(None)
     try:
         with signals_raise() as received:
             return main(arguments) or SUCCESS
@@ -152,10 +152,10 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
             print(format_error(error, program, width), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        _tell_stopped(received)
+        _print_stop_message(received)
         return INTERRUPTED
     except SystemExit as stop:
-        _tell_stopped(received)
+        _print_stop_message(received)
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or SUCCESS
         print(stop.code, file=sys.stderr)
@@ -167,5 +167,5 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
         # Behind a signal this may be of what was cut off; else say what was not closed.
         if not received or (_last_line is None and signal.SIGINT not in received):
             traceback.print_exc()
-        _tell_stopped(received)
+        _print_stop_message(received)
         return 128 + min(received) if received else UNEXPECTED_ERROR

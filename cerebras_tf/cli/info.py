@@ -34,7 +34,7 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> tuple[int, Optional[int]]:
-    """Returns the machine's memory and what of it is available, None where that is not told."""
+    """Returns the machine's memory and what of it is available, None where that is not known."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -47,7 +47,7 @@ def memory_bytes() -> tuple[int, Optional[int]]:
 def describe_cache(folder: Optional[Path]) -> str:
     """Returns where compiled kernels are kept and how many files and bytes they take."""
     if folder is None:
-        return "none (no writable folder; kernels are compiled anew in every process)"
+        return "none (no writable folder; kernels are compiled again in every process)"
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
     size_mb = sum(path.stat().st_size for path in files) / 1e6
     return f"{folder} ({len(files)} files, {size_mb:.1f} MB)"

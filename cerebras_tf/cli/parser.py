@@ -33,13 +33,15 @@ def _is_text(word: str) -> bool:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions, and shows the defaults that tell something."""
+    """Keeps the line breaks of descriptions, and shows the defaults that are informative."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        tells = action.nargs != 0 and action.default not in (None, "", [], argparse.SUPPRESS)
+        is_shown = action.nargs != 0 and action.default not in (None, "", [], argparse.SUPPRESS)
         return (
-            f"{text} (default: %(default)s)".lstrip() if tells and "default" not in text else text
+            f"{text} (default: %(default)s)".lstrip()
+            if is_shown and "default" not in text
+            else text
         )
 
 
@@ -75,13 +77,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(USER_ERROR, format_error(text, self.prog, width) + "\n")
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
-        told = []
+        mistakes = []
         for word in words:
             kind = "option" if word.startswith("-") else "argument"
             hint = did_you_mean(word, self._option_string_actions) if kind == "option" else ""
-            told.append(f"unknown {kind} {word}. {hint}".rstrip())
-        if told:
-            self.error(" ".join(told))
+            mistakes.append(f"unknown {kind} {word}. {hint}".rstrip())
+        if mistakes:
+            self.error(" ".join(mistakes))
 
     def _refuse_dashes(self, words: Sequence[str]) -> None:
         """Names a value that argparse takes for an option, as it begins with a dash."""
@@ -93,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             if self._parse_optional(value) is not None and value.partition("=")[0] not in known:
                 self.error(
                     f"argument {'/'.join(action.option_strings)}: a value that begins with a dash "
-                    f"must stand behind an equals sign. Received: {value!r}. Write "
+                    f"must follow an equals sign. Received: {value!r}. Write "
                     f"{max(action.option_strings, key=len)}={value}, if that is meant"
                 )
 

@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--outputs", metavar="NPZ", help="file for the results")
     parser.add_argument("--save", metavar="CKPT", help="checkpoint to write afterwards")
-    parser.epilog = "Without --inputs it says what the program takes and gives."
+    parser.epilog = "Without --inputs it shows what the program takes and returns."
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the program, or says what it takes.
+    """Runs the program, or shows what it takes.
 
     Raises:
         ConfigError: an argument needs a batch, and none is given.

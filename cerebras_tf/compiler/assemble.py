@@ -1,6 +1,6 @@
 """Ordered step graph -> Program: slots, bodies, schedule, memory plan and prices.
 
-Runs of equal shape share one body. Sizes with a bound are planned for the bound.
+Runs of equal shape share one body. Memory is planned for the bounds of symbols.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from cerebras_tf.compiler.memory import Lifetime, plan_memory
 from cerebras_tf.compiler.sharding import ALONE, EVERYWHERE, Ownership
-from cerebras_tf.compiler.staging import find_staged
+from cerebras_tf.compiler.spilling import find_spilled
 from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.binding import copy_graph
 from cerebras_tf.ir.program import (
@@ -29,7 +29,7 @@ from cerebras_tf.ir.program import (
     Program,
     Slot,
 )
-from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
+from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, lookup, viewed
@@ -49,34 +49,25 @@ def assemble(
     """Builds the program.
 
     Args:
-        step: nodes in schedule order, each with its layer and direction.
+        step: nodes in schedule order, with layers and directions.
         layers: number of layers.
-        streaming: whether weights come and go layer by layer; else all are present throughout.
-        price: what instructions cost.
-        staging: whether gradients that wait for something global rest in the store meanwhile.
-        spilled: activations that rest there too; only with staging.
-        owned: which of several wafers runs what.
+        streaming: weight streaming mode; else pipelined mode.
+        price: cost of instructions.
+        staging: whether gradients that wait for a norm of all gradients are spilled to the store.
+        spilled: activations that are spilled; only with staging.
+        owned: owners of layers, with several wafers.
     """
     return _Assembler(step, layers, streaming, price, staging, spilled, owned).run()
 
 
 def planned_bytes(step: StepGraph, staging: bool = False, spilled: Collection[Value] = ()) -> int:
-    """Bytes of the activation memory that the program of a step will have.
-
-    Args:
-        step: as for `assemble`.
-        staging: as for `assemble`.
-        spilled: as for `assemble`.
-    """
+    """Bytes of the activation memory of `assemble`'s program."""
     return _Assembler(step, 0, staging, price, staging, spilled).plan().arena_bytes
 
 
-def assemble_branch(graph: Graph, price: Price) -> Program:
-    """The program of a graph that is part of an instruction.
-
-    Features and results are called "0", "1", ... in the order of inputs and outputs.
-    """
-    graph = copy_graph(graph, lambda part: part)  # another instruction may have the same branch
+def assemble_region(graph: Graph, price: Price) -> Program:
+    """The program of a region; its features and results are called "0", "1", ... in order."""
+    graph = copy_graph(graph, lambda part: part)  # another instruction may have the same graph
     fuse_elementwise(graph, lambda node: 0)
     step = StepGraph(graph)
     step.features = {str(i): value for i, value in enumerate(graph.inputs)}
@@ -106,12 +97,12 @@ class _Assembler:
         self._bodies: dict[Any, int] = {}
         self._nodes = [node for node in step.graph.nodes if node.op != "constant"]
         self._groups = _group(self._nodes)
-        self._staged = find_staged(self._groups, step, spilled) if staging and streaming else {}
+        self._staged = find_spilled(self._groups, step, spilled) if staging and streaming else {}
         self._readers_of_staged = {s.name: s.readers for s in self._staged.values()}
-        self._resting: dict[Value, int] = {}  # slot of staged values, where they are read
+        self._staged_slot: dict[Value, int] = {}  # of staged values, for late readers
 
     def plan(self) -> Program:
-        """The program with its slots and its memory, and no schedule yet."""
+        """The program with slots and memory, without a schedule."""
         self._add_inputs()
         self._time_of = {node: i for i, node in enumerate(self._nodes)}
         self._last = self._last_uses()
@@ -153,12 +144,12 @@ class _Assembler:
                 self.program.constants[slot] = node.attrs["value"]
 
     def _last_uses(self) -> dict[Value, int]:
-        """Time of the last read of every value, reads through views included."""
+        """Time of the last read of every value, also through views."""
         last: dict[Value, int] = {}
         end = len(self._nodes)
         ends = list(itertools.accumulate(len(nodes) for nodes in self._groups))
         for value, staged in self._staged.items():
-            last[value] = ends[staged.group] - 1  # it leaves when the whole group has run
+            last[value] = ends[staged.group] - 1  # it is spilled after the group
         for value in self.step.graph.outputs:
             last[value] = end
         for node in reversed(self._nodes):
@@ -176,18 +167,17 @@ class _Assembler:
         for value, staged in self._staged.items():
             slot = len(self.program.slots)
             self.program.slots.append(Slot(value.type, VARIABLE))
-            self._resting[value] = self.program.staged[staged.name] = slot
+            self._staged_slot[value] = self.program.staged[staged.name] = slot
 
     def _reads_staged(self, node: Node, value: Value) -> bool:
-        """Whether a node reads a value from where it rests in the store."""
+        """Whether a node reads a value that was spilled."""
         return value in self._staged and node in self._staged[value].readers
 
     def _slot_for(self, node: Node, value: Value) -> int:
-        """Where a node finds an operand."""
-        return self._resting[value] if self._reads_staged(node, value) else self.slot_of[value]
+        return self._staged_slot[value] if self._reads_staged(node, value) else self.slot_of[value]
 
     def _updates_in_place(self) -> dict[Value, str]:
-        """Updates that may be written over the variable: nobody reads the old value later."""
+        """Updates that may overwrite the variable, as nothing reads the old value later."""
         found: dict[Value, str] = {}
         uses = Counter(self.step.updates.values())
         for name, value in self.step.updates.items():
@@ -219,7 +209,7 @@ class _Assembler:
             self._new_slot(value, HEAP)
 
     def _written_over(self, node: Node) -> Optional[int]:
-        """The arena slot of an operand that the node may write its output over; None for none."""
+        """The arena slot of an operand that the node may overwrite with its output, or None."""
         position = lookup(node.op).overwrites
         if position is None:
             return None
@@ -236,10 +226,10 @@ class _Assembler:
         return slot
 
     def _plan(self) -> None:
-        """Offsets of arena slots; a value lives from its node to its last read."""
+        """Plans offsets of arena slots; a value is alive from its node to its last read."""
         slots, placed = [], set[int]()
         for node in self._nodes:
-            if node.op == GRADIENT:  # lies where its operand does, whose life holds its own
+            if node.op == GRADIENT:  # shares its operand's slot
                 continue
             made = self._time_of[node]
             for value in node.outputs:
@@ -247,7 +237,7 @@ class _Assembler:
                 if slot.kind != ARENA:
                     continue
                 last = max(self._last.get(value, -1), made)
-                if self.slot_of[value] in placed:  # written over what was there
+                if self.slot_of[value] in placed:  # overwrites an operand
                     slot.life = (slot.life[0], last)
                     continue
                 placed.add(self.slot_of[value])
@@ -270,14 +260,14 @@ class _Assembler:
             touched = [self._slot_for(n, v) for n in nodes for v in [*n.inputs, *n.outputs]]
             used = tuple(dict.fromkeys(slot for slot in touched if slot in names))
             owner = self.owned.of(nodes[0])
-            run: list[Step] = [StreamIn(layer, used)] if self.streaming and used else []
+            run: list[Entry] = [StreamIn(layer, used)] if self.streaming and used else []
             body, slots = self._body(nodes)
             run.append(Run(layer, direction, body, slots))
             steps.extend(_on_wafer(owner, run))
             if owner != EVERYWHERE:
-                leaving = [v for v in self.owned.leaving[layer] if v.node in nodes]
-                if leaving:
-                    steps.append(Share(owner, tuple(self.slot_of[value] for value in leaving)))
+                shared = [v for v in self.owned.shared[layer] if v.node in nodes]
+                if shared:
+                    steps.append(Share(owner, tuple(self.slot_of[value] for value in shared)))
             done = tuple(store for at in times for store in stores.pop(at, ()))
             steps.extend(self._stream_out(layer, done))
             freed = [slot for at in times for slot in dead.get(at, ())]
@@ -287,15 +277,15 @@ class _Assembler:
                 steps.append(Free(tuple(freed)))
         steps.extend(self._stream_out(-1, [store for found in stores.values() for store in found]))
 
-    def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Step]:
-        """The steps by which new values of variables reach those who keep them."""
+    def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Entry]:
+        """The entries that store new values of variables on the wafers that keep them."""
         if self.owned.wafers == 1:
             if stores:
                 yield StreamOut(layer, tuple(stores))
             return
         by_wafer: dict[tuple[int, bool], list[tuple[str, int]]] = {}
         for name, slot in stores:
-            if name in self.program.staged:  # it rests where it is read
+            if name in self.program.staged:  # stored where it is read
                 readers = {self.owned.of(node) for node in self._readers_of_staged[name]}
                 wafer = readers.pop() if len(readers) == 1 else EVERYWHERE
                 by_wafer.setdefault((wafer, False), []).append((name, slot))
@@ -309,11 +299,11 @@ class _Assembler:
             )
         for (wafer, is_kept_by_all), found in by_wafer.items():
             yield from _on_wafer(wafer, [StreamOut(layer, tuple(found))])
-            if is_kept_by_all:  # what each makes for itself is made equal, too
+            if is_kept_by_all:  # made equal on all wafers
                 yield Share(max(wafer, 0), (), tuple(name for name, _ in found))
 
     def _stores_by_time(self) -> dict[int, list[tuple[str, int]]]:
-        """(variable, slot of its new value) by the time at which the old one may be overwritten."""
+        """(variable, slot of its new value) by the earliest time at which it may be stored."""
         found: dict[int, list[tuple[str, int]]] = {}
         for name, value in self.step.updates.items():
             made = -1 if value.node is None else self._time_of.get(value.node, -1)
@@ -334,21 +324,21 @@ class _Assembler:
         return found
 
     def _body(self, nodes: list[Node]) -> tuple[int, tuple[int, ...]]:
-        """The shared instruction list of a group, and the slots it runs on."""
+        """The number of the shared body of a group, and the slots that it runs on."""
         local: dict[int, int] = {}
 
         def place(slot: int) -> int:
             return local.setdefault(slot, len(local))
 
         places, key = [], []
-        nodes = [node for node in nodes if node.op != GRADIENT]  # whose outputs are its operands
+        nodes = [node for node in nodes if node.op != GRADIENT]
         for node in nodes:
             inputs = tuple(place(self._slot_for(node, value)) for value in node.inputs)
             outputs = tuple(place(self.slot_of[value]) for value in node.outputs)
             places.append((inputs, outputs))
             types = tuple(value.type for value in [*node.inputs, *node.outputs])
             key.append((node.op, inputs, outputs, _attrs_key(node.attrs), types))
-        # Positions of equal types may still lie in memory of other kinds, as one that is a view.
+        # Equal types may still be in different kinds of memory, such as views.
         kinds = tuple(self.program.slots[slot].kind for slot in local)
         known = (tuple(key), kinds)
         if known not in self._bodies:
@@ -362,9 +352,10 @@ class _Assembler:
         self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> Instruction:
         attrs = dict(node.attrs)
-        if node.op != FUSED:
+        structure = lookup(node.op).structure
+        if structure is not None and structure.compiles_regions:
             for key, graph in node.subgraphs.items():
-                attrs[key] = assemble_branch(graph, self.price)
+                attrs[key] = assemble_region(graph, self.price)
         cost = price_at_most(
             self.price,
             node.op,
@@ -404,20 +395,19 @@ class _Assembler:
         return sum(self.step.variables[name].type.most_bytes for name in names)
 
     def _layer_name(self, index: int, names: list[str]) -> str:
-        """The folder of the layer's largest variable: 'decoder/ffn_1', or 'layer_3' without one."""
+        """The folder of the layer's largest variable: 'decoder/ffn_1'; 'layer_3' if it has none."""
         if not names:
             return f"layer_{index}"
         largest = max(names, key=lambda name: self.step.variables[name].type.most_bytes)
         return "/".join(largest.split("/")[:-1][:2]) or largest
 
 
-def _on_wafer(wafer: int, steps: list[Step]) -> list[Step]:
-    """Steps that one wafer runs, or all."""
-    return steps if wafer == EVERYWHERE else [OnWafer(wafer, len(steps)), *steps]
+def _on_wafer(wafer: int, entries: list[Entry]) -> list[Entry]:
+    return entries if wafer == EVERYWHERE else [OnWafer(wafer, len(entries)), *entries]
 
 
 def _group(nodes: list[Node]) -> list[list[Node]]:
-    """Runs of neighbouring nodes of one layer and direction."""
+    """Consecutive nodes of one layer and direction."""
     groups: list[list[Node]] = []
     for node in nodes:
         if groups:
@@ -430,7 +420,7 @@ def _group(nodes: list[Node]) -> list[list[Node]]:
 
 
 def plan_arena(program: Program, slots: Sequence[Slot]) -> None:
-    """Sets the offsets of arena slots by their sizes and lives, and the size of the arena."""
+    """Sets the offsets of arena slots and the size of the arena."""
     lives = [Lifetime(max(slot.type.most_bytes, 1), *slot.life) for slot in slots]
     offsets, program.arena_bytes = plan_memory(lives)
     for slot, offset in zip(slots, offsets):
@@ -438,13 +428,7 @@ def plan_arena(program: Program, slots: Sequence[Slot]) -> None:
 
 
 def replan(program: Program, most: Mapping[str, int], price: Price) -> Program:
-    """The same program with room for larger batches.
-
-    Args:
-        program: a program with symbols.
-        most: new bound of every symbol, by name.
-        price: what instructions cost.
-    """
+    """The same program with memory for larger batches: `most` are new bounds of all symbols."""
     larger = program.bounded(most, functools.partial(price_at_most, price))
     plan_arena(larger, [slot for slot in larger.slots if slot.kind == ARENA])
     return larger

@@ -1,39 +1,250 @@
-"""Chooses what the backward pass makes again or spills, so that activations fit in a budget.
+"""Chooses what the backward pass recomputes or spills, so that activations fit in a budget.
 
-Every layer keeps what its backward pass reads, makes the cheap part or the whole of it again, or
-lets what it keeps rest on the store's disk between the passes. The least extra time wins: changes
-are taken in the order of seconds a byte saved, as few as make the planned memory fit. Where each
-layer for itself is still too much, neighbouring layers made again keep only what crosses into the
-first of them.
-
-Seconds follow from prices and measured speeds, and only decide what is chosen; numbers are the same
-whatever is.
+Every layer keeps what its backward pass reads, recomputes the memory-bound part of it (outputs of
+activation functions and norms) or all of it, or spills what it keeps. The least extra time wins:
+changes are made in the order of seconds per byte saved, as few as make the planned memory fit. If
+single layers still need too much, consecutive layers are recomputed together and keep only the
+inputs of the first. Seconds are predicted from prices and measured speeds; the choice does not
+change any number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
-from cerebras_tf.compiler.activations import (
-    CHEAP,
-    CHEAP_SPILL,
-    KEEP,
-    KINDS,
-    SPILL,
-    WHOLE,
-    Activations,
-    Choice,
-    Spilling,
-)
 from cerebras_tf.compiler.assemble import planned_bytes
-from cerebras_tf.ir import StepGraph, Value
-from cerebras_tf.ir.program import Program
+from cerebras_tf.compiler.spilling import can_spill
+from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir.program import Cost, Program
 from cerebras_tf.ir.schedule import StreamIn
+from cerebras_tf.ir.step import GRADIENT
+from cerebras_tf.ops import lookup, viewed
 from cerebras_tf.ops.cost import Speeds
-from cerebras_tf.passes.recompute_activations import Segment, recompute_activations
+from cerebras_tf.passes.recompute_activations import (
+    Segment,
+    recompute_activations,
+    recompute_recipe,
+)
 from cerebras_tf.quantities import seconds
+
+KEEP, CHEAP, WHOLE = "keep", "cheap", "whole"
+# What is kept is spilled between the passes; the cheap part may be recomputed from it.
+SPILL, CHEAP_SPILL = "spill", "cheap and spill"
+KINDS = (CHEAP, WHOLE, SPILL, CHEAP_SPILL)
+# The most operations for every byte that a cheap node reads or writes. Elementwise work and norms
+# have 1 to 3, products with K columns have K / 2.
+CHEAP_FLOPS_A_BYTE = 4
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a segment of layers does with the values that its backward pass reads.
+
+    Attributes:
+        kind: KEEP or one of KINDS.
+        segment: the layers, and what they recompute or spill.
+        saved_bytes: memory that it saves between forward and backward pass.
+        flops: additional operations of a step.
+        seconds: additional time of a step, predicted.
+        spilled_bytes: bytes that are written to disk and read again.
+    """
+
+    kind: str
+    segment: Segment
+    saved_bytes: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+    spilled_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Spilling:
+    """The cost of spilling.
+
+    Attributes:
+        most_bytes: the most that a layer may spill, as the store must hold it.
+        seconds_a_byte: additional time of a step.
+    """
+
+    most_bytes: int
+    seconds_a_byte: float
+
+
+class Activations:
+    """Computes the choices of layers: what they save and cost."""
+
+    def __init__(
+        self, step: StepGraph, program: Program, speeds: Speeds, spilling: Optional[Spilling] = None
+    ) -> None:
+        self._speeds = speeds
+        self._spilling = spilling
+        self._operands_of: dict[Value, list[Value]] = {}
+        run = [node for node in step.graph.nodes if node.op not in ("constant", GRADIENT)]
+        self._costs = {node: item.cost for node, item in zip(run, program.instructions())}
+        self._position = {node: i for i, node in enumerate(run)}
+        # Layers whose backward pass reads a value.
+        self._readers: dict[Value, set[int]] = {}
+        self._held: set[Value] = {viewed(value) for value in step.graph.outputs}
+        for node in run:
+            if lookup(node.op).collective:  # all wafers would have to choose equally
+                self._held.update(node.outputs)
+            if node.direction != "forward":
+                for value in map(viewed, node.inputs):
+                    if node.direction == "backward":
+                        self._readers.setdefault(value, set()).add(node.layer)
+                    else:
+                        self._held.add(value)
+        self._made_in: dict[int, list[Value]] = {}
+        for value in self._readers:
+            made = value.node
+            if made is not None and made.op != "constant" and made.direction == "forward":
+                self._made_in.setdefault(made.layer, []).append(value)
+
+    def choice(self, kind: str, first: int, last: int) -> Choice:
+        """The choice of a kind for the layers from first to last; KEEP if nothing is saved."""
+        nothing = Choice(KEEP, Segment(first, last, frozenset()))
+        if kind == KEEP:
+            return nothing
+        if kind == SPILL:
+            return self._with_spilling(nothing, kind, self._wanted(first, last))
+        if kind == CHEAP_SPILL:
+            kept, _ = self._kept(CHEAP, first, last)
+            return self._with_spilling(self.choice(CHEAP, first, last), kind, kept)
+        kept, added = self._kept(kind, first, last)
+        wanted = self._wanted(first, last)
+        recomputed = self._closure([v for v in wanted if v not in kept], kept, first, last)
+        if not recomputed:
+            return nothing
+        costs = [self._costs[node] for node in {v.node for v in recomputed if v.node is not None}]
+        return Choice(
+            kind,
+            Segment(first, last, frozenset(recomputed)),
+            sum(_bytes(v) for v in wanted if v not in kept) - added,
+            sum(cost.flops for cost in costs),
+            sum(self._speeds.seconds(cost) for cost in costs),
+        )
+
+    def _with_spilling(self, choice: Choice, kind: str, kept: Iterable[Value]) -> Choice:
+        """Spills as much as possible of what a choice keeps, largest values first."""
+        if self._spilling is None:
+            return choice
+        left, spilled = self._spilling.most_bytes, []
+        for value in sorted(kept, key=lambda v: (-_bytes(v), self._position_of(v), v.index)):
+            if can_spill(value) and _bytes(value) <= left:
+                left -= _bytes(value)
+                spilled.append(value)
+        if not spilled:
+            return choice
+        size = sum(map(_bytes, spilled))
+        return replace(
+            choice,
+            kind=kind,
+            segment=replace(choice.segment, spilled=frozenset(spilled)),
+            saved_bytes=choice.saved_bytes + size,
+            seconds=choice.seconds + size * self._spilling.seconds_a_byte,
+            spilled_bytes=size,
+        )
+
+    def _wanted(self, first: int, last: int) -> list[Value]:
+        """Values of the layers that only their own backward passes read, last first."""
+        found = [
+            value
+            for layer in range(first, last + 1)
+            for value in self._made_in.get(layer, ())
+            if self._is_own(value, first, last)
+        ]
+        return sorted(found, key=lambda v: (self._position_of(v), v.index), reverse=True)
+
+    def _is_own(self, value: Value, first: int, last: int) -> bool:
+        readers = self._readers.get(value, ())
+        return value not in self._held and all(first <= layer <= last for layer in readers)
+
+    def _position_of(self, value: Value) -> int:
+        assert value.node is not None
+        return self._position[value.node]
+
+    def _kept(self, kind: str, first: int, last: int) -> tuple[set[Value], int]:
+        """Values that are kept, and the bytes of those that would not be alive otherwise."""
+        wanted = self._wanted(first, last)
+        kept, added = set(wanted), 0
+        for value in wanted:
+            if not self._can_recompute(kind, value.node):
+                continue
+            found = self._needed_for(kind, value, kept - {value}, first, last)
+            more = sum(map(_bytes, found))
+            if more < _bytes(value):
+                kept.discard(value)
+                kept.update(found)
+                added += more
+        return kept, added
+
+    def _needed_for(
+        self, kind: str, value: Value, kept: set[Value], first: int, last: int
+    ) -> set[Value]:
+        """What else must be kept so that a value can be recomputed."""
+        needed: set[Value] = set()
+        seen, stack = {value}, [value]
+        while stack:
+            for operand in self._operands(stack.pop()):
+                if operand in seen or operand in kept or self._is_alive(operand, first, last):
+                    continue
+                seen.add(operand)
+                assert operand.node is not None
+                inside = first <= operand.node.layer <= last
+                if inside and self._can_recompute(kind, operand.node):
+                    stack.append(operand)
+                else:
+                    needed.add(operand)
+        return needed
+
+    def _closure(
+        self, values: Sequence[Value], kept: set[Value], first: int, last: int
+    ) -> set[Value]:
+        """These values and those that they are recomputed from."""
+        again, stack = set(values), list(values)
+        while stack:
+            for operand in self._operands(stack.pop()):
+                if operand in again or operand in kept or self._is_alive(operand, first, last):
+                    continue
+                assert operand.node is not None
+                if first <= operand.node.layer <= last:
+                    again.add(operand)
+                    stack.append(operand)
+        return again
+
+    def _is_alive(self, value: Value, first: int, last: int) -> bool:
+        """Whether a value is alive in the backward pass of the layers in any case."""
+        made = value.node
+        if made is None or made.op == "constant" or made.direction != "forward":
+            return True
+        if value in self._held:
+            return True
+        if first <= made.layer <= last:
+            return value in self._readers and not self._is_own(value, first, last)
+        return value in self._readers
+
+    def _can_recompute(self, kind: str, node: Optional[Node]) -> bool:
+        """Whether a kind of choice may recompute a node."""
+        if node is None:
+            return False
+        cost: Cost = self._costs[node]
+        moved = cost.bytes_read + cost.bytes_written
+        return kind == WHOLE or cost.flops <= CHEAP_FLOPS_A_BYTE * moved
+
+    def _operands(self, value: Value) -> list[Value]:
+        """Operands that a value is recomputed from, through views."""
+        if value not in self._operands_of:
+            assert value.node is not None
+            operands = recompute_recipe(value.node, [value]).inputs
+            self._operands_of[value] = [viewed(operand) for operand in operands]
+        return self._operands_of[value]
+
+
+def _bytes(value: Value) -> int:
+    return value.type.most_bytes if value.type.is_bounded else 0
+
 
 Memory = Callable[[Sequence[Choice]], int]
 
@@ -43,13 +254,13 @@ class Fitting:
     """What was chosen for a step that did not fit.
 
     Attributes:
-        choices: one a segment, in the order of layers; all layers are in one.
-        needed_bytes: activations, gradients and scratch memory without it.
-        planned_bytes: the same with it.
-        budget_bytes: what there is.
-        flops: operations of the step without it.
-        least_bytes: where it does not fit and nothing could be spilled: what it would take at the
-            least with spilling; else None.
+        choices: for each segment; every layer is in one.
+        needed_bytes: activations, gradients and scratch memory without the choices.
+        planned_bytes: the same with the choices.
+        budget_bytes: the budget.
+        flops: operations of the step without the choices.
+        least_bytes: the memory with all possible spilling, if the step does not fit and nothing can
+            be spilled; else None.
     """
 
     choices: tuple[Choice, ...]
@@ -61,21 +272,21 @@ class Fitting:
 
     @property
     def fits(self) -> bool:
-        """Whether the budget holds it."""
+        """Whether it fits in the budget."""
         return self.planned_bytes <= self.budget_bytes
 
     @property
     def seconds(self) -> float:
-        """Time that a step takes more, predicted."""
+        """Additional time of a step, predicted."""
         return sum(choice.seconds for choice in self.choices)
 
     def __str__(self) -> str:
-        """What was chosen, why and what it costs, in one line."""
+        """The choices, their reason and cost in one line."""
         count = {kind: self._layers(kind) for kind in (KEEP, *KINDS)}
         layers, cheap = sum(count.values()), count[CHEAP] + count[CHEAP_SPILL]
         parts = []
         if count[WHOLE] or cheap:
-            text = f"{count[WHOLE] or cheap} of {layers} layers are computed twice"
+            text = f"{count[WHOLE] or cheap} of {layers} layers are recomputed"
             longest = max(c.segment.last - c.segment.first + 1 for c in self.choices)
             if longest > 1:
                 text += f", {longest} at a time"
@@ -83,9 +294,9 @@ class Fitting:
                 text += f", {cheap} in their cheap part" if count[WHOLE] else " in their cheap part"
             parts.append(text)
         if self.spilled_bytes:
-            resting = count[SPILL] + count[CHEAP_SPILL]
+            spilling = count[SPILL] + count[CHEAP_SPILL]
             parts.append(
-                f"{resting} of {layers} layers spill {_gb(self.spilled_bytes)} to memoryx_dir"
+                f"{spilling} of {layers} layers spill {_gb(self.spilled_bytes)} to memoryx_dir"
             )
         more = sum(choice.flops for choice in self.choices) / max(self.flops, 1)
         return (
@@ -97,7 +308,7 @@ class Fitting:
 
     @property
     def spilled_bytes(self) -> int:
-        """Bytes that a step writes to the store's disk, and reads again."""
+        """Bytes that a step writes to disk and reads again."""
         return sum(choice.spilled_bytes for choice in self.choices)
 
     def _layers(self, kind: str) -> int:
@@ -106,14 +317,14 @@ class Fitting:
 
 
 @dataclass(frozen=True)
-class SpillRoom:
-    """Where activations may rest between the passes.
+class SpillSpace:
+    """A store that activations may be spilled to.
 
     Attributes:
         most_bytes: main memory of the store.
         read_bytes_per_s: speed of its disk.
         write_bytes_per_s: speed of its disk.
-        busy_s: seconds for which a step keeps the disk busy without them.
+        busy_s: seconds for which a step uses the disk without spilling.
     """
 
     most_bytes: int
@@ -127,49 +338,51 @@ class Budget:
     """Memory for activations, gradients and scratch memory.
 
     Attributes:
-        bytes: how much there is.
-        speeds: how fast the machine is; asked only where a step does not fit.
-        report: told what was chosen where a step does not fit.
-        spill_room: where activations of a program may rest; None where there is nothing.
+        bytes: the budget.
+        speeds: returns the speeds of this computer; called if a step does not fit.
+        report: is called with the choices if a step does not fit.
+        spill_space: returns where a program may spill; None if it cannot.
     """
 
     bytes: int
     speeds: Callable[[], Speeds]
     report: Callable[[Fitting], None]
-    spill_room: Callable[[Program], Optional[SpillRoom]] = lambda program: None
+    spill_space: Callable[[Program], Optional[SpillSpace]] = lambda program: None
 
 
 def fit_activations(
     step: StepGraph, layers: int, program: Program, budget: Budget, streaming: bool = True
 ) -> frozenset[Value]:
-    """Changes a step so that its activations fit, or take the least memory that was found.
+    """Changes a step so that its activations fit, or need the least memory that was found.
 
     Args:
-        step: in the order of the schedule, fused; changed in place.
+        step: in schedule order, fused; changed in place.
         layers: number of layers.
-        program: assembled from the step as it is, too large for the budget.
-        budget: how much there is; told what was chosen.
-        streaming: whether weights come and go layer by layer.
+        program: assembled from the step, too large for the budget.
+        budget: the budget.
+        streaming: weight streaming mode, in which activations can be spilled.
 
     Returns:
-        The activations to let rest in the store; the assembler must be told.
+        The activations to spill, for the assembler.
     """
     scratch, speeds = program.scratch_bytes, budget.speeds()
-    room = budget.bytes - scratch
+    available = budget.bytes - scratch
 
     def chosen(spilling: Optional[Spilling]) -> tuple[list[Choice], int]:
-        """What is chosen where so much may be spilled, and the bytes that it takes."""
+        """The best choices, and their bytes."""
         memory = _Planned(step, program, spilling)
         activations = Activations(step, program, speeds, spilling)
-        found = choose(activations, layers, memory, room)
-        if memory(found) > room:
-            found = min(found, join_layers(activations, layers, memory, room), key=memory)
+        found = choose(activations, layers, memory, available)
+        if memory(found) > available:
+            found = min(found, join_layers(activations, layers, memory, available), key=memory)
         return found, memory(found)
 
-    there = budget.spill_room(program) if streaming else None
-    choices, taken = chosen(None if there is None else _spilling(there, program, room, speeds))
+    space = budget.spill_space(program) if streaming else None
+    choices, taken = chosen(
+        None if space is None else _spilling_cost(space, program, available, speeds)
+    )
     least: Optional[int] = None
-    if taken > room and there is None and streaming:
+    if taken > available and space is None and streaming:
         _, least = chosen(Spilling(program.arena_bytes, 0.0))
         least += scratch
     recompute_activations(step.graph, segments_of(choices))
@@ -179,27 +392,27 @@ def fit_activations(
     return _spilled(segments_of(choices))
 
 
-def _spilling(there: SpillRoom, program: Program, room: int, speeds: Speeds) -> Spilling:
-    """What spilling costs: a copy, and the disk's time as far as computing does not hide it.
+def _spilling_cost(space: SpillSpace, program: Program, available: int, speeds: Speeds) -> Spilling:
+    """The cost of spilling: a copy, and the time of the disk that computing does not hide.
 
-    The disk's time that computing leaves is shared by all that lacks memory.
+    The disk's idle time is shared by all bytes that do not fit.
     """
     slots = program.slots
     groups = [step.slots for step in program.steps if isinstance(step, StreamIn)]
     sizes = [sum(slots[slot].type.most_bytes for slot in group) for group in groups]
     weights = max((layer.weight_bytes for layer in program.layers), default=0)
-    # A third: one group is used while one is read and one written. What a group takes anyway, an
-    # update's above all, may be taken here too.
-    most = max(there.most_bytes // 3, max(sizes, default=0)) - weights
+    # A third: one group is used while one is read and one written. The largest group, usually of an
+    # update, is in memory in any case.
+    most = max(space.most_bytes // 3, max(sizes, default=0)) - weights
     computing_s = sum(speeds.seconds(item.cost) for item in program.instructions())
-    a_byte = 1 / there.read_bytes_per_s + 1 / there.write_bytes_per_s
-    moving_s = max(program.arena_bytes - room, 1) * a_byte
-    hidden = min(max(computing_s - there.busy_s, 0.0) / moving_s, 1.0)
+    a_byte = 1 / space.read_bytes_per_s + 1 / space.write_bytes_per_s
+    moving_s = max(program.arena_bytes - available, 1) * a_byte
+    hidden = min(max(computing_s - space.busy_s, 0.0) / moving_s, 1.0)
     return Spilling(max(most, 0), 2 / speeds.bytes_per_s + a_byte * (1 - hidden))
 
 
 class _Planned:
-    """Bytes of activation memory planned with some choices; the same ones are planned once."""
+    """Planned bytes of activation memory with some choices, cached."""
 
     def __init__(
         self, step: StepGraph, program: Program, spilling: Optional[Spilling] = None
@@ -216,13 +429,7 @@ class _Planned:
 
 
 def memory_with(step: StepGraph, segments: Sequence[Segment], staging: bool = False) -> int:
-    """Bytes of the activation memory where these are made again; the step stays as it is.
-
-    Args:
-        step: as for fit_activations.
-        segments: what is made again, or spilled.
-        staging: whether gradients that wait rest in the store, and what is spilled.
-    """
+    """Bytes of the activation memory with these segments; the step does not change."""
     graph = step.graph
     nodes, operands = list(graph.nodes), [node.inputs for node in graph.nodes]
     recompute_activations(graph, segments)
@@ -242,13 +449,13 @@ def _spilled(segments: Iterable[Segment]) -> frozenset[Value]:
 
 
 def segments_of(choices: Iterable[Choice]) -> list[Segment]:
-    """What some choices make again or spill."""
+    """The segments of choices other than KEEP."""
     return [choice.segment for choice in choices if choice.kind != KEEP]
 
 
 @dataclass(frozen=True)
 class _Move:
-    """A layer's way from one choice to a dearer one that saves more."""
+    """A layer's change from one choice to a more expensive one that saves more."""
 
     layer: int
     before: Choice
@@ -264,47 +471,46 @@ class _Move:
 
     @property
     def order(self) -> tuple[float, int]:
-        """Seconds a byte, then the layer.
-
-        A low layer's turn in the backward pass comes when the others have let go of theirs.
-        """
+        """Seconds per byte, then the layer: low layers come last in the backward pass."""
         return (self.seconds / self.saved_bytes, self.layer)
 
 
-def choose(activations: Activations, layers: int, memory: Memory, room: int) -> list[Choice]:
-    """One choice a layer, of the least extra time that was found to fit; else of least memory.
+def choose(activations: Activations, layers: int, memory: Memory, available: int) -> list[Choice]:
+    """One choice for each layer, of the least additional time that fits; else of least memory.
 
     Args:
-        activations: what layers may choose.
-        layers: how many there are.
-        memory: bytes of activation memory planned with some choices.
-        room: bytes there are.
+        activations: computes choices.
+        layers: number of layers.
+        memory: planned bytes with some choices.
+        available: bytes that may be planned.
     """
     start = [activations.choice(KEEP, layer, layer) for layer in range(layers)]
     moves = sorted(
         (move for keep in start for move in _moves(activations, keep)), key=lambda m: m.order
     )
 
-    def made(count: int) -> list[Choice]:
+    def with_moves(count: int) -> list[Choice]:
         found = list(start)
         for move in moves[:count]:
             found[move.layer] = move.after
         return found
 
     def fits(choices: Sequence[Choice]) -> bool:
-        return memory(choices) <= room
+        return memory(choices) <= available
 
     count = _fewest(
-        lambda count: fits(made(count)), len(moves), _guess(moves, memory(start) - room)
+        lambda count: fits(with_moves(count)), len(moves), _guess(moves, memory(start) - available)
     )
-    choices = _smallest(made(len(moves)), moves, memory) if count is None else made(count)
+    choices = (
+        _smallest(with_moves(len(moves)), moves, memory) if count is None else with_moves(count)
+    )
     if not fits(choices):
         return choices
-    return _exchanged(_without_idle(choices, moves, fits), moves, memory, room)
+    return _replace_expensive(_without_unneeded(choices, moves, fits), moves, memory, available)
 
 
 def _guess(moves: Sequence[_Move], excess_bytes: int) -> int:
-    """How many moves should do, going by what they save."""
+    """An estimate of the number of moves that fit."""
     for count, move in enumerate(moves, 1):
         excess_bytes -= move.saved_bytes
         if excess_bytes <= 0:
@@ -313,10 +519,7 @@ def _guess(moves: Sequence[_Move], excess_bytes: int) -> int:
 
 
 def _fewest(fits: Callable[[int], bool], most: int, guess: int) -> Optional[int]:
-    """The least number from 1 to most that fits, near a guess; None where none does.
-
-    More is taken to fit where fewer do.
-    """
+    """The least number from 1 to most that fits, searched from a guess; None if none does."""
     low, high, count, stride = 0, most + 1, guess, 1
     while high - low > 1:
         if fits(count):
@@ -330,7 +533,7 @@ def _fewest(fits: Callable[[int], bool], most: int, guess: int) -> Optional[int]
 
 
 def _moves(activations: Activations, keep: Choice) -> list[_Move]:
-    """Ways of a layer from what it keeps, each dearer a byte than the one before."""
+    """Moves of a layer, each more expensive per byte than the one before."""
     layer = keep.segment.first
     moves: list[_Move] = []
     found = [activations.choice(kind, layer, layer) for kind in KINDS]
@@ -339,32 +542,32 @@ def _moves(activations: Activations, keep: Choice) -> list[_Move]:
         if choice.saved_bytes <= before.saved_bytes:
             continue
         move = _Move(layer, before, choice)
-        while moves and move.order < moves[-1].order:  # what saves less is the worse bargain
+        while moves and move.order < moves[-1].order:  # the earlier one is dominated
             move = _Move(layer, moves.pop().before, choice)
         moves.append(move)
     return moves
 
 
 def _smallest(choices: list[Choice], moves: Sequence[_Move], memory: Memory) -> list[Choice]:
-    """Takes back moves that cost memory, as of a layer whose turn comes when memory is fullest."""
+    """Undoes moves that increase memory, as of layers that recompute at the peak."""
     least = memory(choices)
     for move in sorted(moves, key=lambda m: (-m.layer, -m.seconds)):
         if choices[move.layer] is move.after:
             trial = list(choices)
             trial[move.layer] = move.before
             found = memory(trial)
-            if found > least:  # what holds of layers above holds of those below
+            if found > least:  # then lower layers do, too
                 break
             choices, least = trial, found
     return choices
 
 
-def _without_idle(
+def _without_unneeded(
     choices: list[Choice], moves: Sequence[_Move], fits: Callable[[Sequence[Choice]], bool]
 ) -> list[Choice]:
-    """Takes back moves that fitting does not need, the dearest first, of equal ones the highest.
+    """Undoes moves that are not needed to fit, the most expensive first, then the highest layer.
 
-    Of equal moves, one that is needed speaks for those of lower layers.
+    If one of several equal moves is needed, those of lower layers are, too.
     """
     needed: set[tuple[int, float]] = set()
     for move in sorted(moves, key=lambda m: (-m.seconds, -m.layer)):
@@ -380,10 +583,10 @@ def _without_idle(
     return choices
 
 
-def _exchanged(
-    choices: list[Choice], moves: Sequence[_Move], memory: Memory, room: int
+def _replace_expensive(
+    choices: list[Choice], moves: Sequence[_Move], memory: Memory, available: int
 ) -> list[Choice]:
-    """Takes a dearer move back for a cheaper one that saves enough: layers differ in size."""
+    """Replaces expensive moves by cheaper ones that save enough: layers differ in size."""
     tried: set[tuple[int, float]] = set()
     for taken in sorted(moves, key=lambda m: (-m.seconds, -m.layer)):
         kind = (taken.saved_bytes, taken.seconds)
@@ -392,11 +595,11 @@ def _exchanged(
         tried.add(kind)
         without = list(choices)
         without[taken.layer] = taken.before
-        excess = memory(without) - room
+        excess = memory(without) - available
         for move in _cheaper(taken, without, moves, excess):
             trial = list(without)
             trial[move.layer] = move.after
-            if memory(trial) <= room:
+            if memory(trial) <= available:
                 choices = trial
                 break
     return choices
@@ -405,9 +608,9 @@ def _exchanged(
 def _cheaper(
     taken: _Move, choices: list[Choice], moves: Sequence[_Move], excess: int
 ) -> list[_Move]:
-    """Moves from some choices that save enough in less time than one did, the cheapest first.
+    """Moves from some choices that save enough in less time than `taken`, the cheapest first.
 
-    Of equal ones only that of the lowest layer.
+    Of equal moves, only that of the lowest layer.
     """
     found: dict[tuple[float, int], _Move] = {}
     for move in moves:
@@ -418,14 +621,12 @@ def _cheaper(
     return [found[key] for key in sorted(found)]
 
 
-def join_layers(activations: Activations, layers: int, memory: Memory, room: int) -> list[Choice]:
-    """Segments of more and more layers made again whole: the first that fit, or the smallest.
+def join_layers(
+    activations: Activations, layers: int, memory: Memory, available: int
+) -> list[Choice]:
+    """Recomputes segments of more and more layers: the first size that fits, or the smallest.
 
-    Args:
-        activations: what layers may choose.
-        layers: how many there are.
-        memory: bytes of activation memory planned with some choices.
-        room: bytes there are.
+    Args: as for `choose`.
     """
     best: list[Choice] = []
     least: Optional[int] = None
@@ -436,10 +637,10 @@ def join_layers(activations: Activations, layers: int, memory: Memory, room: int
             for first in range(0, layers, size)
         ]
         needed = memory(choices)
-        if least is not None and needed >= least:  # what a segment holds outweighs what it saves
+        if least is not None and needed >= least:  # larger segments need more than they save
             break
         best, least = choices, needed
-        if needed <= room:
+        if needed <= available:
             break
         size += max(1, size // 2)
     return best

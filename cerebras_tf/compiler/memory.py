@@ -1,7 +1,6 @@
-"""Plans the activation memory: which bytes of one arena every value takes, and when.
+"""Plans the activation memory: the offset of every value in one arena.
 
-Best fit by size, largest first: values whose lifetimes overlap never share bytes. It is a pure
-function of lifetimes and sizes.
+Best fit by size, largest first; values whose lifetimes overlap do not share bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Offsets are multiples of this, so that every value starts on a cache line of two.
+# Offsets are multiples of this, two cache lines.
 ALIGNMENT_BYTES = 128
 
 
@@ -24,14 +23,7 @@ class Lifetime:
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Assigns offsets.
-
-    Args:
-        lifetimes: one entry a value.
-
-    Returns:
-        (offset in bytes of every value, bytes of the arena).
-    """
+    """Returns (offset in bytes of every value, bytes of the arena)."""
     offsets = [0] * len(lifetimes)
     taken = _TakenBytes(max((life.end for life in lifetimes), default=0) + 1)
     total = 0
@@ -48,11 +40,11 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 def _best_gap(busy: list[tuple[int, int]], size: int) -> int:
     """Offset of the smallest gap that fits between sorted ranges of bytes."""
-    best, best_room, position = -1, 0, 0
+    best, least, position = -1, 0, 0
     for low, high in busy:
-        room = low - position
-        if room >= size and (best < 0 or room < best_room):
-            best, best_room = position, room
+        gap = low - position
+        if gap >= size and (best < 0 or gap < least):
+            best, least = position, gap
         position = max(position, high)
     return position if best < 0 else best
 
@@ -60,9 +52,9 @@ def _best_gap(busy: list[tuple[int, int]], size: int) -> int:
 class _TakenBytes:
     """Which bytes are taken at any time of a span: a segment tree over time.
 
-    A span of times is made of a logarithmic number of tree nodes. Each node holds two unions of
-    ranges of bytes: those taken throughout its times, and those taken at some of them. As values
-    are packed closely, a union is a few ranges, however many values it was made of.
+    A span is a logarithmic number of tree nodes. Each node holds two unions of byte ranges: those
+    taken throughout its times, and those taken at some of them. A union is a few ranges, as values
+    are packed closely.
     """
 
     def __init__(self, times: int) -> None:
@@ -72,21 +64,21 @@ class _TakenBytes:
 
     def add(self, low: int, high: int, start: int, end: int) -> None:
         """Takes bytes from low up to high, at the times from start to end inclusive."""
-        nodes = self._parts(start, end)
+        nodes = self._cover(start, end)
         for node in nodes:
             _unite(self._throughout.setdefault(node, []), low, high)
-        for node in nodes | _above(nodes):
+        for node in nodes | _ancestors(nodes):
             _unite(self._sometimes.setdefault(node, []), low, high)
 
     def during(self, start: int, end: int) -> list[tuple[int, int]]:
         """Sorted ranges of bytes taken at any time from start to end inclusive; may overlap."""
-        nodes = self._parts(start, end)
+        nodes = self._cover(start, end)
         unions = [self._sometimes.get(node, ()) for node in nodes]
-        unions += [self._throughout.get(node, ()) for node in _above(nodes)]
+        unions += [self._throughout.get(node, ()) for node in _ancestors(nodes)]
         return sorted(pair for union in unions for pair in zip(union[::2], union[1::2]))
 
-    def _parts(self, start: int, end: int) -> set[int]:
-        """Fewest nodes that make up the times; node k has the children 2 k and 2 k + 1."""
+    def _cover(self, start: int, end: int) -> set[int]:
+        """The fewest nodes that cover the times; node k has the children 2 k and 2 k + 1."""
         low, high = start + self._leaves, end + self._leaves + 1
         found = set()
         while low < high:
@@ -100,8 +92,7 @@ class _TakenBytes:
         return found
 
 
-def _above(nodes: set[int]) -> set[int]:
-    """All nodes that contain one of these, without themselves."""
+def _ancestors(nodes: set[int]) -> set[int]:
     found = set()
     for node in nodes:
         node >>= 1
@@ -112,7 +103,7 @@ def _above(nodes: set[int]) -> set[int]:
 
 
 def _unite(union: list[int], low: int, high: int) -> None:
-    """Adds a range to a union of ranges, held as their sorted ends: low, high, low, high, ..."""
+    """Adds a range to a union, stored as sorted ends: low, high, low, high, ..."""
     first, last = bisect.bisect_left(union, low), bisect.bisect_right(union, high)
-    # An even position lies between two ranges, an odd one within a range, which goes on.
+    # An even position is between two ranges, an odd one within a range.
     union[first:last] = [low] * (first % 2 == 0) + [high] * (last % 2 == 0)

@@ -1,4 +1,4 @@
-"""StepGraph -> Program: the passes, in order, each verified, and the reasons for the order."""
+"""StepGraph -> Program: the passes in order, each verified, and the reasons for the order."""
 
 from __future__ import annotations
 
@@ -10,36 +10,32 @@ from typing import Optional
 
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.fit_activations import Budget, fit_activations
-from cerebras_tf.compiler.layers import assign_layers
-from cerebras_tf.compiler.measures import measure_on_owners
-from cerebras_tf.compiler.order import order_nodes
-from cerebras_tf.compiler.sharding import ALONE, deal_out
+from cerebras_tf.compiler.order import assign_layers, order_nodes
+from cerebras_tf.compiler.sharding import ALONE, compute_norms_on_owners, shard_updates
 from cerebras_tf.errors import CapacityError, CerebrasError, StoreError
 from cerebras_tf.ir import StepGraph, Value, verify
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.verify import Inferred
 from cerebras_tf.ops import infer
 from cerebras_tf.ops.cost import price
-from cerebras_tf.passes.average_gradients import average_gradients
+from cerebras_tf.passes.average_gradients import average_gradients, drop_wafer_sums
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
-from cerebras_tf.passes.drop_wafer_sums import drop_wafer_sums
-from cerebras_tf.passes.fold_row_sums import fold_row_sums
 from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
-from cerebras_tf.passes.fuse_sum_of_squares import fuse_sum_of_squares
-from cerebras_tf.passes.inline_conditionals import inline_conditionals
+from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
+from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
-from cerebras_tf.passes.move_views import move_views
-from cerebras_tf.passes.part_norms import part_norms
 from cerebras_tf.passes.recompute_elementwise import recompute_elementwise
+from cerebras_tf.passes.remove_padding import remove_padding
 from cerebras_tf.passes.round_operands import round_operands
 from cerebras_tf.passes.simplify import simplify
-from cerebras_tf.passes.strip_padding import strip_padding
+from cerebras_tf.passes.sink_views import sink_views
+from cerebras_tf.passes.split_norms import split_norms
 from cerebras_tf.passes.widen_precision import widen_precision
 
 PRECISIONS = ("float32", "bfloat16", "emulate")
@@ -50,22 +46,22 @@ class Options:
     """How to compile.
 
     Attributes:
-        streaming: weights come and go layer by layer (weight-streaming mode); else all stay
-            (pipelined mode).
-        precision: one of PRECISIONS. "float32" computes float16 and bfloat16 in float32, too;
-            "bfloat16" besides rounds operands of matrix products to bfloat16; "emulate" rounds
-            results of every op to the graph's own type, and joins no ops into larger ones.
+        streaming: weight streaming mode; else pipelined mode.
+        precision: one of PRECISIONS. "float32" computes float16 and bfloat16 in float32;
+            "bfloat16" also rounds operands of matrix products to bfloat16; "emulate" rounds
+            results of every op to the graph's own type, and does not fuse ops.
         keep_float32: regular expressions of names of operations whose products stay float32.
-        fuse: join elementwise nodes.
-        strip: leave padding out where it is proved that no number changes.
-        restore: results of every token may leave then, although padded places are not known.
-        optional: names of results that are left out where they would keep padding in.
-        staging: gradients that wait for something global rest in the store meanwhile.
-        price: what instructions cost, scratch memory of a backend's kernels included.
-        budget: memory that activations must fit in, by making some of them again or, with staging,
-            letting them rest in the store; None: no limit.
-        unfitted: told of the program as it is without that limit.
-        wafers: how many train together; gradients are averaged over them.
+        fuse: fuse ops.
+        strip: remove padding if it is proved that no number changes.
+        restore: with strip, results of every token may be returned although their values at padded
+            positions are unknown.
+        optional: names of results that are dropped if they would prevent padding removal.
+        staging: spill gradients that wait for a norm of all gradients to the store.
+        price: cost of instructions, including scratch memory of a backend's kernels.
+        budget: memory that activations must fit in, by recomputation or, with staging, spilling;
+            None: no limit.
+        unfitted: is called with the program without that limit.
+        wafers: number of wafers; gradients are averaged over them.
         sparse: names of variables whose pruned entries stay zero.
     """
 
@@ -92,7 +88,7 @@ _PATTERNS: list[Pass] = [
     ("fuse_attention", lambda s: fuse_attention(s.graph, set(s.variables.values()))),
     ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
 ]
-# Behind differentiation, which makes their patterns, or has no rule for their ops.
+# After differentiation, which creates their patterns, or has no rule for their ops.
 _WITHOUT_GRADIENTS: list[Pass] = [
     ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
     ("merge_linear_loss", lambda s: merge_linear_loss(s.graph)),
@@ -101,11 +97,11 @@ _WITHOUT_GRADIENTS: list[Pass] = [
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """Holds Python's cyclic garbage collector back.
+def paused_collector() -> Iterator[None]:
+    """Pauses Python's cyclic garbage collector.
 
-    Passes make hundreds of thousands of objects that stay. Each of the collector's walks goes over
-    all of them, and over the TensorFlow graph they came from: half of the time of compiling.
+    Passes create hundreds of thousands of long-lived objects. Collections traverse all of them and
+    the TensorFlow graph, which takes half of the time of compiling.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -122,13 +118,9 @@ def compile_step(step: StepGraph, options: Options = Options()) -> Program:
     return compile_layers(step, layers, options)
 
 
-@collector_paused()
+@paused_collector()
 def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
-    """Simplifies the forward graph, finds its patterns and cuts it into layers.
-
-    Args:
-        step: what capture made; changed in place.
-        options: how to compile.
+    """Simplifies a captured step in place, fuses its patterns and cuts it into layers.
 
     Returns:
         Number of layers.
@@ -147,42 +139,41 @@ def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
         ("simplify", lambda s: simplify(s.graph)),
     ]
     if options.strip and options.fuse and not emulates:
-        # Behind the fusion of attention, whose mask it reads; layers share one mask then.
+        # After the fusion of attention, whose mask it reads; layers then share one mask.
         forward.append(("merge_common", lambda s: merge_common(s.graph)))
-        forward.append(("strip_padding", lambda s: _strip(s, options)))
+        forward.append(("remove_padding", lambda s: _strip(s, options)))
     run_passes(step, forward)
     return assign_layers(step)
 
 
 def _strip(step: StepGraph, options: Options) -> None:
-    step.padding_kept = strip_padding(step, options.restore, options.optional) or ""
+    step.padding_kept = remove_padding(step, options.restore, options.optional) or ""
 
 
 def _backward(options: Options) -> list[Pass]:
-    """The passes over a step that is cut into layers, up to its order."""
     return [
         ("differentiate", lambda s: differentiate(s.graph)),
-        # Behind differentiation: the gradient of `select` is not finite where the branch that is
-        # not taken divides by zero; that of `cond` never looks there.
-        ("inline_conditionals", lambda s: inline_conditionals(s.graph)),
-        # Behind inlining, which shows how a conditional update ends.
+        # After differentiation: the gradient of `select` is not finite where the branch that is
+        # not taken divides by zero; that of `cond` is.
+        ("inline_regions", lambda s: inline_regions(s.graph)),
+        # After inlining, which exposes the new values of a conditional update.
         *([("mask_weights", lambda s: mask_weights(s, options.sparse))] if options.sparse else []),
-        # Identities told values apart for differentiation only.
+        # Identities were kept for differentiation only.
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
         *(_WITHOUT_GRADIENTS if options.fuse and options.precision != "emulate" else []),
-        # Behind fusion of the loss, whose products are lowered as one.
+        # After the fusion of the loss, whose products are lowered together.
         *(
             [("lower_products", lambda s: lower_products(s.graph, options.keep_float32))]
             if options.precision == "bfloat16"
             else []
         ),
-        # Behind every pass that joins equal nodes, which it makes; and behind inlining, which shows
-        # what an update under a condition reads.
-        ("part_norms", lambda s: part_norms(s.graph, list(s.updates.values()))),
-        # Behind every pass that removes identities.
+        # After every pass that merges equal nodes, which it creates; and after inlining, which
+        # exposes what a conditional update reads.
+        ("split_norms", lambda s: split_norms(s.graph, list(s.updates.values()))),
+        # After every pass that removes identities.
         ("copy_old_values", copy_old_values),
-        # Behind every pass that joins equal nodes.
+        # After every pass that merges equal nodes.
         *(
             [("average_gradients", lambda s: average_gradients(s, options.wafers))]
             if options.wafers > 1
@@ -191,31 +182,26 @@ def _backward(options: Options) -> list[Pass]:
     ]
 
 
-@collector_paused()
+@paused_collector()
 def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -> Program:
-    """Differentiates, fuses, schedules and places a step that is cut into layers.
-
-    Args:
-        step: what cut_into_layers left; consumed.
-        layers: what it returned.
-        options: how to compile.
+    """Differentiates, fuses, schedules and assembles a step that is cut into layers; consumes it.
 
     Raises:
         GraphError: a pass broke an invariant; the message names the passes that ran.
         UnsupportedOpError: an op between weights and loss has no gradient rule.
-        ConfigError: training, and a pattern of keep_float32 names no product.
+        ConfigError: training, and a pattern of keep_float32 matches no product.
     """
     run_passes(step, _backward(options))
-    if step.updates:  # a head of training need not be there otherwise
+    if step.updates:  # other modes may lack the loss
         check_kept(step.graph, options.keep_float32)
     order_nodes(step, layers)
     if options.fuse:
         groups: list[Pass] = [
-            # Behind the order, which finds the update of a norm by the squares that both read.
+            # After the order, which finds the update of a norm by the squares that both read.
             ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph, shared=True)),
-            # Needs directions; before the next, which keeps what products read.
+            # Needs directions; before recomputation, which keeps what products read.
             ("round_operands", lambda s: round_operands(s.graph)),
-            # Needs directions; must come before fusion, which hides single ops.
+            # Needs directions; before fusion, which hides single ops.
             ("recompute_elementwise", lambda s: recompute_elementwise(s.graph)),
             (
                 "fuse_elementwise",
@@ -224,11 +210,10 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
         ]
         run_passes(step, groups)
     if options.wafers > 1:
-        run_passes(step, [("move_views", move_views)])
-    # Fusion keeps layers and directions, and so who owns what.
-    owned = deal_out(step, options.wafers) if options.wafers > 1 else ALONE
+        run_passes(step, [("sink_views", sink_views)])
+    owned = shard_updates(step, options.wafers) if options.wafers > 1 else ALONE
     if options.wafers > 1:
-        run_passes(step, [("measure_on_owners", lambda s: measure_on_owners(s, owned))])
+        run_passes(step, [("compute_norms_on_owners", lambda s: compute_norms_on_owners(s, owned))])
     streaming, staging = options.streaming, options.staging
     program = assemble(step, layers, streaming, options.price, staging, owned=owned)
     if options.unfitted is not None:
@@ -238,7 +223,7 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
         return program
     fitted = program
     spilled: set[Value] = set()
-    # Behind fusion: copies of fused nodes give the same bits.
+    # After fusion: copies of fused nodes give the same bits.
     again: Pass = (
         "recompute",
         lambda s: spilled.update(fit_activations(s, layers, fitted, budget, streaming)),
@@ -251,8 +236,8 @@ def run_passes(step: StepGraph, passes: Sequence[Pass]) -> None:
     """Runs passes in order and verifies the graph after each.
 
     Raises:
-        CerebrasError: what a pass or the check of its graph raised, with the passes that ran; of
-            memory or disk, which settings decide on, as it was raised.
+        CerebrasError: of a pass or of the verification, with the passes that ran; errors about
+            memory or disk are raised unchanged.
     """
     done: list[str] = []
     inferred: Inferred = {}

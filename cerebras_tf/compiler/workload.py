@@ -1,8 +1,7 @@
-"""Program -> workload: what a step asks of a machine that is not this one.
+"""Program -> workload: a step as input of the model of a real system.
 
-Products keep their sizes; everything else counts by the elements it reads and writes. What the
-program itself computes twice, so that it fits into this machine, is not wanted here: give the
-program as it was before that.
+Products keep their sizes; other instructions count the elements that they read and write. The
+program must be without recomputation.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from cerebras_tf.ir.schedule import Run
 from cerebras_tf.ops.products import Places, ProductSize, products_of, sizes_at_most
 from cerebras_tf.wafer.workload import GRADIENT, WEIGHTS, LayerWork, Product, Workload
 
-_MOST_PERIOD = 8  # layers that a repeated block may have
-_FLOAT_BYTES = 4  # an element of a program, whose values are float32
+_MOST_PERIOD = 8  # layers of a repeated block
+_FLOAT_BYTES = 4  # of an element of a program
 
 
 @dataclass
 class _Sums:
-    """What the instructions of a layer add up to."""
-
     forward: list[Product] = field(default_factory=list)
     backward: list[Product] = field(default_factory=list)
     vector: list[int] = field(default_factory=lambda: [0, 0])
@@ -44,14 +41,14 @@ def workload_of_program(
     """The workload of a step.
 
     Args:
-        program: the step, its activations not fitted into a budget.
+        program: the step, without recomputation.
         name: of the model.
-        batch: samples of a batch; the first size of the largest feature where not given.
-        tokens: tokens of a batch, where that says something.
-        density: share of a weight that is not zero, by name, where it is not 1. A weight's gradient
-            is as dense, for what is pruned has none.
-        trainable: variables that are weights; a layer's others, such as sums of gradients over
-            micro-batches, are state like the optimizer's. None takes all of a layer for weights.
+        batch: samples of a batch; by default the first size of the largest feature.
+        tokens: tokens of a batch, if any.
+        density: share of a weight that is not zero, by name, if it is not 1; gradients are as
+            dense.
+        trainable: variables that are weights; others of a layer, such as sums of gradients over
+            micro-batches, are state. None: all variables of layers are weights.
     """
     weights_of = [
         [name for name in layer.variables if trainable is None or name in trainable]
@@ -98,19 +95,13 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _elements(program: Program, name: str) -> int:
-    """Elements of a variable that is no counter or scale."""
+    """Elements of a variable; 0 for scalars such as counters."""
     type = program.slots[program.variables[name]].type
     return math.prod(sizes_at_most(type)) if type.rank else 0
 
 
 class _Densities:
-    """How dense the weight is that a product computes with, or the gradient that it computes.
-
-    Args:
-        program: the step.
-        density: by name of a weight, where it is not 1.
-        weights: names of each layer's weights.
-    """
+    """Densities of the weights that products read, and of the gradients that they compute."""
 
     def __init__(
         self, program: Program, density: Mapping[str, float], weights: Sequence[Sequence[str]]
@@ -127,7 +118,7 @@ class _Densities:
             self._of_layer[number] = found
 
     def of(self, size: ProductSize, layer: int, operands: Sequence[int]) -> float:
-        """Density of a product; of a gradient the mean of the layer's weights of that size."""
+        """Density of a product; for a gradient the mean of the layer's weights of that size."""
         if size.kind == WEIGHTS:
             found = [self._of_slot.get(self._base_of(slot), 1.0) for slot in operands]
             return min(found, default=1.0)
@@ -140,7 +131,6 @@ class _Densities:
 def _add(
     sums: _Sums, item: Instruction, step: Run, program: Program, densities: _Densities
 ) -> None:
-    """Adds an instruction to its layer."""
     slots, table = step.slots, program.slots
     at = Places(
         [table[slots[i]].type for i in item.inputs],
@@ -187,7 +177,7 @@ def _add_kept(sums: dict[int, _Sums], program: Program) -> None:
 
 
 def _period(program: Program) -> int:
-    """Layers that repeat: the fewest whose forward bodies come again in most places."""
+    """The smallest period at which most forward bodies repeat."""
     bodies: dict[int, int] = {}
     for step in program.steps:
         if isinstance(step, Run) and step.direction == "forward":

@@ -24,7 +24,7 @@ from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.content import find_listed, tell_of_cut_files
 from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.saver import HostSaver
-from cerebras_tf.compiler.pipeline import collector_paused
+from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.estimator.call import Call, hooks_of_training_around, training, training_around
@@ -36,7 +36,12 @@ from cerebras_tf.estimator.host_options import tell_of_host
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.prediction import micro_batches_of, predict_program, systems_of
 from cerebras_tf.estimator.report_file import write_report
-from cerebras_tf.estimator.run_config import CSRunConfig, check_wafer_address, refuse_strategies
+from cerebras_tf.estimator.run_config import (
+    CSRunConfig,
+    as_cs_run_config,
+    check_wafer_address,
+    refuse_strategies,
+)
 from cerebras_tf.estimator.smaller_batches import advice_on, advising, placeholders, types_of
 from cerebras_tf.estimator.sparse_training import check_sparsifier
 from cerebras_tf.estimator.training import guarded, reporting, sizes, with_lines
@@ -96,14 +101,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self.compile_dir = compile_dir or os.path.join(self.model_dir, "compiled")
         self.phases = PhaseReporter()
         self._call = Call(bool(use_cs))
+        self._users_config = self._config
+        self._config: Any = as_cs_run_config(self._config)
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
         # know which task reports what.
         self._reports = isinstance(config, CSRunConfig) and not config.cluster_spec
         if self._reports:
-            self._config: Any = self._config.replace(
-                log_step_count_steps=None, save_summary_steps=0
-            )
+            self._config = self._config.replace(log_step_count_steps=None, save_summary_steps=0)
         cluster.silence_writers()
 
     def _assert_members_are_not_overridden(self) -> None:
@@ -114,7 +119,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
     @property
     def config(self) -> Any:
         """A copy of the run configuration as it was given, with defaults filled in."""
-        return copy.deepcopy(self._given_config)
+        return copy.deepcopy(self._users_config)
 
     @property
     def model_fn(self) -> Any:
@@ -127,11 +132,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if fields.get("sparsifier") is not None:
             check_sparsifier(fields["sparsifier"], on_wafer)
         if on_wafer:
-            check_wafer_address(getattr(self._config, "cs_ip", None))
+            check_wafer_address(self._config.cs_ip)
             refuse_strategies(self._config)
         else:
             tell_of_host(self._config)
-        if getattr(self._config, "memoryx_dir", None) is not None:
+        if self._config.memoryx_dir is not None:
             gc.collect()  # graphs and sessions of calls before, which refer to themselves
             return_freed_memory()
             share_heap()
@@ -271,7 +276,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound = self._in_call(use_cs, sparsifier=sparsifier)
         return tf.estimator.train_and_evaluate(bound, train_spec, eval_spec)
 
-    @collector_paused()
+    @paused_collector()
     def compile(
         self,
         input_fn: Callable[..., Any],
@@ -326,7 +331,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """The program that a call with the types of a batch would train, with such settings."""
         bound = copy.copy(self)
         bound._call, bound._params = call, params
-        if micro_batches != getattr(self._config, "micro_batches", 1):
+        if micro_batches != self._config.micro_batches:
             bound._config = self._config.replace(micro_batches=micro_batches)
         with self._new_graph():
             features, labels = placeholders(call.batch)
@@ -338,7 +343,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         model = call.model
         assert model is not None and model.step.unfitted is not None
         in_parts = model.step.parts is not None
-        precision = getattr(self._config, "precision", "float32")
+        precision = self._config.precision
         said = describe_program(program, model.store, precision, in_parts, mode == _TRAIN)
         here = said.splitlines()
         predicted = self._predicted(model.step.unfitted, call)
@@ -362,7 +367,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _predicted(self, program: Program, call: Call) -> Prediction:
         """What a real system would do with a program that was not fitted into this machine."""
-        return predict_program(program, call, self.config)
+        return predict_program(program, call, self._config)
 
     def _compiled_programs(self, mode: str) -> CompiledPrograms:
         """The programs of a mode in compile_dir."""

@@ -141,11 +141,11 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
-    use_threads(getattr(config, "num_threads", None))
+    use_threads(config.num_threads)
     with phase("building the graph", only_if_long=True):
         training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
         model = record(call_model_fn)
-        model.rest_moments(getattr(config, "memoryx_moment_dtype", None), mode)
+        model.rest_moments(config.memoryx_moment_dtype, mode)
         store = _store_of(model.specs(), mode, config, lender, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
@@ -183,7 +183,7 @@ def _wired(
         store,
         replace(options, sparse=() if sparse is None else sparse.weights),
         phase,
-        getattr(config, "wafer_memory_gb", None),
+        config.wafer_memory_gb,
         placement.control_inputs,
         swarm,
         spec.loss.name if swarm.size > 1 else None,
@@ -219,7 +219,7 @@ def _wired(
 
 def _is_profiled(config: Any) -> bool:
     """Whether this process is to say where the time of steps goes: of several the first."""
-    return bool(getattr(config, "profile", None)) and job.is_first()
+    return bool(config.profile) and job.is_first()
 
 
 def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
@@ -243,7 +243,7 @@ def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
 def _store_of(
     specs: list[Variable], mode: str, config: Any, lender: Optional[WaferStep], runs: bool
 ) -> Store:
-    folder = getattr(config, "memoryx_dir", None)
+    folder = config.memoryx_dir
     own: Store
     if folder is None:
         own = MemoryStore(specs)

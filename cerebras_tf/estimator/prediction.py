@@ -36,7 +36,7 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     if execution_mode_from_environment() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
     else:  # one system, which takes the batches of several in turn
-        copies = getattr(config, "multireplica", False) and workload.trains
+        copies = config.multireplica and workload.trains
         found = (predict_split if copies else predict_pipelined)(workload, machine)
         parts *= call.systems
     return replace(found, micro_batches=parts if workload.trains else 1)
@@ -51,7 +51,7 @@ def systems_of(config: Any, params: Any) -> int:
             models of modelzoo do, `params["runconfig"]["num_csx"]` is their number.
     """
     named = _number_in(params, "runconfig", "num_csx")
-    return max(getattr(config, "num_csx", None) or 1, named)
+    return max(config.num_csx, named)
 
 
 def micro_batches_of(params: Any) -> int:

@@ -103,7 +103,7 @@ def reporting(spec: Any, call: Call, config: Any) -> Any:
 
 def _profiling(call: Call, config: Any) -> list[Any]:
     """The hook that profiles, where the run configuration asks for it."""
-    steps = getattr(config, "profile", None)
+    steps = config.profile
     if steps is None or not job.is_first():
         return []
     if call.model is None or call.model.step.profiler is None:
@@ -119,7 +119,7 @@ def _traffic(call: Call, config: Any) -> Iterator[TrafficHook]:
     folder = config.model_dir if config.save_summary_steps else None
     every = config.save_summary_steps or 100
     store, swarm = call.model.store, call.model.step.swarm
-    if getattr(config, "memoryx_dir", None) is not None:
+    if config.memoryx_dir is not None:
         yield TrafficHook(folder, every, lambda: store.io_stats, of_files)
     if swarm.size > 1:
         yield TrafficHook(folder, every, lambda: swarm.exchange, of_wafers)
@@ -146,9 +146,9 @@ def with_lines(spec: Any, call: Call, config: Any) -> Any:
 def _description(call: Call, config: Any) -> str:
     """The lines on a model; with multireplica, how many copies of it the wafer has."""
     found = None
-    if call.model is not None and getattr(config, "multireplica", False):
+    if call.model is not None and config.multireplica:
         found = _prediction(call, config)
-    lines = [describe(call, getattr(config, "precision", "float32"))]
+    lines = [describe(call, config.precision)]
     return "\n".join(lines if found is None else [*lines, replicas_line(found)])
 
 

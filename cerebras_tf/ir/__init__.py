@@ -1,11 +1,10 @@
-"""Graph and program as data: build, print, parse, verify. No op is known here by meaning."""
+"""Graphs and programs as data: build, print, parse, verify."""
 
 from cerebras_tf.ir.binding import bind_graph, substitute, symbols_in
 from cerebras_tf.ir.dimensions import Dim, Size, Symbol, least_of, most_of, parse_dim
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.step import StepGraph, Variable
-from cerebras_tf.ir.step_text import parse_step, print_step
-from cerebras_tf.ir.text import collect_constants, parse_graph, print_graph
+from cerebras_tf.ir.text import collect_constants, parse_graph, parse_step, print_graph, print_step
 from cerebras_tf.ir.types import Array, Shape, TensorType, parse_type
 from cerebras_tf.ir.verify import verify
 

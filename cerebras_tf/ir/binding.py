@@ -1,4 +1,4 @@
-"""Symbols replaced by numbers: in types, in attributes and in the graphs that attributes hold."""
+"""Replaces symbols by numbers, in types, attributes and the graphs that attributes hold."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cerebras_tf.ir.types import TensorType
 
 
 def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
-    """An attribute or type for one size a symbol.
+    """Binds the symbols of an attribute or type to sizes.
 
     Args:
-        value: a Dim, a type, a graph, or tuples, lists and dicts of them; anything else stays.
-        sizes: number for every symbol, by name.
+        value: a Dim, a type, a graph, or tuples, lists and dicts of them; else returned unchanged.
+        sizes: size of every symbol, by name.
 
     Returns:
         The value without symbols; the same object where it holds none.
@@ -39,12 +39,12 @@ def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def bind_graph(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """A copy of a graph, types and attributes for one size a symbol; raises GraphError."""
+    """A copy of a graph with its symbols bound to sizes; raises GraphError as `substitute`."""
     return copy_graph(graph, lambda part: substitute(part, sizes))
 
 
 def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
-    """A copy of a graph whose types and attributes went through a function."""
+    """A copy of a graph, its types and attributes changed by a function."""
     copy = Graph(graph.name)
     mapping: dict[Value, Value] = {}
     for value in graph.inputs:
@@ -61,12 +61,8 @@ def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
     return copy
 
 
-def rebound(value: Any, most: Mapping[str, int]) -> Any:
-    """An attribute or type with other bounds.
-
-    Args:
-        value: as for `substitute`.
-        most: bound of every symbol, by name.
+def with_bounds(value: Any, most: Mapping[str, int]) -> Any:
+    """A value as for `substitute`, with the bounds of its symbols replaced by name.
 
     Raises:
         GraphError: a bound is beyond the limit of its symbol.
@@ -77,16 +73,16 @@ def rebound(value: Any, most: Mapping[str, int]) -> Any:
         terms = dict(value.terms)
         return Dim({tuple(s.with_most(most[s.name]) for s in p): n for p, n in terms.items()})
     if isinstance(value, TensorType):
-        return value.with_shape(rebound(value.shape, most))
+        return value.with_shape(with_bounds(value.shape, most))
     if isinstance(value, (tuple, list)):
-        return type(value)(rebound(item, most) for item in value)
+        return type(value)(with_bounds(item, most) for item in value)
     if isinstance(value, dict):
-        return {key: rebound(item, most) for key, item in value.items()}
-    return copy_graph(value, lambda part: rebound(part, most))
+        return {key: with_bounds(item, most) for key, item in value.items()}
+    return copy_graph(value, lambda part: with_bounds(part, most))
 
 
 def has_symbols(value: Any) -> bool:
-    """Whether `symbols_in` finds any, which is known sooner than which."""
+    """Whether a value depends on symbols; faster than `symbols_in`."""
     if isinstance(value, TensorType):
         value = value.shape
     if isinstance(value, (tuple, list)):
@@ -102,7 +98,7 @@ def has_symbols(value: Any) -> bool:
 
 
 def symbols_in(value: Any) -> frozenset[Symbol]:
-    """The symbols that a type, an attribute, or the types and attributes of a graph depend on."""
+    """The symbols that a type, an attribute or a graph depends on."""
     if isinstance(value, Dim):
         return value.symbols
     if isinstance(value, TensorType):

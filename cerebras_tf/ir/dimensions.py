@@ -1,11 +1,10 @@
 """Symbolic sizes: dimensions that differ from batch to batch, up to a bound.
 
-A symbol has two: memory is planned for sizes up to `most`, and what was decided of the program
-(that a slice stays inside a table) holds for sizes up to `limit`.
+A symbol has two bounds: memory is planned for sizes up to `most`, and decisions of the compiler
+(such as that a slice stays inside a table) hold for sizes up to `limit`.
 
-A `Dim` is a polynomial with integer coefficients over symbols. It is no int on purpose: code that
-needs a number (`range`, `np.zeros(shape)`, `<`) raises UnknownSizeError instead of taking one
-batch's size for that of all.
+A `Dim` is a polynomial with integer coefficients over symbols. It is not an int on purpose: code
+that needs a number (`range`, `np.zeros(shape)`, `<`) raises UnknownSizeError.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from cerebras_tf.errors import GraphError, SizeLimitError, UnknownSizeError
 
 @dataclass(frozen=True, order=True)
 class Symbol:
-    """A size that is known when a batch is, from 1 to `most`.
+    """A size that differs from batch to batch, from 1 to `most`.
 
     Attributes:
         name: an identifier.
         most: the largest size that memory is planned for.
-        limit: the largest that `most` may be raised to, by `with_most`; where not given, `most`.
+        limit: the largest value that `most` may be raised to; `most` by default.
     """
 
     name: str
@@ -46,7 +45,7 @@ class Symbol:
             )
 
     def with_most(self, most: int) -> Symbol:
-        """The same size with memory planned for other batches; GraphError beyond the limit."""
+        """The same symbol with another `most`; raises GraphError beyond the limit."""
         return Symbol(self.name, most, self.limit)
 
     def __str__(self) -> str:
@@ -69,7 +68,6 @@ _FACTOR = re.compile(
 
 
 def _unknown(dim: Dim, *operands: Any) -> NoReturn:
-    """What a Dim does where a number is needed."""
     raise UnknownSizeError(
         f"dimension {dim}: must be a number here. Received: a size that differs from batch to "
         "batch. Use its bounds, or give a static shape."
@@ -79,18 +77,18 @@ def _unknown(dim: Dim, *operands: Any) -> NoReturn:
 class Dim:
     """A size that depends on the batch, such as `8*S + 1` with S from 1 to 128.
 
-    Dims are equal where their polynomials are. A result that depends on no symbol any more is an
-    int. `str` gives text that `parse_dim` reads back: `8*(S<=128)+1`.
+    Dims are equal where their polynomials are. Arithmetic returns an int where the result depends
+    on no symbol. `parse_dim` reads back the text of `str`: `8*(S<=128)+1`.
     """
 
     __slots__ = ("_hash", "symbols", "terms")
-    # NumPy's numbers leave arithmetic with a Dim to the Dim.
+    # NumPy defers arithmetic with a Dim to the Dim.
     __array_ufunc__ = None
     terms: tuple[tuple[Monomial, int], ...]
-    symbols: frozenset[Symbol]  # that it depends on
+    symbols: frozenset[Symbol]
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        """A polynomial: coefficients by product of symbols, of which one at least has a symbol.
+        """A polynomial: coefficients by product of symbols, at least one of which has a symbol.
 
         Raises:
             GraphError: no symbol is left (use an int), or one name stands for two bounds.
@@ -102,7 +100,7 @@ class Dim:
         symbols = {symbol for product, _ in kept for symbol in product}
         if not symbols or len({symbol.name for symbol in symbols}) != len(symbols):
             raise GraphError(
-                "dimension: a symbolic one needs symbols, and one bound for each. "
+                "dimension: a symbolic one needs symbols, with one bound each. "
                 f"Received: {kept}. Use an int, or another name."
             )
         object.__setattr__(self, "terms", tuple(kept))
@@ -110,14 +108,14 @@ class Dim:
         object.__setattr__(self, "_hash", hash(self.terms))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("a Dim does not change; make another one.")
+        raise AttributeError("a Dim is immutable.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Dim, (dict(self.terms),)
 
     @staticmethod
     def symbol(name: str, most: int, limit: int = 0) -> Dim:
-        """The size that is one symbol: `Dim.symbol("S", 128)`; see Symbol."""
+        """The size of one symbol: `Dim.symbol("S", 128)`; see Symbol."""
         return Dim({(Symbol(name, most, limit),): 1})
 
     @property
@@ -127,31 +125,27 @@ class Dim:
 
     @property
     def greatest(self) -> int:
-        """An upper bound over all sizes to the limits."""
+        """An upper bound over all sizes up to the limits."""
         return self._extreme(True, {symbol.name: symbol.limit for symbol in self.symbols})
 
     @property
     def least(self) -> int:
-        """A lower bound over all sizes to the limits; the value at 1 where none is subtracted."""
+        """A lower bound over all sizes up to the limits."""
         return self.least_within({symbol.name: symbol.limit for symbol in self.symbols})
 
     def least_within(self, limits: Mapping[str, int]) -> int:
-        """A lower bound over sizes to other limits, which are given for every symbol."""
+        """A lower bound over sizes up to other limits, given for every symbol."""
         return self._extreme(False, limits)
 
     def _extreme(self, upper: bool, limits: Mapping[str, int]) -> int:
-        """Positive terms are largest at the limits, negative ones at 1; smallest the other way."""
+        """A bound: positive terms are largest at the limits, negative ones at 1."""
         return sum(
             count * (math.prod(limits[s.name] for s in product) if (count > 0) is upper else 1)
             for product, count in self.terms
         )
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number for one size a symbol.
-
-        Raises:
-            GraphError: a symbol has no size, or one outside of [1, most].
-        """
+        """The number for given sizes; GraphError where a symbol has none, or not in [1, most]."""
         for symbol in self.symbols if len(self.symbols) == 1 else sorted(self.symbols):
             size = sizes.get(symbol.name)
             if size is None or not 1 <= size <= symbol.most:
@@ -171,12 +165,12 @@ class Dim:
         return int(self._hash)  # type: ignore[attr-defined]
 
     def __bool__(self) -> bool:
-        """True where no size makes it 0; else UnknownSizeError."""
+        """True where no size makes it 0; else raises UnknownSizeError."""
         if self.least > 0 or self.greatest < 0:
             return True
         _unknown(self)
 
-    if not TYPE_CHECKING:  # for mypy a Dim has none of these, and may not stand for an int
+    if not TYPE_CHECKING:  # mypy must not accept a Dim for an int
         __index__ = __int__ = __float__ = __round__ = _unknown
         __lt__ = __le__ = __gt__ = __ge__ = _unknown
         __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _unknown
@@ -202,7 +196,7 @@ class Dim:
         return -1 * self
 
     def __floordiv__(self, other: Any) -> Size:
-        """The exact quotient; GraphError where there is none for all sizes."""
+        """The exact quotient; raises GraphError where it is not exact for all sizes."""
         return _combined(self, other, _quotient)
 
     def __rfloordiv__(self, other: Any) -> Size:
@@ -228,7 +222,7 @@ _Terms = Mapping[Monomial, int]
 
 
 def size_of(terms: Mapping[Monomial, int]) -> Size:
-    """The size of a polynomial: an int where it has no symbol."""
+    """A polynomial as a size: an int where it has no symbol."""
     left = {product: count for product, count in terms.items() if count}
     if any(left):
         return Dim(left)
@@ -240,10 +234,9 @@ def _terms(value: Any) -> _Terms:
 
 
 def _combined(first: Any, second: Any, combine: Callable[[_Terms, _Terms], _Terms]) -> Size:
-    """`combine` of the operands' terms; NotImplemented where one is no number.
+    """Combines the terms of two operands.
 
-    Raises:
-        UnknownSizeError: one is a number, but no integer.
+    Returns NotImplemented where one is not a number, raises UnknownSizeError where not an integer.
     """
     try:
         a, b = _terms(first), _terms(second)
@@ -268,7 +261,7 @@ def _product(a: _Terms, b: _Terms) -> _Terms:
 
 
 def _quotient(a: _Terms, b: _Terms) -> _Terms:
-    """Long division by leading terms, in an order that products keep; it ends, for they fall."""
+    """Long division by leading terms in graded lexicographic order."""
     quotient: dict[Monomial, int] = {}
     rest = {product: count for product, count in a.items() if count}
     divisor = {product: count for product, count in b.items() if count}
@@ -319,7 +312,7 @@ def parse_dim(text: str) -> Size:
 
 
 def parse_literal(text: str) -> Any:
-    """The inverse of repr() of Python literals that may hold Dims, as attributes do.
+    """The inverse of repr() of Python literals that may hold Dims.
 
     Raises:
         GraphError: the text of a Dim cannot be read.
@@ -329,8 +322,6 @@ def parse_literal(text: str) -> Any:
 
 
 class _Folded(ast.NodeTransformer):
-    """Puts Dims in place of the calls that make them."""
-
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id == "Dim" and not node.keywords:
             (given,) = node.args
@@ -340,22 +331,22 @@ class _Folded(ast.NodeTransformer):
 
 
 def most_of(size: Size) -> int:
-    """The upper bound of a size: the number itself, or a Dim's `most`."""
+    """The upper bound of a size that memory is planned for."""
     return size.most if isinstance(size, Dim) else size
 
 
 def least_of(size: Size) -> int:
-    """The lower bound of a size: the number itself, or a Dim's `least`."""
+    """The lower bound of a size."""
     return size.least if isinstance(size, Dim) else size
 
 
 def greatest_of(size: Size) -> int:
-    """The upper bound of a size to the limits: the number itself, or a Dim's `greatest`."""
+    """The upper bound of a size up to the limits."""
     return size.greatest if isinstance(size, Dim) else size
 
 
 def whole(number: Any) -> Size:
-    """A size as an int or a Dim, whatever kind of integer it comes as; TypeError for others."""
+    """Converts any kind of integer to an int, and keeps a Dim; raises TypeError for others."""
     size: Size = number if isinstance(number, Dim) else operator.index(number)
     return size
 
@@ -364,8 +355,8 @@ def smaller(first: Size, second: Size) -> Size:
     """The smaller of two sizes.
 
     Raises:
-        SizeLimitError: which one it is, is known for sizes up to a limit.
-        GraphError: it differs from batch to batch.
+        SizeLimitError: one is the smaller for all sizes up to lower limits.
+        GraphError: which one is smaller differs from batch to batch.
     """
     for check in (is_at_most, ensure_at_most):
         if check(first, second):
@@ -379,19 +370,12 @@ def smaller(first: Size, second: Size) -> Size:
 
 
 def is_at_most(first: Size, second: Size) -> bool:
-    """Whether the first is no larger than the second for every size up to the limits."""
+    """Whether the first is at most the second for every size up to the limits."""
     return least_of(second - first) >= 0
 
 
 def ensure_at_most(first: Size, second: Size) -> bool:
-    """Whether the first is no larger than the second, at sizes that memory is planned for at least.
-
-    Returns:
-        True where it is for every size up to the limits, False where no limits make it so.
-
-    Raises:
-        SizeLimitError: lower limits make it so; asked again with those, the answer is True.
-    """
+    """As is_at_most, but raises SizeLimitError, with the limits, where lower ones make it true."""
     gap = second - first
     if isinstance(gap, int) or gap.least >= 0:
         return least_of(gap) >= 0
@@ -406,14 +390,14 @@ def ensure_at_most(first: Size, second: Size) -> bool:
 
 
 def _limits(gap: Dim) -> Optional[dict[str, int]]:
-    """The highest limits for which a size is not negative; None where there are none."""
+    """The highest limits for which a size is not negative, or None."""
     limits = {symbol.name: symbol.limit for symbol in gap.symbols}
     for symbol in sorted(gap.symbols):
         low, high = symbol.most, symbol.limit
         if gap.least_within({**limits, symbol.name: low}) < 0:
             limits[symbol.name] = low
             continue
-        while low < high:  # the highest that will do
+        while low < high:
             middle = (low + high + 1) // 2
             fits = gap.least_within({**limits, symbol.name: middle}) >= 0
             low, high = (middle, high) if fits else (low, middle - 1)

@@ -1,7 +1,7 @@
 """Graphs of operations in static single assignment form.
 
-A graph owns its nodes in execution order; a value is made once, by a node or as a graph input. No
-op's meaning is known here: types are given, not inferred.
+A graph owns its nodes in execution order. A value is produced once, by a node or as a graph input.
+Types are given here, not inferred.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Value:
     Attributes:
         name: unique within its graph.
         type: dtype and shape.
-        node: the node that makes it; None for a graph input.
+        node: the node that produces it; None for a graph input.
         index: which of the node's outputs it is.
     """
 
@@ -40,7 +40,7 @@ class Value:
 
     @property
     def shape(self) -> Shape:
-        """Dimensions; None where nothing is known before the value is computed."""
+        """Dimensions; None where a size is known only once the value is computed."""
         return self.type.shape
 
     @property
@@ -61,10 +61,10 @@ class Node:
     Attributes:
         op: name of the op, a key of the op table.
         inputs: operands in order.
-        attrs: keyword attributes: Python literals, Dims, arrays, or graphs (for control ops).
+        attrs: keyword attributes: Python literals, Dims, arrays, or graphs (of structural ops).
         outputs: results in order.
-        source: name of the TensorFlow op it came from, for messages; "" where there is none.
-        layer: index of the layer it was assigned to; -1 before that.
+        source: name of the operation it came from, for messages; "" if there is none.
+        layer: number of its layer; -1 if there is none.
         direction: "forward", "backward" or "update".
     """
 
@@ -89,14 +89,14 @@ class Node:
         outputs: Sequence[TensorType],
         attrs: dict[str, Any],
     ) -> Node:
-        """A node outside of any graph, for asking what an op is on operands of these types."""
+        """A node outside of any graph, with operands and outputs of these types."""
         node = cls(op, [Value("", type) for type in inputs], attrs)
         node.outputs = [Value("", type, node, i) for i, type in enumerate(outputs)]
         return node
 
     @property
     def output(self) -> Value:
-        """The only output; raises GraphError where there are several."""
+        """The only output; raises GraphError if there are several."""
         if len(self.outputs) != 1:
             raise GraphError(
                 f"node {self.op}: one output expected. Received: {len(self.outputs)}. "
@@ -121,8 +121,8 @@ class Graph:
     Attributes:
         name: for printing.
         inputs: values that are given.
-        nodes: every node after the nodes that make its operands.
-        outputs: values that are wanted; may repeat, may be inputs.
+        nodes: in execution order.
+        outputs: values that are returned; may repeat, may be inputs.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -133,7 +133,7 @@ class Graph:
         self._names: dict[str, int] = {}
 
     def unique_name(self, wanted: str) -> str:
-        """`wanted`, or `wanted.N` where the name is taken; reserves it."""
+        """Reserves and returns `wanted`, or `wanted.N` if it is taken."""
         count = self._names.get(wanted)
         if count is None:
             self._names[wanted] = 0
@@ -161,14 +161,14 @@ class Graph:
         source: str = "",
         name: str = "",
     ) -> Node:
-        """A node with fresh output values, not yet placed in `nodes`."""
+        """A node with new output values, not yet in `nodes`."""
         node = Node(op, inputs, attrs, source)
         for index, type in enumerate(types):
             node.outputs.append(Value(self.unique_name(name or op), type, node, index))
         return node
 
     def users(self) -> dict[Value, list[Node]]:
-        """For every value, the nodes that read it (a node once an operand)."""
+        """For every value, the nodes that read it, once for each operand."""
         found: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in node.inputs:
@@ -176,7 +176,7 @@ class Graph:
         return found
 
     def replace(self, mapping: dict[Value, Value]) -> None:
-        """Every use of a key becomes a use of its value, chains of replacements followed."""
+        """Replaces every use of a key by its value, following chains."""
 
         def final(value: Value) -> Value:
             while value in mapping:
@@ -188,7 +188,7 @@ class Graph:
         self.outputs = [final(value) for value in self.outputs]
 
     def prune(self) -> bool:
-        """Drops nodes none of whose outputs reach the graph's outputs. Returns whether any did."""
+        """Removes nodes that the outputs do not depend on; returns whether there were any."""
         needed = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
@@ -200,10 +200,7 @@ class Graph:
         return changed
 
     def sort(self) -> None:
-        """Puts nodes in dependency order, otherwise keeping the order they stand in.
-
-        Raises GraphError where the nodes form a cycle.
-        """
+        """Sorts nodes topologically and stably; raises GraphError where they form a cycle."""
         done: set[Node] = set()
         ordered: list[Node] = []
         for root in self.nodes:

@@ -1,4 +1,4 @@
-"""How a program that leaves padding out is told, batch by batch, where the real tokens are.
+"""How a program without padding finds the real tokens of a batch.
 
 Letters: B sequences, S their padded length, T real tokens.
 """
@@ -12,30 +12,29 @@ from typing import Any
 from cerebras_tf.ir.dimensions import Size
 from cerebras_tf.ir.graph import Graph
 
-# Where a token space gets its real tokens from.
-BIAS = "bias"  # keys that the bias of an attention does not hide; they must stand first
-WEIGHTS = "weights"  # each sequence up to its last place of a weight that is not 0
-LIST = "list"  # the places of weights that are not 0, wherever they stand
+# What tells real tokens from padding.
+BIAS = "bias"  # keys that the bias of an attention does not hide; they must come first
+WEIGHTS = "weights"  # each sequence up to its last position with a weight that is not 0
+LIST = "list"  # the positions of weights that are not 0, in any order
 
-# What a check asks of a value.
-ZERO = "zero"  # it is 0 (False) at every padded place
-HIDDEN = "hidden"  # at most HIDING at every padded place, 0 or more at one of each sequence
-# Each of its numbers is the place b S + s of a real token of the batch; where a layout is given,
-# the place s of one of the sequence that its first axis counts.
+# What a check requires of a value.
+ZERO = "zero"  # it is 0 (False) at every padded position
+HIDDEN = "hidden"  # at most HIDING at every padded position, 0 or more at one of each sequence
+# Each of its numbers is the row b S + s of a real token of the batch; with a layout, the position s
+# of one of the sequence that its first axis counts.
 REAL = "real"
-LONGER = "longer"  # every sequence, whose real tokens stand first, has more of them than `number`
+LONGER = "longer"  # every sequence, real tokens first, has more of them than `number`
 
 # Added to a score, this hides: exp(score + it - max) is 0 in float32 for scores within 9e3.
 HIDING = -1e4
 
-# Derived features of a token space, by what they hold; all int32.
-ROWS = "rows"  # [T] places b S + s of the real tokens, ascending
-OFFSETS = "offsets"  # [B + 1] where each sequence's tokens begin among the real ones, and T
-POSITIONS = "positions"  # [T] place s of each real token in its sequence
+# Derived features of a token space; all int32.
+ROWS = "rows"  # [T] rows b S + s of the real tokens, ascending
+OFFSETS = "offsets"  # [B + 1] where each sequence begins among the real tokens, and T
+POSITIONS = "positions"  # [T] position s of each real token in its sequence
 SEQUENCES = "sequences"  # [T] sequence b of each real token
-ROW_OF = "row_of"  # [B S] number of the real token at a place b S + s, -1 for padding
-# [B] where each sequence's tokens begin. That token and those behind it are the first places of the
-# sequence, except of a LIST.
+ROW_OF = "row_of"  # [B S] number of the real token at a row b S + s, -1 for padding
+# [B] where each sequence begins. Its tokens are its first positions, except of a LIST.
 FIRSTS = "firsts"
 DERIVED = (ROWS, OFFSETS, POSITIONS, SEQUENCES, ROW_OF, FIRSTS)
 
@@ -47,13 +46,13 @@ def feature_name(space: str, kind: str) -> str:
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """The tokens of one mask.
+    """The real tokens that one mask tells.
 
     Attributes:
-        name: its symbol T is called `tokens_` and this name.
+        name: a number; the symbol for T is `tokens_` and this name.
         dims: B and S.
-        kind: one of the kinds above.
-        values: positions among the outputs of the graph that the tokens are read from.
+        kind: BIAS, WEIGHTS or LIST.
+        values: the outputs of the graph that the tokens are read from, by position.
     """
 
     name: str
@@ -63,22 +62,22 @@ class TokenSpace:
 
     @property
     def symbol(self) -> str:
-        """Name of the symbol that is its number of real tokens."""
+        """Name of the symbol T."""
         return f"tokens_{self.name}"
 
 
 @dataclass(frozen=True)
 class Check:
-    """What must hold of a batch, so that leaving padding out changes no number.
+    """What must hold for a batch, so that removing padding changes no number.
 
     Attributes:
-        kind: one of the kinds above.
+        kind: ZERO, HIDDEN, REAL or LONGER.
         space: name of the token space.
         value: position among the outputs of the graph; -1 where none is read.
-        layout: axis of the value that counts S, or of REAL holds places s, its first axis counting
-            B; 0: one axis counts both, and places are b S + s.
-        number: how many real tokens are too few.
-        among: name of the token space of the positions that count; "" where all do.
+        layout: axis of the value that counts S (of REAL: that holds positions s), its first axis
+            counting B; 0: one axis counts both.
+        number: of LONGER, how many real tokens are too few.
+        among: of REAL, name of the token space of the positions that count; "" where all do.
         source: the operation that needs it.
     """
 
@@ -93,12 +92,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Packing:
-    """Everything that is computed of a batch's features before a step without padding.
+    """What is computed from a batch's features before a step without padding.
 
     Attributes:
-        graph: inputs named as features; outputs are what spaces and checks read.
+        graph: its inputs are named as features; spaces and checks read its outputs.
         spaces: the token spaces.
-        checks: what the batch must fulfil; else its padded program must run.
+        checks: what the batch must satisfy; else the padded program must run.
     """
 
     graph: Graph
@@ -107,12 +106,12 @@ class Packing:
 
     @property
     def features(self) -> frozenset[str]:
-        """Names of the features that are derived, whether a program reads them or not."""
+        """Names of all derived features."""
         return frozenset(
             feature_name(space.name, kind) for space in self.spaces for kind in DERIVED
         )
 
     def changed(self, change: Callable[[Any], Any]) -> Packing:
-        """The same with sizes, and attributes that hold sizes, gone through a function."""
+        """A copy whose sizes, and attributes that hold sizes, are changed by a function."""
         spaces = tuple(replace(space, dims=change(space.dims)) for space in self.spaces)
         return replace(self, graph=change(self.graph), spaces=spaces)

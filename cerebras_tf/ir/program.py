@@ -1,7 +1,7 @@
-"""A compiled program: what a machine runs at every step, as plain data.
+"""A compiled program: what an executor runs at every step, as plain data.
 
-Slots say where every value lives, bodies hold the instructions that layers of the same shape share,
-and steps say what happens in which order.
+Slots are the places of values, bodies hold the instructions that layers of equal shape share, and
+the schedule is the order of work.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.ir.binding import has_symbols, rebound, substitute, symbols_in
+from cerebras_tf.ir.binding import has_symbols, substitute, symbols_in, with_bounds
 from cerebras_tf.ir.dimensions import Symbol
 from cerebras_tf.ir.packing import Packing
-from cerebras_tf.ir.schedule import Run, Step
+from cerebras_tf.ir.schedule import Entry, Run
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.types import Array, TensorType
 
 # Where the bytes of a slot are.
-ARENA = "arena"  # at `offset` of the machine's activation memory
-HEAP = "heap"  # allocated when made: its shape is known only then
-VIEW = "view"  # other bytes of another slot, `base`
+ARENA = "arena"  # at `offset` of the activation memory
+HEAP = "heap"  # allocated when it is computed: its shape is known only then
+VIEW = "view"  # memory of another slot, `base`
 FEATURE = "feature"  # given at every step
 VARIABLE = "variable"  # streamed in by name
 CONSTANT = "constant"  # part of the program
 
-# Names of what every session gives and takes besides the model's own tensors.
-RANDOM_STEP = "random_step"  # feature, int64 []: draws each random op made before
-# Feature, int64 []: the same where one wafer is alone, and equal on all where there are several.
+# Names of what every session feeds and fetches besides the model's own tensors.
+RANDOM_STEP = "random_step"  # feature, int64 []: earlier draws of each random op
+# Feature, int64 []: as RANDOM_STEP, but equal on all wafers.
 COMMON_RANDOM_STEP = f"{RANDOM_STEP}_of_all"
 GLOBAL_STEP_UPDATE = "global_step/update"  # result, int64 []: the global step after the step
 
@@ -43,8 +43,8 @@ class Slot:
         type: dtype and shape.
         kind: one of the kinds above.
         offset: bytes from the start of the arena.
-        base: slot that a view looks into; -1 for others.
-        life: of an arena slot, the first and last node (inclusive) at which its bytes are its own.
+        base: slot that a view shows; -1 for others.
+        life: of an arena slot, the first and last node (inclusive) at which it is alive.
     """
 
     type: TensorType
@@ -62,7 +62,7 @@ class Cost:
         flops: floating point operations; multiply and add count two.
         bytes_read: bytes of its operands.
         bytes_written: bytes of its results.
-        scratch_bytes: memory that it takes besides and gives back when it ends.
+        scratch_bytes: memory that it uses only while it runs.
     """
 
     flops: int = 0
@@ -83,8 +83,8 @@ class Instruction:
         op: name of the op.
         inputs: positions of its operands in the slot list of a run.
         outputs: positions of its results there.
-        attrs: Python literals, arrays, the graph of a fused body, and the programs of branches.
-        source: name of the TensorFlow op it came from, for messages.
+        attrs: Python literals, arrays, the graph of a fused body, programs of regions.
+        source: name of the operation it came from, for messages.
         cost: its price.
     """
 
@@ -97,20 +97,20 @@ class Instruction:
 
     @functools.cached_property
     def has_symbols(self) -> bool:
-        """Whether its attributes may depend on sizes that a step is given; programs always may."""
+        """Whether its attributes may depend on symbols; programs always may."""
         attrs = list(self.attrs.values())
         return has_symbols(attrs) or any(isinstance(value, Program) for value in attrs)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer and what it owns.
+    """A layer and its variables.
 
     Attributes:
-        name: what its weights are called in common.
-        variables: the variables that its forward and backward pass stream.
+        name: the folder of its weights.
+        variables: the variables that its forward and backward pass read.
         weight_bytes: bytes of these.
-        slots: what else its update reads or writes, optimizer state above all.
+        slots: what else its update reads or writes, such as optimizer state.
         slot_bytes: bytes of these.
     """
 
@@ -123,7 +123,7 @@ class Layer:
 
 @dataclass
 class Program:
-    """Everything a machine needs to run a step.
+    """Everything an executor needs to run a step.
 
     Attributes:
         slots: places of all values.
@@ -134,24 +134,22 @@ class Program:
         features: slot of every feature, by name.
         variables: slot of every variable's value at the start of the step, by name.
         results: slot of every wanted value, by name.
-        gradients: by variable, the slots of its gradients where the reverse pass ends: of the
-            gradient, or of rows of it and their numbers. Several where several losses are
-            differentiated.
-        staged: slot of every value that rests in the store between reverse pass and update, by the
-            name that it has there.
-        draws: random ops whose invocations differ in size, by the feature that gives their seeds.
-        packing: how a batch's real tokens are found; None where padding is computed too.
-        global_step: name of the feature that is the global step; "" where nothing reads it.
+        gradients: slots of the gradients of a variable, by its name: of a dense gradient, or of
+            rows and their indices; for each loss that is differentiated.
+        staged: slot of every value that is spilled to the store, by its name there.
+        draws: random ops whose invocations differ in size, by the feature that holds their seeds.
+        packing: how a batch's real tokens are found; None if padding is computed too.
+        global_step: name of the feature that is the global step; "" if nothing reads it.
         arena_bytes: size of the activation memory.
-        wafers: how many run it together.
-        homes: with several, the number of the one that keeps a variable, by name; those that all
-            keep are not listed.
+        wafers: number of wafers that run it together.
+        homes: with several wafers, the rank that keeps a variable, by name; variables that all
+            wafers keep are not listed.
     """
 
     slots: list[Slot] = field(default_factory=list)
     constants: dict[int, Array] = field(default_factory=dict)
     bodies: list[list[Instruction]] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Entry] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     features: dict[str, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)
@@ -167,25 +165,21 @@ class Program:
 
     @property
     def symbols(self) -> frozenset[Symbol]:
-        """The sizes that a step is given with its features."""
+        """The sizes that differ from batch to batch."""
         return symbols_in([slot.type for slot in self.slots])
 
     @property
     def given(self) -> dict[str, TensorType]:
-        """Types of the features that a user gives, by name; a session makes the others itself."""
+        """Types of the features that a user feeds, by name; a session computes the others."""
         made = {self.global_step, RANDOM_STEP, COMMON_RANDOM_STEP, *self.draws}
         if self.packing is not None:
             made |= self.packing.features
         return {n: self.slots[slot].type for n, slot in self.features.items() if n not in made}
 
     def at(self, sizes: Mapping[str, int], price: Price) -> Program:
-        """The program for one size a symbol, with every value where the bound has it.
+        """Binds the symbols to sizes; every value keeps its offset.
 
-        Instructions and slots that no symbol reaches are the same objects.
-
-        Args:
-            sizes: number for every symbol, by name.
-            price: what instructions cost.
+        Instructions and slots without symbols are the same objects.
 
         Raises:
             GraphError: a symbol has no size, or one beyond its bound.
@@ -193,16 +187,11 @@ class Program:
         return self._with(lambda value: substitute(value, sizes), price)
 
     def bounded(self, most: Mapping[str, int], price: Price) -> Program:
-        """The program for other bounds of its symbols, its memory not planned anew yet.
-
-        Args:
-            most: bound of every symbol, by name.
-            price: what instructions cost; is given types with symbols.
-        """
-        return self._with(lambda value: rebound(value, most), price, fresh=True)
+        """A copy with other bounds, by name of a symbol; its memory must be planned again."""
+        return self._with(lambda value: with_bounds(value, most), price, fresh=True)
 
     def _with(self, change: Callable[[Any], Any], price: Price, fresh: bool = False) -> Program:
-        """A copy whose types and attributes went through a function; `fresh`: it shares no slot."""
+        """A copy, types and attributes changed by a function; `fresh`: it shares no slot."""
         slots = [
             replace(slot, type=change(slot.type)) if fresh or has_symbols(slot.type) else slot
             for slot in self.slots
@@ -235,12 +224,12 @@ class Program:
         return replace(self, slots=slots, bodies=bodies, draws=draws, packing=packing)
 
     def replace_seed(self, seed: int, other: int, draws: Callable[[Instruction], bool]) -> None:
-        """Gives random ops that draw with a first seed another one; branches included.
+        """Replaces the first seed of random ops, in regions too.
 
         Args:
-            seed: the first of two.
-            other: what takes its place.
-            draws: whether an instruction draws; its last operand holds its seeds then.
+            seed: the first of two seeds, where it is to be replaced.
+            other: its replacement.
+            draws: whether an instruction draws random numbers; its last operand are then the seeds.
         """
         read: set[int] = set()
         for step in self.steps:
@@ -263,16 +252,15 @@ class Program:
                         part.replace_seed(seed, other, draws)
 
     def base_of(self, slot: int) -> int:
-        """The slot whose bytes a slot shows: itself, or what a view looks into."""
+        """The slot that owns a slot's memory."""
         while self.slots[slot].kind == VIEW:
             slot = self.slots[slot].base
         return slot
 
-    def stands(self, run: Run, item: Instruction) -> bool:
-        """Whether an instruction of a run reshapes memory that no step moves, as a view.
+    def is_fixed_view(self, run: Run, item: Instruction) -> bool:
+        """Whether an instruction of a run is a view that stays valid from step to step.
 
-        The view holds for as long as the machine's activation memory does. Views of views are made
-        at every step: what they look at may be, too.
+        It is a reshape of memory that does not move. Views of views are made at every step.
         """
         if item.op != "reshape":
             return False
@@ -280,11 +268,11 @@ class Program:
         return slot.kind == VIEW and self.slots[slot.base].kind in (ARENA, CONSTANT)
 
     def computed(self, run: Run) -> list[Instruction]:
-        """Instructions of a run that are called at every step."""
-        return [item for item in self.bodies[run.body] if not self.stands(run, item)]
+        """Instructions of a run that are called at every step, without fixed views."""
+        return [item for item in self.bodies[run.body] if not self.is_fixed_view(run, item)]
 
     def shows_variable(self, slot: int) -> bool:
-        """Whether a slot shows the bytes of a variable."""
+        """Whether a slot is the memory of a variable."""
         return self.slots[self.base_of(slot)].kind == VARIABLE
 
     @property
@@ -294,11 +282,11 @@ class Program:
 
     @property
     def scratch_bytes(self) -> int:
-        """The most scratch memory that kernels take at once."""
+        """The most scratch memory that a kernel uses."""
         return max((item.cost.scratch_bytes for item in self.instructions()), default=0)
 
     def instructions(self) -> Iterator[Instruction]:
-        """Every instruction of one step, in order; those of shared bodies once a run."""
+        """Every instruction of one step, in order; those of shared bodies once for each run."""
         for step in self.steps:
             if isinstance(step, Run):
                 yield from self.bodies[step.body]

@@ -1,8 +1,7 @@
 """Saves a program as one file and loads it again: a zip of JSON and .npy members.
 
-JSON holds the structure, with graphs in their text form; arrays stand beside it, each once. No
-member is a pickle, so loading runs no code. Weights are not part of the file, so one program serves
-every checkpoint.
+JSON holds the structure, with graphs in their text form; every array is a member of its own. No
+member is a pickle, so loading runs no code. Weights are not part of the file.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from cerebras_tf.ir.dimensions import Dim, parse_dim
 from cerebras_tf.ir.graph import Graph
 from cerebras_tf.ir.packing import Check, Packing, TokenSpace
 from cerebras_tf.ir.program import Cost, Instruction, Layer, Program, Slot
-from cerebras_tf.ir.schedule import decode_step
+from cerebras_tf.ir.schedule import decode_entry
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.text import collect_constants, digest, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
 
 FORMAT = "cerebras_tf program"
-# Raised whenever a file of the new kind cannot be read as one of the old.
+# Increased whenever an older reader could not read the file.
 VERSION = 4
 _STRUCTURE = "program.json"
 _ORIGIN = "origin.json"
@@ -43,10 +42,10 @@ def save_program(program: Program, path: Union[str, Path], origin: Optional[Json
     Args:
         program: what to save. Attributes are Python literals, arrays, graphs or programs.
         path: the file; replaced where it exists.
-        origin: what is to be known of it before it is loaded; see load_origin.
+        origin: what load_origin returns.
 
     Raises:
-        GraphError: an attribute is of another kind.
+        GraphError: an attribute has another type.
         OSError: the file cannot be written.
     """
     target = Path(path)
@@ -71,7 +70,7 @@ def save_program(program: Program, path: Union[str, Path], origin: Optional[Json
 
 
 def load_origin(path: Union[str, Path]) -> Json:
-    """Reads what save_program was told of a program; {} where the file is damaged or has nothing.
+    """Reads the `origin` of a saved program; {} where there is none or the file is damaged.
 
     Raises:
         OSError: the file cannot be read.
@@ -152,7 +151,7 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         slots=[_decode_slot(slot) for slot in found["slots"]],
         constants={int(slot): arrays[name] for slot, name in found["constants"].items()},
         bodies=[[_decode_instruction(i, arrays) for i in body] for body in found["bodies"]],
-        steps=[decode_step(step) for step in found["steps"]],
+        steps=[decode_entry(step) for step in found["steps"]],
         layers=[_decode_layer(layer) for layer in found["layers"]],
         features=dict(found["features"]),
         variables=dict(found["variables"]),
@@ -218,7 +217,7 @@ def _decode_instruction(found: Json, arrays: _Arrays) -> Instruction:
 
 
 def _encode(value: Any, arrays: dict[str, Array]) -> Any:
-    """JSON of an attribute; what JSON has no form for becomes an object of one tagged entry."""
+    """JSON of an attribute; what JSON cannot hold becomes an object of one tagged entry."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, str)):
@@ -276,7 +275,6 @@ def _decode(found: Any, arrays: _Arrays) -> Any:
 
 
 def _keep(array: Array, arrays: dict[str, Array]) -> str:
-    """Adds an array to those that are written; returns its name, equal for equal arrays."""
     name = digest(array)
     arrays[name] = array
     return name

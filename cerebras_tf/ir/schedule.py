@@ -1,7 +1,7 @@
-"""The steps of a schedule: one class a kind, and the table that files, printing and machines share.
+"""The entries of a schedule: one class for each kind, and the table of kinds.
 
-A kind says what its fields are and which action of a machine it asks for; encoding, decoding and
-text follow from the fields. A new kind is one class here and one method of `Actions`.
+A kind declares its fields and the executor's method that runs it. Encoding, decoding and text
+follow from the fields. A new kind is one class here and one method of `Actions`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cerebras_tf.errors import GraphError
 
 
 class Actions(Protocol):
-    """What a machine does: one method a kind of step."""
+    """What an executor does: one method for each kind of entry."""
 
     def stream_in(self, step: StreamIn) -> None:
         """Makes variables readable."""
@@ -22,34 +22,34 @@ class Actions(Protocol):
         """Runs a body."""
 
     def stream_out(self, step: StreamOut) -> None:
-        """Hands new values of variables back."""
+        """Writes new values of variables to the store."""
 
     def free(self, step: Free) -> None:
-        """Forgets slots."""
+        """Frees slots."""
 
     def on_wafer(self, step: OnWafer) -> None:
-        """Leaves out steps that another wafer runs."""
+        """Skips entries that another wafer runs."""
 
     def share(self, step: Share) -> None:
-        """Hands values of one wafer to all others."""
+        """Broadcasts values of one wafer to all others."""
 
 
 @dataclass(frozen=True)
-class Step:
+class Entry:
     """One entry of a schedule.
 
     Attributes:
-        kind: its name in files and in text, a key of STEP_KINDS.
+        kind: its name in files and in text, a key of ENTRY_KINDS.
     """
 
     kind: ClassVar[str]
 
-    def apply(self, machine: Actions) -> None:
-        """Asks a machine for the action of this kind."""
-        raise NotImplementedError
+    def apply(self, executor: Actions) -> None:
+        """Calls the executor's method for this kind, which has the kind's name by default."""
+        getattr(executor, self.kind)(self)
 
     def encode(self) -> list[Any]:
-        """JSON of the step: its kind, then its fields in order."""
+        """JSON of the entry: its kind, then its fields in order."""
         return [self.kind, *(getattr(self, item.name) for item in fields(self))]
 
     def __str__(self) -> str:
@@ -57,60 +57,53 @@ class Step:
         return f"{self.kind}({', '.join(given)})"
 
 
-STEP_KINDS: dict[str, type[Step]] = {}
-_Kind = TypeVar("_Kind", bound=type[Step])
+ENTRY_KINDS: dict[str, type[Entry]] = {}
+_Kind = TypeVar("_Kind", bound=type[Entry])
 
 
-def step_kind(step: _Kind) -> _Kind:
-    """Decorator: adds a kind to the table; its fields are numbers, texts and tuples of those."""
-    if step.kind in STEP_KINDS:
-        raise GraphError(f"step kinds: names must differ. Received: {step.kind} twice. Rename one.")
-    STEP_KINDS[step.kind] = step
-    return step
+def entry_kind(entry: _Kind) -> _Kind:
+    """Decorator: adds a kind to the table; its fields are numbers, strings and tuples of those."""
+    if entry.kind in ENTRY_KINDS:
+        raise GraphError(f"entry kinds: names must differ. Received: {entry.kind} twice.")
+    ENTRY_KINDS[entry.kind] = entry
+    return entry
 
 
-def decode_step(found: list[Any]) -> Step:
-    """The inverse of Step.encode; raises GraphError for an unknown kind or another field count."""
+def decode_entry(found: list[Any]) -> Entry:
+    """The inverse of Entry.encode; raises GraphError for an unknown kind or another field count."""
     kind, *given = found
-    step = STEP_KINDS.get(kind)
-    if step is None:
-        raise GraphError(f"saved program: unknown step. Received: {kind}. Compile the model again.")
-    if len(given) != len(fields(step)):
+    entry = ENTRY_KINDS.get(kind)
+    if entry is None:
         raise GraphError(
-            f"saved program: a step {kind} has {len(fields(step))} fields. "
+            f"saved program: unknown entry. Received: {kind}. Compile the model again."
+        )
+    if len(given) != len(fields(entry)):
+        raise GraphError(
+            f"saved program: an entry {kind} has {len(fields(entry))} fields. "
             f"Received: {len(given)}. Compile the model again."
         )
-    return step(*map(_tuples, given))
+    return entry(*map(_tuples, given))
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows lists only; fields of steps are tuples."""
+    """JSON has lists only; fields of entries are tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class StreamIn(Step):
-    """Weights of a layer arrive: slots of variables become readable.
-
-    Attributes:
-        layer: number of the layer; -1 for all of them.
-        slots: slots of variables.
-    """
+class StreamIn(Entry):
+    """Makes slots of variables readable: weights of a layer (-1: of all layers)."""
 
     kind = "stream_in"
     layer: int
     slots: tuple[int, ...]
 
-    def apply(self, machine: Actions) -> None:
-        """Asks for stream_in."""
-        machine.stream_in(self)
 
-
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class Run(Step):
-    """A body runs on a list of slots.
+class Run(Entry):
+    """Runs a body on a list of slots.
 
     Attributes:
         layer: number of the layer; -1 for none.
@@ -125,15 +118,15 @@ class Run(Step):
     body: int
     slots: tuple[int, ...]
 
-    def apply(self, machine: Actions) -> None:
-        """Asks for compute."""
-        machine.compute(self)
+    def apply(self, executor: Actions) -> None:
+        """Calls compute."""
+        executor.compute(self)
 
 
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class StreamOut(Step):
-    """New values leave.
+class StreamOut(Entry):
+    """Writes new values of variables to the store.
 
     Attributes:
         layer: number of the layer; -1 for none.
@@ -144,54 +137,33 @@ class StreamOut(Step):
     layer: int
     stores: tuple[tuple[str, int], ...]
 
-    def apply(self, machine: Actions) -> None:
-        """Asks for stream_out."""
-        machine.stream_out(self)
 
-
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class Free(Step):
-    """Slots nobody reads any more; those of variables go back to the store.
-
-    Attributes:
-        slots: any slots but those of constants and features.
-    """
+class Free(Entry):
+    """Frees slots after their last read, other than those of constants and features."""
 
     kind = "free"
     slots: tuple[int, ...]
 
-    def apply(self, machine: Actions) -> None:
-        """Asks for free."""
-        machine.free(self)
 
-
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class OnWafer(Step):
-    """The next steps run on one wafer of a job only, the owner of what they update.
-
-    Attributes:
-        wafer: its number.
-        count: how many steps.
-    """
+class OnWafer(Entry):
+    """The next `count` entries run on one wafer only, the owner of what they update."""
 
     kind = "on_wafer"
     wafer: int
     count: int
 
-    def apply(self, machine: Actions) -> None:
-        """Asks for on_wafer."""
-        machine.on_wafer(self)
 
-
-@step_kind
+@entry_kind
 @dataclass(frozen=True)
-class Share(Step):
-    """What one wafer of a job has computed goes to all others.
+class Share(Entry):
+    """Broadcasts what one wafer has computed.
 
     Attributes:
-        wafer: its number.
+        wafer: its rank.
         slots: values.
         variables: names of variables that every wafer keeps.
     """
@@ -200,7 +172,3 @@ class Share(Step):
     wafer: int
     slots: tuple[int, ...]
     variables: tuple[str, ...] = ()
-
-    def apply(self, machine: Actions) -> None:
-        """Asks for share."""
-        machine.share(self)

@@ -1,7 +1,7 @@
-"""One training, evaluation or prediction step as a graph with named parts.
+"""One training, evaluation or prediction step as a graph with named inputs and outputs.
 
-A StepGraph ties names users know (features, variables, tensors) to values of one graph. What the
-step returns is said once, by the graph's outputs; updates and results are names for them.
+A StepGraph maps the user's names of features, variables and tensors to values of one graph. Updates
+and results are names for the graph's outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cerebras_tf.ir.types import TensorType
 # Kinds of outputs.
 UPDATE = "update"
 RESULT = "result"
-# The op behind every gradient of a variable, where the reverse pass ends and the update begins.
+# The op on every gradient of a variable, where the reverse pass ends and the update begins.
 GRADIENT = "parameter_gradient"
 
 
@@ -35,10 +35,7 @@ class Variable:
 class Draw:
     """A random op whose invocations differ in size; its seeds are a feature, int64 [3].
 
-    Attributes:
-        seed: its first seed.
-        seed2: its second seed.
-        size: numbers that an invocation makes; the feature's third is how many earlier ones made.
+    The feature's third number counts what earlier invocations have drawn; `size` is what one draws.
     """
 
     seed: int
@@ -47,7 +44,7 @@ class Draw:
 
 
 class Outputs(MutableMapping[str, Value]):
-    """The outputs of one kind by name: a window on the graph's outputs, never a copy of them."""
+    """The outputs of one kind by name: a view of the graph's outputs."""
 
     def __init__(self, step: StepGraph, kind: str) -> None:
         self._step = step
@@ -87,16 +84,16 @@ class StepGraph:
 
     Attributes:
         graph: inputs are the features and the variables; outputs the updates and the results.
-        features: inputs given anew at every step, by name.
+        features: inputs that are fed at every step, by name.
         variables: current values of variables, by name.
-        specs: what each of the variables is, by name.
+        specs: types of the variables, by name.
         labels: for every output of the graph, its kind and name, with its position.
-        draws: random ops whose invocations differ in size, by the feature that gives their seeds.
+        draws: random ops whose invocations differ in size, by the feature that holds their seeds.
         blank: names of variables that have no value before the step.
-        packing: how it is told where real tokens are; None where it computes padding too.
-        padding_kept: what keeps padding in, where leaving it out was tried; "" otherwise.
-        padding_told: how a batch tells where real tokens are, where padding could be left out of
-            the step but was not asked to be.
+        packing: how real tokens are found; None if padding is computed too.
+        padding_kept: why padding could not be removed; "" otherwise.
+        optional_packing: how real tokens could be found, where padding removal is possible but was
+            not requested.
     """
 
     graph: Graph
@@ -108,11 +105,11 @@ class StepGraph:
     blank: set[str] = field(default_factory=set)
     packing: Optional[Packing] = None
     padding_kept: str = ""
-    padding_told: Optional[Packing] = None
+    optional_packing: Optional[Packing] = None
 
     @property
     def updates(self) -> MutableMapping[str, Value]:
-        """Values that variables have after the step, by variable name."""
+        """New values of variables, by variable name."""
         return Outputs(self, UPDATE)
 
     @updates.setter
@@ -121,7 +118,7 @@ class StepGraph:
 
     @property
     def results(self) -> MutableMapping[str, Value]:
-        """Values wanted from the step, by name."""
+        """Values that the step returns, by name."""
         return Outputs(self, RESULT)
 
     @results.setter
@@ -130,19 +127,18 @@ class StepGraph:
 
     @staticmethod
     def _set(outputs: MutableMapping[str, Value], values: Mapping[str, Value]) -> None:
-        values = dict(values)  # may be a window on the same outputs
+        values = dict(values)  # may be a view of the same outputs
         for name in [name for name in outputs if name not in values]:
             del outputs[name]
         outputs.update(values)
 
     @property
     def gradients(self) -> dict[str, list[Node]]:
-        """By variable, the `parameter_gradient` nodes where the reverse pass ends.
+        """By variable, the `parameter_gradient` nodes, one for each loss.
 
-        A node's outputs are what the update reads: the gradient, or rows of it and their numbers.
-        There are several nodes where several losses are differentiated. What is put between a node
-        and its operands (staging, a mean over wafers, a sum over micro-batches) holds for whatever
-        update the user wrote.
+        A node's outputs are what the update reads: the gradient, or rows of it and their indices.
+        What passes insert between a node and its operands (spilling, a mean over wafers, a sum over
+        micro-batches) applies to any update.
         """
         found: dict[str, list[Node]] = {}
         for node in self.graph.nodes:

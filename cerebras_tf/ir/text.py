@@ -1,7 +1,8 @@
-"""The text form of graphs: print_graph and its inverse parse_graph.
+"""The text form of graphs and of steps, and its inverse.
 
+The text of a step says what the inputs and outputs of its graph mean, before the text of the graph.
 Constants of more than 16 elements are printed by digest; parsing them back needs the table that
-`collect_constants` gives. Parsing checks syntax only; `verify` checks the graph.
+`collect_constants` returns. Parsing checks syntax only; `verify` checks the graph.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import parse_literal
+from cerebras_tf.ir.dimensions import parse_dim, parse_literal
 from cerebras_tf.ir.graph import Graph, Node, Value
+from cerebras_tf.ir.step import RESULT, UPDATE, Draw, StepGraph, Variable
 from cerebras_tf.ir.types import Array, parse_type
 
 _INLINE_ELEMENTS = 16
@@ -28,7 +30,7 @@ Constants = dict[str, Array]
 
 
 def print_graph(graph: Graph) -> str:
-    """Text of a graph; graphs held in attributes come first, each under its own name."""
+    """Text of a graph; graphs in attributes come first, each under its own name."""
     lines: list[str] = []
     _print_into(lines, graph, graph.name)
     return "\n".join(lines)
@@ -80,7 +82,7 @@ def print_attribute(value: Any) -> str:
 
 
 def collect_constants(graph: Graph) -> Constants:
-    """Arrays that the text form names by digest, by that digest."""
+    """Arrays that the text form names by digest."""
     found: Constants = {}
     for node in graph.nodes:
         for value in node.attrs.values():
@@ -113,7 +115,7 @@ def parse_graph(text: str, constants: Optional[Constants] = None) -> Graph:
             for name, type_text in _typed_names(header["inputs"]):
                 values[name] = current.add_input(name, parse_type(type_text))
         elif current is None:
-            raise _syntax(number, raw, "a line 'graph @name(...) {'")
+            raise _syntax_error("graph", number, raw, "a line 'graph @name(...) {'")
         elif line == "}":
             current = None
         elif line.startswith("return"):
@@ -122,7 +124,7 @@ def parse_graph(text: str, constants: Optional[Constants] = None) -> Graph:
         else:
             _parse_node(current, values, graphs, constants or {}, number, line)
     if not graphs:
-        raise _syntax(0, text, "at least one graph")
+        raise _syntax_error("graph", 0, text, "at least one graph")
     return graphs[last]
 
 
@@ -136,7 +138,7 @@ def _parse_node(
 ) -> None:
     match = _LINE.match(line)
     if match is None:
-        raise _syntax(number, line, "'%out: type = op(%in, ...) {attr=value}'")
+        raise _syntax_error("graph", number, line, "'%out: type = op(%in, ...) {attr=value}'")
     names = [part.strip()[1:] for part in match["inputs"].split(",") if part.strip()]
     inputs = [_lookup(values, name, number, line) for name in names]
     attrs: dict[str, Any] = {}
@@ -164,7 +166,9 @@ def _parse_attribute(
         dims = ast.literal_eval(shape.strip())
         if kind == "digest":
             if content.strip() not in constants:
-                raise _syntax(number, line, f"the array {content.strip()} in the constants table")
+                raise _syntax_error(
+                    "graph", number, line, f"the array {content.strip()} in the constants table"
+                )
             return constants[content.strip()]
         numbers = content.replace("nan", "'nan'").replace("inf", "'inf'").replace("-'", "'-")
         return np.array(ast.literal_eval(numbers.strip()), dtype).reshape(dims)
@@ -182,7 +186,6 @@ def _typed_names(text: str) -> list[tuple[str, str]]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Splits at a separator that stands outside brackets and quotes."""
     parts, depth, start, quote = [], 0, 0, ""
     for position, character in enumerate(text):
         if quote:
@@ -203,11 +206,80 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _lookup(values: dict[str, Value], name: str, number: int, line: str) -> Value:
     if name not in values:
-        raise _syntax(number, line, f"%{name} to be defined on an earlier line")
+        raise _syntax_error("graph", number, line, f"%{name} to be defined on an earlier line")
     return values[name]
 
 
-def _syntax(number: int, line: str, expected: str) -> GraphError:
+# feature 'x' = %x          variable 'w' = %w: float32[4] trained
+# update 'w'                result 'loss'
+_STEP_LINE = re.compile(
+    r"(?P<kind>feature|variable|draw|update|result) (?P<name>'.*?'|\".*?\")"
+    r"(?: = %(?P<value>\S+?))?(?:: (?P<type>\S+)(?P<trained> trained)?)?$"
+)
+
+
+def print_step(step: StepGraph) -> str:
+    """Text of a step; outputs are listed in the graph's order."""
+    lines = [f"feature {name!r} = %{value.name}" for name, value in step.features.items()]
+    for name, spec in step.specs.items():
+        held = step.variables.get(name)
+        given = f" = %{held.name}" if held is not None else ""
+        trained = " trained" if spec.trainable else ""
+        lines.append(f"variable {name!r}{given}: {spec.type}{trained}")
+    for name, value in step.variables.items():
+        if name not in step.specs:
+            lines.append(f"variable {name!r} = %{value.name}")
+    for name, draw in step.draws.items():
+        lines.append(f"draw {name!r}: {draw.seed},{draw.seed2},{draw.size}")
+    kinds = sorted(step.labels, key=lambda key: step.labels[key])
+    lines += [f"{kind} {name!r}" for kind, name in kinds]
+    return "\n".join(["step", *lines, print_graph(step.graph)])
+
+
+def parse_step(text: str, constants: Optional[Constants] = None) -> StepGraph:
+    """The inverse of print_step.
+
+    Raises:
+        GraphError: a line cannot be read, or names an input that the graph does not have.
+    """
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("graph @")), len(lines))
+    if not lines or lines[0] != "step":
+        raise _syntax_error("step", 1, lines[0] if lines else "", "the line 'step'")
+    step = StepGraph(parse_graph("\n".join(lines[start:]), constants))
+    inputs = {value.name: value for value in step.graph.inputs}
+    for number, line in enumerate(lines[1:start], 2):
+        _parse_line(step, inputs, number, line)
+    if len(step.labels) != len(step.graph.outputs):
+        raise _syntax_error(
+            "step", start, "", f"a name for each of {len(step.graph.outputs)} outputs"
+        )
+    return step
+
+
+def _parse_line(step: StepGraph, inputs: dict[str, Value], number: int, line: str) -> None:
+    match = _STEP_LINE.match(line)
+    if match is None:
+        raise _syntax_error(
+            "step", number, line, "feature, variable, update or result and a name in quotes"
+        )
+    kind, name, held = match["kind"], ast.literal_eval(match["name"]), match["value"]
+    if kind in (UPDATE, RESULT):
+        step.labels[kind, name] = len(step.labels)
+        return
+    if held is not None and held not in inputs:
+        raise _syntax_error("step", number, line, f"%{held} to be an input of the graph")
+    if kind == "draw":
+        seed, seed2, size = (match["type"] or "").split(",")
+        step.draws[name] = Draw(int(seed), int(seed2), parse_dim(size))
+        return
+    if held is not None:
+        (step.features if kind == "feature" else step.variables)[name] = inputs[held]
+    if match["type"]:
+        step.specs[name] = Variable(name, parse_type(match["type"]), bool(match["trained"]))
+
+
+def _syntax_error(kind: str, number: int, line: str, expected: str) -> GraphError:
     return GraphError(
-        f"graph text, line {number}: expected {expected}. Received: {line.strip()!r}. Correct it."
+        f"{kind} text, line {number}: expected {expected}. Received: {line.strip()!r}. Correct it."
     )

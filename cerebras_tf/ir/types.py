@@ -1,4 +1,4 @@
-"""Tensor types: what is known about a value before it is computed."""
+"""Tensor types: dtype and shape of a value."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy.typing as npt
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir.dimensions import Dim, Size, most_of, parse_dim
 
-# A dimension is a number, a symbolic size with a bound, or None: known only once it is computed.
+# A dimension is a number, a symbolic size with a bound, or None: known only after computing.
 Shape = tuple[Optional[Size], ...]
 Array = npt.NDArray[Any]
 
-# Bytes of one element at rest. NumPy has no bfloat16: it rests as the bits of uint16.
+# Bytes of one stored element. NumPy has no bfloat16: its bits are stored as uint16.
 ITEM_BYTES = {
     "float64": 8,
     "float32": 4,
@@ -46,8 +46,8 @@ class TensorType:
 
     Attributes:
         dtype: NumPy's name of the element type, or "bfloat16".
-        shape: one entry a dimension: an int; a Dim where it differs from batch to batch; None
-            where nothing is known before the value is computed.
+        shape: for each dimension an int; a Dim if it differs from batch to batch; None if it is
+            known only after the value is computed.
     """
 
     dtype: str
@@ -72,7 +72,7 @@ class TensorType:
 
     @property
     def static_shape(self) -> tuple[int, ...]:
-        """The shape, every dimension a number; raises GraphError where one is not."""
+        """The shape; raises GraphError where a dimension is not a number."""
         if not self.is_static:
             raise GraphError(
                 f"tensor type: every dimension must be a number. Received: {self}. "
@@ -105,7 +105,7 @@ class TensorType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the dense tensor at rest; raises GraphError where a dimension is no number."""
+        """Bytes of the stored tensor; raises GraphError where a dimension is not a number."""
         size = self.size
         if isinstance(size, Dim):
             raise GraphError(
@@ -116,17 +116,17 @@ class TensorType:
 
     @property
     def most_bytes(self) -> int:
-        """Bytes at rest for the largest sizes; raises GraphError where a dimension is unknown."""
+        """Bytes for the largest sizes; raises GraphError where a dimension is unknown."""
         return most_of(self.size) * ITEM_BYTES[self.dtype]
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of the plain kernels' arrays; float32 stands in for bfloat16."""
+        """The NumPy dtype of plain kernels' arrays; float32 for bfloat16."""
         return np.dtype("float32" if self.dtype == "bfloat16" else self.dtype)
 
     @property
     def storage_dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of the bytes at rest; the bits of bfloat16 are held as uint16."""
+        """The NumPy dtype of the stored bytes; uint16 for bfloat16."""
         return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
 
     @property
@@ -135,7 +135,7 @@ class TensorType:
         return np.dtype("float32" if self.dtype in HALF_TYPES else self.dtype)
 
     def at(self, sizes: Mapping[str, int]) -> TensorType:
-        """The type for one size a symbol; dimensions of None stay.
+        """The type with its symbols bound to sizes.
 
         Raises:
             GraphError: a symbol has no size or one beyond its bound, or a dimension is negative.
@@ -144,7 +144,7 @@ class TensorType:
         if any(dim is not None and dim < 0 for dim in dims):
             raise GraphError(
                 f"tensor type {self}: dimensions must not be negative. Received: {dict(sizes)}. "
-                "Use a program made for these sizes."
+                "Use a program for these sizes."
             )
         return TensorType(self.dtype, dims)
 

@@ -1,7 +1,4 @@
-"""Checks that a graph is well formed: order, single assignment, known ops, inferred types.
-
-Run after every pass; it repairs nothing.
-"""
+"""Checks that a graph is well formed: order, single assignment, known ops, inferred types."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.types import TensorType
 
 Infer = Callable[[str, Sequence[Value], dict[str, Any]], list[TensorType]]
-# Nodes whose types were right, with all that types are inferred from, as it was then.
+# Nodes whose types were verified, with everything that they were inferred from.
 Inferred = dict[Node, tuple[Any, ...]]
 
 
@@ -24,10 +21,9 @@ def verify(
     """Raises GraphError, with the lines around the fault, where the graph breaks an invariant.
 
     Args:
-        graph: what to check, the graphs inside its attributes included.
-        infer: type inference of one op; where given, stored types must equal inferred ones.
-        inferred: what earlier calls found; filled here. Nodes that are as they were then are not
-            inferred again, which is most of them when a graph is verified after every pass.
+        graph: checked together with the graphs in its attributes.
+        infer: type inference of one op; if given, stored types must equal inferred ones.
+        inferred: results of earlier calls, updated here: unchanged nodes are not inferred again.
     """
     inferred = {} if inferred is None else inferred
     known: set[Value] = set(graph.inputs)
@@ -37,12 +33,12 @@ def verify(
     for node in graph.nodes:
         for value in node.inputs:
             if value not in known:
-                raise _fault(graph, node, f"operand {value!r} must be made by an earlier node")
+                raise _fault(graph, node, f"operand {value!r} must be an earlier output")
         for index, value in enumerate(node.outputs):
             if value.node is not node or value.index != index:
-                raise _fault(graph, node, f"output {value!r} must point back at its node")
+                raise _fault(graph, node, f"output {value!r} must refer to its node")
             if value in known or value.name in names:
-                raise _fault(graph, node, f"value {value!r} must be made once")
+                raise _fault(graph, node, f"value {value!r} must be produced once")
             known.add(value)
             names.add(value.name)
         if _is_as_before(node, inferred):
@@ -56,7 +52,7 @@ def verify(
             inferred[node] = _premises(node)
     for value in graph.outputs:
         if value not in known:
-            raise _fault(graph, None, f"graph output {value!r} must be made by a node")
+            raise _fault(graph, None, f"graph output {value!r} must be the output of a node")
 
 
 def _premises(node: Node) -> tuple[Any, ...]:
@@ -65,7 +61,7 @@ def _premises(node: Node) -> tuple[Any, ...]:
 
 
 def _is_as_before(node: Node, inferred: Inferred) -> bool:
-    """Whether the very same objects were found right; graphs in attributes may change inside."""
+    """Whether the same objects were verified before; graphs in attributes may change inside."""
     before = inferred.get(node)
     if before is None:
         return False
@@ -89,6 +85,4 @@ def _fault(graph: Graph, node: Optional[Node], rule: str) -> GraphError:
         for other in graph.nodes[max(0, at - 2) : at + 2]:
             lines.append(("  > " if other is node else "    ") + repr(other))
     around = "\n" + "\n".join(lines) if lines else ""
-    return GraphError(
-        f"graph {graph.name}: {rule}. Received: {node!r}. Check the pass that made it.{around}"
-    )
+    return GraphError(f"graph {graph.name}: {rule}. Received: {node!r}.{around}")

@@ -1,4 +1,4 @@
-"""What every op is: types, gradient rule, cost. Importing this package fills the op table."""
+"""The op table: types, gradient rule and cost of every op. Importing this package fills it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cerebras_tf.ops.registry import (
     infer,
     is_view,
     lookup,
+    regions,
     viewed,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "infer",
     "is_view",
     "lookup",
+    "regions",
     "viewed",
 ]

@@ -1,7 +1,4 @@
-"""Emits nodes with inferred types into a graph, folding what is constant.
-
-The one way nodes are made: capture, gradient rules and passes all use it.
-"""
+"""Emits nodes with inferred types into a graph, and folds constants."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from cerebras_tf.ir import Array, Graph, Node, TensorType, Value
 from cerebras_tf.ops import registry
 
 Operand = Union[Value, Array, int, float, bool]
-# Computes an op on arrays; given by whoever may use kernels.
+# Computes an op on arrays.
 Evaluate = Callable[[str, Sequence[Array], dict[str, Any]], "tuple[Array, ...]"]
-# Results up to this many bytes are folded while building; larger ones stay nodes.
+# The largest result in bytes that is folded while building.
 _FOLD_BYTES = 1 << 16
 
 
@@ -25,12 +22,12 @@ class Builder:
     """Appends nodes to a graph.
 
     Attributes:
-        graph: where nodes go.
-        evaluate: folds nodes whose operands are all constant, where given.
-        replaced: values that stand for others as operands of nodes made from here on.
-        source: name recorded on nodes made from here on.
-        direction: "forward", "backward" or "update", recorded likewise.
-        layer: layer index, recorded likewise.
+        graph: the graph.
+        evaluate: if given, folds nodes whose operands are all constant.
+        replaced: replacements of values as operands of new nodes.
+        source: name recorded on new nodes.
+        direction: "forward", "backward" or "update", recorded on new nodes.
+        layer: layer number, recorded on new nodes.
     """
 
     def __init__(self, graph: Graph, evaluate: Optional[Evaluate] = None) -> None:
@@ -42,7 +39,7 @@ class Builder:
         self.layer = -1
 
     def op(self, name: str, *operands: Operand, **attrs: Any) -> Value:
-        """Emits an op of one output; numbers become constants of the first value's dtype."""
+        """Emits an op of one output; numbers become constants of the first operand's dtype."""
         outputs = self.multi(name, *operands, **attrs)
         if len(outputs) != 1:
             raise GraphError(
@@ -70,7 +67,7 @@ class Builder:
         return node
 
     def constant(self, array: Any, dtype: Optional[str] = None) -> Value:
-        """A constant; `dtype` as the IR names it, taken from the array where not given."""
+        """Emits a constant; `dtype` is an IR dtype, by default that of the array."""
         value = np.asarray(array)
         wanted = dtype or value.dtype.name
         value = value.astype(TensorType(wanted, ()).numpy_dtype, copy=False)

@@ -1,7 +1,4 @@
-"""Ops between the wafers of a job: sums, and the gradients' means at their boundary.
-
-On one wafer each is the identity.
-"""
+"""Collectives: sums over wafers and means of gradients. On one wafer each is the identity."""
 
 from __future__ import annotations
 
@@ -11,14 +8,11 @@ from typing import Any, Optional
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.registry import Attrs, register
 
 
-def _wafer_sum_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """wafer_sum(x): the sum of the wafers' x, on all of them.
-
-    It is small (a count, a loss): computing waits for it.
-    """
+def _wafer_sum_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """wafer_sum(x): all-reduce of a small x, such as a count or a loss; blocking."""
     return [_summable("wafer_sum", inputs[0])]
 
 
@@ -27,42 +21,41 @@ def _wafer_sum_vjp(b: Any, node: Node, dys: list[Optional[Value]]) -> list[Optio
     return [None if dy is None else b.op("wafer_sum", dy) for dy in dys]
 
 
-def _wafer_concat_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """wafer_concat(x; wafers): the wafers' x one behind the other along the first axis."""
+def _wafer_concat_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """wafer_concat(x; wafers): all-gather of x along the first axis."""
     (x,) = inputs
     first = x.shape[0] if x.shape else None
     return [x.type.with_shape((None if first is None else first * attrs["wafers"], *x.shape[1:]))]
 
 
-def _wafer_pick_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """wafer_pick(x, ...; roots): x of one wafer on all of them, of each x that of its root."""
+def _wafer_pick_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """wafer_pick(x, ...; roots): broadcast of each x from the wafer that is its root."""
     types = {(x.dtype, x.type.is_static) for x in inputs}
     if len(attrs["roots"]) != len(inputs) or any(not static for _, static in types):
         raise GraphError(
-            f"op wafer_pick: needs a root for every operand, and sizes that are known. Received: "
-            f"{len(attrs['roots'])} roots, {len(inputs)} operands. Give a root each."
+            f"op wafer_pick: needs a root for every operand, of static shape. Received: "
+            f"{len(attrs['roots'])} roots, {len(inputs)} operands."
         )
     return [x.type for x in inputs]
 
 
-def _mean_start_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """mean_start(x; in_place, root): the mean of the wafers' x sets out, see mean_wait.
+def _mean_start_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """mean_start(x; in_place, root): starts the mean of x over wafers, see mean_wait.
 
-    `root` is the wafer that gets it, -1 for all. In place, x itself becomes the mean.
+    It is reduced to the wafer `root`, -1 for all. In place, x itself becomes the mean.
     """
     return [_summable("mean_start", inputs[0])]
 
 
-def _mean_wait_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
-    """mean_wait(x): x, a result of mean_start, once it has arrived."""
+def _mean_wait_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """mean_wait(x): waits for a mean that mean_start has started."""
     return [inputs[0].type]
 
 
 def _summable(op: str, x: Value) -> TensorType:
     if x.dtype in ("bfloat16", "bool"):
         raise GraphError(
-            f"op {op}: must be given a dtype that NumPy adds. Received: {x.dtype}. Cast it to "
-            "float32."
+            f"op {op}: the dtype must be one that NumPy adds. Received: {x.dtype}. Cast it."
         )
     return x.type
 

@@ -1,7 +1,7 @@
-"""Control ops: conditionals, recorded gradients and functions with gradients of their own.
+"""Structural ops: conditionals, recorded gradients and functions with gradients of their own.
 
-Their operands include graphs, so gradients of `cond` and `custom_gradient` are written by the
-differentiation pass.
+A structural op is registered with a `Structure`: its regions, its gradient, how it is inlined and
+what it costs. How it runs is registered in runtime/subprogram.py.
 """
 
 from __future__ import annotations
@@ -10,12 +10,36 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ir import Graph, Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.registry import Attrs, Region, Reverse, Structure, lookup, register
+from cerebras_tf.ops.shape import zeros_like
+
+Cotangents = list[Optional[Value]]
 
 
-def _cond_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
+    """Emits a graph's nodes at the end of the builder's graph.
+
+    Args:
+        b: the builder to emit with.
+        graph: what to copy.
+        arguments: values that stand for the graph's inputs.
+
+    Returns:
+        Values that stand for the graph's outputs.
+    """
+    mapping = dict(zip(graph.inputs, arguments))
+    for node in graph.nodes:
+        operands = [mapping[value] for value in node.inputs]
+        b.source = node.source or b.source
+        copies = b.multi(node.op, *operands, **node.attrs)
+        mapping.update(zip(node.outputs, copies))
+    return [mapping[value] for value in graph.outputs]
+
+
+def _cond_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """cond(predicate, *operands; then, orelse): outputs of the graph the predicate chooses."""
     then, orelse = attrs["then"], attrs["orelse"]
     for branch in (then, orelse):
@@ -37,7 +61,63 @@ def _cond_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorTy
     return types
 
 
-def _gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+_BRANCHES = ("then", "orelse")
+
+
+def _cond_regions(node: Node) -> list[Region]:
+    operands, outputs = range(1, len(node.inputs)), range(len(node.outputs))
+    return [Region(node.attrs[key], tuple(operands), tuple(outputs)) for key in _BRANCHES]
+
+
+def _cond_vjp(b: Builder, node: Node, dys: Cotangents, reverse: Reverse) -> Cotangents:
+    """cond of the branches' reverse passes, each of which recomputes its forward values."""
+    predicate, operands = node.inputs[0], node.inputs[1:]
+    kept = [i for i, dy in enumerate(dys) if dy is not None]
+    wrt = [i for i, value in enumerate(operands) if value.type.is_floating]
+    given = [dy for dy in dys if dy is not None]
+    branches = {}
+    for key in _BRANCHES:
+        branch: Graph = node.attrs[key]
+        inner = Graph(branch.name + "_gradient")
+        sub = Builder(inner, b.evaluate)
+        arguments = [inner.add_input(v.name, v.type) for v in branch.inputs]
+        seeds = [inner.add_input(f"d_{i}", given[j].type) for j, i in enumerate(kept)]
+        outputs = inline(sub, branch, arguments)
+        found = reverse(sub, [outputs[i] for i in kept], seeds, [arguments[i] for i in wrt])
+        inner.outputs = [
+            zeros_like(sub, arguments[i]) if dx is None else dx for i, dx in zip(wrt, found)
+        ]
+        branches[key] = inner
+    results = b.multi(node.op, predicate, *operands, *given, **branches)
+    answer: Cotangents = [None] * len(node.inputs)
+    for i, value in zip(wrt, results):
+        answer[i + 1] = value
+    return answer
+
+
+def _cond_inline(b: Builder, node: Node) -> Optional[list[Value]]:
+    """Both branches, and a `select` for each output; None where their types differ."""
+    predicate, operands = node.inputs[0], node.inputs[1:]
+    branches = [node.attrs[key] for key in _BRANCHES]
+    if any(x.type != y.type for x, y in zip(*(branch.outputs for branch in branches))):
+        return None
+    then, orelse = (inline(b, branch, operands) for branch in branches)
+    return [
+        first if first is second else b.op("select", predicate, first, second)
+        for first, second in zip(then, orelse)
+    ]
+
+
+def _cond_cost(attrs: Attrs) -> tuple[int, int]:
+    """That of the more expensive branch."""
+    branches = [attrs[key] for key in _BRANCHES]
+    return (
+        max(branch.flops for branch in branches),
+        max(branch.arena_bytes + branch.scratch_bytes for branch in branches),
+    )
+
+
+def _gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """gradient(*ys, *dys, *xs, *stops; ys, dys, xs): cotangents of the xs.
 
     `ys` and `xs` are counts; `dys` holds, for every y, whether a cotangent is given (else ones).
@@ -46,7 +126,7 @@ def _gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[Tens
     return [value.type for value in inputs[start : start + attrs["xs"]]]
 
 
-def _custom_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _custom_gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """custom_gradient(*xs, *captured; xs, backward): the xs unchanged.
 
     `backward` maps (*captured, *dys) to the cotangents named in attribute `gives`.
@@ -54,7 +134,17 @@ def _custom_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> li
     return [value.type for value in inputs[: attrs["xs"]]]
 
 
-def _parameter_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _custom_gradient_vjp(b: Builder, node: Node, dys: Cotangents, reverse: Reverse) -> Cotangents:
+    captured = node.inputs[node.attrs["xs"] :]
+    seeds = [zeros_like(b, x) if dy is None else dy for x, dy in zip(node.outputs, dys)]
+    results = inline(b, node.attrs["backward"], [*captured, *seeds])
+    answer: Cotangents = [None] * len(node.inputs)
+    for i, value in zip(node.attrs["gives"], results):
+        answer[i] = value
+    return answer
+
+
+def _parameter_gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """parameter_gradient(x [, numbers]; variable): the operands unchanged.
 
     Says that x is the gradient of a loss by a variable, or rows of it, `numbers` being theirs. It
@@ -63,13 +153,35 @@ def _parameter_gradient_infer(inputs: Sequence[Value], attrs: dict[str, Any]) ->
     return [value.type for value in inputs]
 
 
-def _parameter_gradient_vjp(
-    b: Any, node: Node, dys: list[Optional[Value]]
-) -> list[Optional[Value]]:
+def _parameter_gradient_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return list(dys)
 
 
-register("cond", _cond_infer, rows=rows.across, structural=True)
+def _fused_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """fused_elementwise(*operands; body): outputs of the body, element by element."""
+    return [value.type for value in attrs["body"].outputs]
+
+
+def _fused_rows(node: Node, axes: int) -> Optional[rows.Rows]:
+    """As the ops of the body have it: all elementwise, but for those that look at places."""
+    body = [inner for inner in node.attrs["body"].nodes if inner.op != "constant"]
+    if any(lookup(inner.op).rows is rows.across for inner in body):
+        return None
+    return rows.elementwise(node, axes)
+
+
+def _fused_flops(node: Node) -> Size:
+    total: Size = 0
+    for inner in node.attrs["body"].nodes:
+        cost = lookup(inner.op).flops
+        total = total + (cost(inner) if cost is not None else 0)
+    return total
+
+
+_COND = Structure(
+    _cond_regions, vjp=_cond_vjp, inline=_cond_inline, compiles_regions=True, cost=_cond_cost
+)
+register("cond", _cond_infer, rows=rows.across, structure=_COND)
 register(
     "parameter_gradient",
     _parameter_gradient_infer,
@@ -77,25 +189,18 @@ register(
     rows=rows.across,
     view=True,
 )
-register("gradient", _gradient_infer, rows=rows.across, differentiable=False, structural=True)
-register("custom_gradient", _custom_gradient_infer, rows=rows.across, structural=True)
-
-
-def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
-    """Emits a graph's nodes at the end of the builder's graph.
-
-    Args:
-        b: the builder to emit with.
-        graph: what to copy.
-        arguments: values that stand for the graph's inputs.
-
-    Returns:
-        Values that stand for the graph's outputs.
-    """
-    mapping = dict(zip(graph.inputs, arguments))
-    for node in graph.nodes:
-        operands = [mapping[value] for value in node.inputs]
-        b.source = node.source or b.source
-        copies = b.multi(node.op, *operands, **node.attrs)
-        mapping.update(zip(node.outputs, copies))
-    return [mapping[value] for value in graph.outputs]
+register("gradient", _gradient_infer, rows=rows.across, differentiable=False, structure=Structure())
+register(
+    "custom_gradient",
+    _custom_gradient_infer,
+    rows=rows.across,
+    structure=Structure(vjp=_custom_gradient_vjp),
+)
+register(
+    "fused_elementwise",
+    _fused_infer,
+    rows=_fused_rows,
+    differentiable=False,
+    structure=Structure(),
+    flops=_fused_flops,
+)

@@ -1,7 +1,7 @@
 """Two-dimensional convolutions, plain and depthwise, and their adjoints.
 
-Convolution is bilinear, so each of the three products is the others' gradient. Capture resolves
-layouts other than NHWC and padding schemes: padding here is explicit.
+Convolution is bilinear, so each of the three products is the others' gradient. The layout is NHWC,
+and padding is explicit.
 
 Legend: N images, H W their size, C channels in, K channels out, R S filter size, M filters a
 channel.
@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
+from cerebras_tf.ir import Node, Shape, Size, Value
 from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.registry import Attrs, Types, register
 
-Types = list[TensorType]
-Attrs = dict[str, Any]
 # ((top, bottom), (left, right))
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
@@ -37,7 +35,7 @@ def window_counts(
 
     Raises:
         GraphError: the window is larger than the padded image, or the count of its positions is
-            no polynomial of the image's symbolic size.
+            not a polynomial of the image's symbolic size.
     """
     counts: list[Optional[Size]] = []
     for dim, span, stride, (before, after), dilation in zip(
@@ -46,13 +44,13 @@ def window_counts(
         if dim is None or span is None:
             counts.append(None)
             continue
-        room = dim + before + after - (span - 1) * dilation - 1
-        if not ensure_at_most(0, room):
+        last = dim + before + after - (span - 1) * dilation - 1
+        if not ensure_at_most(0, last):
             raise GraphError(
                 f"convolution: the window must fit the padded image. Received: {tuple(window)} on "
                 f"{size} with padding {padding}. Use a smaller window or padding SAME."
             )
-        counts.append(room // stride + 1)
+        counts.append(last // stride + 1)
     return tuple(counts)
 
 
@@ -143,7 +141,7 @@ def _register_products(prefix: str, infer: Any, filter_infer: Any) -> None:
 
 
 def _product_flops(node: Node) -> Size:
-    """Two for every element of dy and of the filter that meet."""
+    """Two for every pair of elements of dy and of the filter that are multiplied."""
     kinds = {"input_grad": (0, 1), "filter_grad": (-1, 1)}
     name = node.op.partition("conv2d_")[2]
     which, cotangent = kinds.get(name, (1, -1))

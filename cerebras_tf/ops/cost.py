@@ -1,56 +1,51 @@
-"""What an instruction costs: operations and bytes, from the op table and the types.
+"""The cost of an instruction in operations and bytes, from the op table and the types.
 
-Scratch memory of kernels depends on which is chosen: a backend adds it.
+A backend adds the scratch memory of its kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
-from cerebras_tf.ir.program import Cost, Price, Program
-from cerebras_tf.ops.registry import is_view, lookup
+from cerebras_tf.ir.program import Cost, Price
+from cerebras_tf.ops.registry import Attrs, is_view, lookup
 
-# Ops that read as many elements of their first operand as they return, and not all of it.
+# Ops that read only as many elements of their first operand as they return.
 _PICKS = ("gather", "gather_nd", "slice")
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """How fast a machine is.
+    """Speeds of this computer.
 
     Attributes:
-        flops_per_s: floating point operations of a large product, a second.
-        bytes_per_s: bytes read and written by work that does next to nothing with them, a second.
+        flops_per_s: floating point operations of a large product per second.
+        bytes_per_s: bytes read and written by memory-bound work per second.
     """
 
     flops_per_s: float
     bytes_per_s: float
 
     def seconds(self, cost: Cost) -> float:
-        """Time of an instruction, by the roofline: what is slower, its operations or its bytes."""
+        """Time of an instruction by the roofline model."""
         moved = cost.bytes_read + cost.bytes_written
         return max(cost.flops / self.flops_per_s, moved / self.bytes_per_s)
 
 
 def price(
-    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: dict[str, Any]
+    op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: Attrs
 ) -> Cost:
-    """The cost of an op without the scratch memory of its kernel.
-
-    Sizes that are known only when a value is computed count nothing.
-    """
+    """The cost of an op without the scratch memory of its kernel; unknown sizes count 0."""
     node = Node.of_types(op, inputs, outputs, attrs)
     if is_view(node):
         return Cost()
     moved = _bytes_read(node), sum(map(_bytes, outputs))
-    branches = [part for part in attrs.values() if isinstance(part, Program)]
-    if branches:  # of a conditional: the dearer one
-        flops = max(branch.flops for branch in branches)
-        scratch = max(branch.arena_bytes + branch.scratch_bytes for branch in branches)
-        return Cost(flops, *moved, scratch)
+    structure = lookup(op).structure
+    if structure is not None and structure.cost is not None:
+        flops, scratch_bytes = structure.cost(attrs)
+        return Cost(flops, *moved, scratch_bytes)
     return Cost(_flops(node), *moved)
 
 
@@ -73,13 +68,9 @@ def _bytes(type: TensorType) -> int:
 
 
 def price_at_most(
-    price: Price,
-    op: str,
-    inputs: Sequence[TensorType],
-    outputs: Sequence[TensorType],
-    attrs: dict[str, Any],
+    price: Price, op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: Attrs
 ) -> Cost:
-    """The price of an instruction for the largest sizes that its symbols allow."""
+    """The price of an instruction for the largest sizes of its symbols."""
     most = {symbol.name: symbol.most for symbol in symbols_in([*inputs, *outputs, attrs])}
     if not most:
         return price(op, inputs, outputs, attrs)

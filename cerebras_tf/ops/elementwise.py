@@ -1,7 +1,6 @@
 """Elementwise ops: one element out for one element in, after broadcasting.
 
-Gradient rules use x for operands, y for the output, dy for its cotangent. Ops of several steps
-(layer norm, softmax) have families of their own.
+Gradient rules use x for operands, y for the output, dy for its cotangent.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ from typing import Any, Optional
 
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, sum_to
 from cerebras_tf.ops.inference import broadcast, broadcast_bool, broadcast_shapes, same_as_first
-from cerebras_tf.ops.registry import Vjp, element_flops, register
-
-Cotangents = list[Optional[Value]]
-
+from cerebras_tf.ops.registry import Attrs, element_flops, register
 
 # Groups of operands that an op is linear in (OpDef.linear): the first, each, both together.
 _FIRST, _EACH, _BOTH = ((0,),), ((0,), (1,)), ((0, 1),)
@@ -73,7 +69,7 @@ def _flat(
 ) -> None:
     """Registers an op whose derivative is zero wherever it exists."""
 
-    def of_this_family(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+    def of_this_family(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
         types: list[TensorType] = infer(inputs, attrs)
         return types
 
@@ -90,7 +86,7 @@ def _flat(
     )
 
 
-def _bool_like(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _bool_like(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     return [inputs[0].type.with_dtype("bool")]
 
 
@@ -98,12 +94,17 @@ def _one_minus_square(b: Builder, x: Value) -> Value:
     return b.op("sub", b.constant(1.0, x.dtype), b.op("square", x))
 
 
+def _times(derivative: Any) -> Any:
+    """The rule dy f'(x), where `derivative(b, x, y)` emits f'(x)."""
+    return lambda b, x, y, dy: b.op("mul", dy, derivative(b, x, y))
+
+
 _unary("neg", lambda b, x, y, dy: b.op("neg", dy), linear=_FIRST)
-_unary("exp", lambda b, x, y, dy: b.op("mul", dy, y), 10)
-_unary("expm1", lambda b, x, y, dy: b.op("mul", dy, b.op("add", y, 1.0)), 10)
+_unary("exp", _times(lambda b, x, y: y), 10)
+_unary("expm1", _times(lambda b, x, y: b.op("add", y, 1.0)), 10)
 _unary("log", lambda b, x, y, dy: b.op("div", dy, x), 10)
 _unary("log1p", lambda b, x, y, dy: b.op("div", dy, b.op("add", x, 1.0)), 10)
-_unary("square", lambda b, x, y, dy: b.op("mul", dy, b.op("mul", x, 2.0)))
+_unary("square", _times(lambda b, x, y: b.op("mul", x, 2.0)))
 _unary("reciprocal", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("square", y))))
 _unary("sqrt", lambda b, x, y, dy: b.op("div", b.op("mul", dy, 0.5), y), 4)
 _unary(
@@ -111,19 +112,17 @@ _unary(
     lambda b, x, y, dy: b.op("mul", b.op("mul", dy, -0.5), b.op("mul", b.op("square", y), y)),
     4,
 )
-_unary("abs", lambda b, x, y, dy: b.op("mul", dy, b.op("sign", x)))
-_unary("sin", lambda b, x, y, dy: b.op("mul", dy, b.op("cos", x)), 10)
+_unary("abs", _times(lambda b, x, y: b.op("sign", x)))
+_unary("sin", _times(lambda b, x, y: b.op("cos", x)), 10)
 _unary("cos", lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("sin", x))), 10)
-_unary("tanh", lambda b, x, y, dy: b.op("mul", dy, _one_minus_square(b, y)), 10)
+_unary("tanh", _times(lambda b, x, y: _one_minus_square(b, y)), 10)
 _unary(
-    "sigmoid",
-    lambda b, x, y, dy: b.op("mul", dy, b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))),
-    10,
+    "sigmoid", _times(lambda b, x, y: b.op("mul", y, b.op("sub", b.constant(1.0, x.dtype), y))), 10
 )
-_unary("tan", lambda b, x, y, dy: b.op("mul", dy, b.op("add", b.op("square", y), 1.0)), 10)
-_unary("sinh", lambda b, x, y, dy: b.op("mul", dy, b.op("cosh", x)), 20)
-_unary("cosh", lambda b, x, y, dy: b.op("mul", dy, b.op("sinh", x)), 20)
-_unary("asin", lambda b, x, y, dy: b.op("mul", dy, b.op("rsqrt", _one_minus_square(b, x))), 20)
+_unary("tan", _times(lambda b, x, y: b.op("add", b.op("square", y), 1.0)), 10)
+_unary("sinh", _times(lambda b, x, y: b.op("cosh", x)), 20)
+_unary("cosh", _times(lambda b, x, y: b.op("sinh", x)), 20)
+_unary("asin", _times(lambda b, x, y: b.op("rsqrt", _one_minus_square(b, x))), 20)
 _unary(
     "acos",
     lambda b, x, y, dy: b.op("neg", b.op("mul", dy, b.op("rsqrt", _one_minus_square(b, x)))),
@@ -133,7 +132,7 @@ _unary("atan", lambda b, x, y, dy: b.op("div", dy, b.op("add", b.op("square", x)
 _unary("asinh", lambda b, x, y, dy: b.op("div", dy, b.op("cosh", y)), 20)
 _unary("acosh", lambda b, x, y, dy: b.op("div", dy, b.op("sinh", y)), 20)
 _unary("atanh", lambda b, x, y, dy: b.op("div", dy, _one_minus_square(b, x)), 20)
-_unary("softplus", lambda b, x, y, dy: b.op("mul", dy, b.op("sigmoid", x)), 20)
+_unary("softplus", _times(lambda b, x, y: b.op("sigmoid", x)), 20)
 
 
 def _erf_derivative(scale: float) -> Any:
@@ -163,7 +162,7 @@ _flat("logical_and", broadcast_bool, zeros=(0, 1))
 _flat("logical_or", broadcast_bool)
 for _name in ("floor_div", "trunc_mod"):
     _flat(_name, broadcast)
-# masked_like(w, x): x, but -0.0 where w is, the mark of a pruned weight; other zeros are +0.0.
+# masked_like(w, x): x, but -0.0 where w is -0.0 (a pruned weight); other zeros are +0.0.
 _flat("masked_like", broadcast, 2)
 
 _binary("add", lambda b, x, y, z, dz: (dz, dz), linear=_BOTH)
@@ -229,7 +228,7 @@ def _pow_derivative(
 
 
 def _choice_derivative(comparison: str) -> Any:
-    """For maximum and minimum: the cotangent goes to the operand that was taken."""
+    """For maximum and minimum: the cotangent goes to the operand that was selected."""
 
     def derivative(b: Builder, x: Value, y: Value, z: Value, dz: Value) -> tuple[Value, Value]:
         first = b.op(comparison, x, y)
@@ -245,7 +244,7 @@ _binary("maximum", _choice_derivative("greater_equal"))
 _binary("minimum", _choice_derivative("less_equal"))
 
 
-def _select_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _select_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """select(condition, a, b): a where condition, else b; all three broadcast."""
     shape = broadcast_shapes([value.shape for value in inputs])
     return [TensorType(inputs[1].dtype, shape)]
@@ -274,7 +273,7 @@ register(
 )
 
 
-def _cast_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _cast_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """cast(x; dtype)"""
     return [inputs[0].type.with_dtype(attrs["dtype"])]
 
@@ -301,11 +300,10 @@ def _stop(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [None]
 
 
-_stop_vjp: Vjp = _stop
 register(
     "stop_gradient",
     same_as_first,
-    _stop_vjp,
+    _stop,
     rows=rows.elementwise,
     elementwise=True,
     linear=_FIRST,

@@ -1,4 +1,4 @@
-"""Arithmetic on values of a graph in infix form, for rules that are formulas."""
+"""Infix arithmetic on values of a graph, for rules that are formulas."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ class Expression:
     """A value with the builder of its graph; operators and methods emit ops.
 
     Numbers become constants of the value's dtype.
-
-    Attributes:
-        value: the value this stands for.
     """
 
     __slots__ = ("_b", "value")
@@ -74,7 +71,7 @@ class Expression:
         return self._emit("maximum", self, other)
 
     def relu(self) -> Expression:
-        """This where it is positive, else 0."""
+        """max(this, 0)."""
         return self._emit("relu", self)
 
     def rsqrt(self) -> Expression:
@@ -99,7 +96,7 @@ class Expression:
         return self._emit("sum", self, axes=axes, keepdims=False)
 
     def cast_like(self, other: Expression) -> Expression:
-        """This in the dtype of another."""
+        """This cast to the dtype of another."""
         return self._emit("cast", self, dtype=other.value.dtype)
 
     def select(self, then: Expression, otherwise: Scalar) -> Expression:

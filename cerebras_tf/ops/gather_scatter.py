@@ -1,7 +1,6 @@
 """Reads and writes at positions that are data: gather, scatter, segments, unique, top-k.
 
-Writes sum where positions repeat, but for the `_update` ops. Slices at positions known beforehand
-stand in slicing.
+Writes at repeated positions are summed, except by the `_update` ops.
 
 Legend: N positions, D rows of the table, K coordinates of a position.
 """
@@ -9,7 +8,6 @@ Legend: N positions, D rows of the table, K coordinates of a position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Size, TensorType, Value
@@ -18,12 +16,9 @@ from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import same_as_first
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 from cerebras_tf.ops.shape import reshape, zeros_like
 from cerebras_tf.ops.sizes import counted, known_count
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
 
 
 def _gather_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
@@ -41,7 +36,7 @@ def _gather_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 
 @of_one_output
 def _gather_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """Rows are summed into a table with the gathered axis in front, which is then moved back."""
+    """Rows are summed into a table with the gathered axis first, which is then moved back."""
     params, indices = node.inputs
     axis, batch_dims = node.attrs["axis"], node.attrs["batch_dims"]
     batch, outer = params.shape[:batch_dims], params.shape[batch_dims:axis]
@@ -74,7 +69,7 @@ def _gather_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 
 def _flat_rows(b: Builder, node: Node) -> Value:
-    """Indices of a gather as rows of one table that holds the batches one after the other."""
+    """Indices of a gather into one table in which the batches are concatenated."""
     params, indices = node.inputs
     axis, batch_dims = node.attrs["axis"], node.attrs["batch_dims"]
     if not batch_dims:

@@ -1,4 +1,4 @@
-"""Shape and dtype rules that several families share."""
+"""Inference rules that several families share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cerebras_tf.ir import Shape, Size, TensorType, Value
 
 
 def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
-    """NumPy's broadcasting of shapes; an unknown dimension wins over 1.
+    """NumPy's broadcasting of shapes; an unknown dimension and 1 give an unknown one.
 
     Raises:
-        GraphError: dimensions differ, or are symbolic ones that may.
+        GraphError: dimensions differ, or may differ.
     """
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Optional[Size]] = []
@@ -64,7 +64,5 @@ def normalize_axes(axes: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     numbers = [int(axes)] if not hasattr(axes, "__iter__") else [int(axis) for axis in axes]
     if any(axis < -rank or axis >= rank for axis in numbers):
-        raise GraphError(
-            f"axes must lie in [{-rank}, {rank}). Received: {numbers}. Correct the axis."
-        )
+        raise GraphError(f"axes must be in [{-rank}, {rank}). Received: {numbers}.")
     return tuple(sorted({axis % rank for axis in numbers}))

@@ -1,23 +1,20 @@
-"""Softmax cross-entropy, alone and joined with the projection that makes the logits.
+"""Softmax cross-entropy, alone and fused with the projection that computes the logits.
 
-Letters: N tokens, H width, V vocabulary. Joined ops exist so that logits [N, V] need not be stored.
+Letters: N tokens, H width, V vocabulary. The fused ops do not store logits [N, V].
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, no_second_derivative, sum_to
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
-from cerebras_tf.ops.registry import Flops, Products, register
-from cerebras_tf.ops.second_derivatives import missing_second_derivative
-
-Cotangents = list[Optional[Value]]
+from cerebras_tf.ops.registry import Attrs, Flops, Products, register
 
 
 def _require(holds: bool, rule: str, inputs: Sequence[Value]) -> None:
@@ -44,7 +41,7 @@ def _softmax_flops(index: int, cost: int) -> Flops:
     return flops
 
 
-def _sparse_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _sparse_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """sparse_softmax_xent(logits [N, V], labels [N]) -> loss [N], lse [N]
 
     lse = log(sum(exp(logits))) of each row; loss = lse - logits[label].
@@ -63,11 +60,7 @@ def _sparse_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [b.op("sparse_softmax_xent_grad", dys[0], logits, labels, node.outputs[1]), None]
 
 
-def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
-    raise missing_second_derivative(node)
-
-
-def _sparse_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _sparse_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """sparse_softmax_xent_grad(dloss [N], logits [N, V], labels [N], lse [N]) -> dlogits [N, V]
 
     dlogits = dloss (softmax(logits) - onehot(labels)).
@@ -86,13 +79,13 @@ register(
 register(
     "sparse_softmax_xent_grad",
     _sparse_grad_infer,
-    _twice,
+    no_second_derivative,
     rows=rows.leading(1, 0, 2, 3),
     flops=_softmax_flops(1, 13),
 )
 
 
-def _dense_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _dense_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """softmax_xent(logits [N, V], labels [N, V]) -> loss [N]
 
     loss = -sum(labels log_softmax(logits)) of each row.
@@ -117,7 +110,7 @@ def _dense_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [dlogits, sum_to(b, b.op("mul", weight, b.op("log_softmax", logits)), labels)]
 
 
-def _dense_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _dense_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """softmax_xent_grad(dloss [N], logits [N, V], labels [N, V]) -> dlogits [N, V]
 
     dlogits = dloss (softmax(logits) - labels), TensorFlow's formula: rows of labels sum to 1.
@@ -132,13 +125,13 @@ register(
 register(
     "softmax_xent_grad",
     _dense_grad_infer,
-    _twice,
+    no_second_derivative,
     rows=rows.leading(1, 0, 2),
     flops=_softmax_flops(1, 14),
 )
 
 
-def _check_linear(inputs: Sequence[Value], attrs: dict[str, Any]) -> None:
+def _check_linear(inputs: Sequence[Value], attrs: Attrs) -> None:
     """Operands hidden [N, H], weight, labels [N] and perhaps bias [V] must fit together."""
     hidden, weight, labels = inputs[:3]
     _check_labels(hidden, labels, inputs)
@@ -150,12 +143,12 @@ def _check_linear(inputs: Sequence[Value], attrs: dict[str, Any]) -> None:
         _require(bias.shape in ((vocabulary,), (None,)), "one bias a vocabulary entry", inputs)
 
 
-def _linear_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _linear_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """linear_softmax_xent(hidden [N, H], weight, labels [N] [, bias [V]]; transpose_weight
     [, compute]) -> loss [N], lse [N]
 
     Weight is [V, H] with transpose_weight, else [H, V]; logits = hidden weight + bias. With
-    compute="bfloat16" here and below, products are of operands rounded to bfloat16.
+    compute="bfloat16" here and below, operands of products are rounded to bfloat16.
     """
     _check_linear(inputs, attrs)
     row = inputs[0].type.with_shape(inputs[0].shape[:1])
@@ -172,7 +165,7 @@ def _linear_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [grads[0], grads[1], None, *grads[2:]]
 
 
-def _linear_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _linear_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """linear_softmax_xent_grad(dloss [N], hidden, weight, labels, lse [N] [, bias];
     transpose_weight [, compute]) -> dhidden, dweight [, dbias]
     """
@@ -180,11 +173,11 @@ def _linear_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[T
     return [inputs[1].type, inputs[2].type, *(bias.type for bias in inputs[5:])]
 
 
-def _linear_train_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _linear_train_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """linear_softmax_xent_train(dloss [N], hidden, weight, labels [, bias]; transpose_weight
     [, compute]) -> loss [N], dhidden, dweight [, dbias]
 
-    Loss and gradients in one walk over the logits, for a dloss that does not depend on the loss.
+    Loss and gradients in one pass over the logits, for a dloss that does not depend on the loss.
     """
     _check_linear(inputs[1:], attrs)
     hidden, weight = inputs[1:3]
@@ -224,7 +217,7 @@ register(
 register(
     "linear_softmax_xent_grad",
     _linear_grad_infer,
-    _twice,
+    no_second_derivative,
     rows=rows.leading(1, 0, 3, 4, sums=(1, 2)),
     flops=_linear_flops(1, 3),
     products=_linear_products(1),
@@ -232,7 +225,7 @@ register(
 register(
     "linear_softmax_xent_train",
     _linear_train_infer,
-    _twice,
+    no_second_derivative,
     rows=rows.leading(1, 0, 3, outputs=(0, 1), sums=(2, 3)),
     flops=_linear_flops(1, 3),
     products=_linear_products(1),

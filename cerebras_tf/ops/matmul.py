@@ -1,21 +1,20 @@
 """Matrix multiplication, batched, with NumPy's broadcasting of leading dimensions.
 
-Letters: M, K, N sizes of one product; ... leading dimensions. Einsum and biases have no op of their
-own: capture writes them with this one.
+Letters: M, K, N sizes of one product; ... leading dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import sum_to
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
-from cerebras_tf.ops.registry import register
+from cerebras_tf.ops.registry import Attrs, register
 
 
 def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size]]:
@@ -23,12 +22,11 @@ def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size
     return (shape[-1], shape[-2]) if transpose else (shape[-2], shape[-1])
 
 
-def _infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """matmul(a [..., M, K], b [..., K, N]; transpose_a=False, transpose_b=False [, compute])
     -> [..., M, N]
 
-    With compute="bfloat16", the products are of operands rounded to bfloat16: each is float32, or
-    rests so already, and the result is float32.
+    With compute="bfloat16", float32 operands are rounded to bfloat16, and the result is float32.
     """
     a, b = inputs
     if attrs.get("compute") is None:
@@ -63,7 +61,7 @@ def _as_matrix(b: Builder, x: Value) -> Value:
 
 
 def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:
-    """For z = x y: dx = dz y^T and dy = x^T dz, transposes and broadcasting carried along."""
+    """For z = x y: dx = dz y^T and dy = x^T dz, with transposes and broadcasting."""
     x, y = node.inputs
     dz = dys[0]
     if dz is None:
@@ -91,7 +89,7 @@ def _flops(node: Node) -> Size:
 
 
 def _products(node: Node) -> tuple[Optional[Size], ...]:
-    """Rows of all leading dimensions are those of one product where b is a matrix."""
+    """M, K, N; where b is a matrix, leading dimensions count as rows of one product."""
     a, b = node.inputs
     turned = bool(node.attrs.get("transpose_a", False))
     rows, inner = _sides(a.shape, turned)

@@ -1,23 +1,19 @@
 """Ops that normalise over the last axis: layer norm, softmax, log softmax, and their gradients.
 
-Letters: ... leading dimensions, H width. Batch norm has no op: capture writes it with means and
-elementwise ops.
+Letters: ... leading dimensions, H width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.gradients import Cotangents, no_second_derivative
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
-from cerebras_tf.ops.second_derivatives import missing_second_derivative
-
-Cotangents = list[Optional[Value]]
+from cerebras_tf.ops.registry import Attrs, element_flops, register
 
 
 def _check_width(inputs: Sequence[Value], vectors: Sequence[Value]) -> None:
@@ -31,7 +27,7 @@ def _check_width(inputs: Sequence[Value], vectors: Sequence[Value]) -> None:
             )
 
 
-def _layer_norm_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _layer_norm_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """layer_norm(x [..., H], gamma [H], beta [H]; epsilon) -> y [..., H], mean [...], rstd [...]
 
     y = (x - mean) rstd gamma + beta with rstd = 1 / sqrt(variance + epsilon).
@@ -56,11 +52,7 @@ def _layer_norm_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return list(b.multi("layer_norm_grad", dys[0], x, gamma, mean, rstd))
 
 
-def _twice(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
-    raise missing_second_derivative(node)
-
-
-def _layer_norm_grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _layer_norm_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """layer_norm_grad(dy [..., H], x [..., H], gamma [H], mean [...], rstd [...])
     -> dx [..., H], dgamma [H], dbeta [H]
     """
@@ -80,7 +72,7 @@ register(
 register(
     "layer_norm_grad",
     _layer_norm_grad_infer,
-    _twice,
+    no_second_derivative,
     rows=rows.leading(0, 1, 3, 4, sums=(1, 2)),
     flops=element_flops(14),
 )
@@ -91,7 +83,7 @@ def _softmax_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     return [None if dy is None else b.op(f"{node.op}_grad", dy, node.output)]
 
 
-def _grad_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """softmax_grad(dy, y) and log_softmax_grad(dy, y), both [..., H] -> dx [..., H]"""
     require_same_dtype(inputs)
     return [inputs[1].type]
@@ -104,7 +96,7 @@ for _name in ("softmax", "log_softmax"):
     register(
         f"{_name}_grad",
         _grad_infer,
-        _twice,
+        no_second_derivative,
         rows=rows.leading(0, 1),
         flops=element_flops(14 if "log" in _name else 4),
     )

@@ -1,14 +1,14 @@
-"""Optimizer steps: new values of a variable and its slots from the present ones and a gradient.
+"""Optimizers: new values of a variable and its slots from the current ones and a gradient.
 
-Every formula serves whole variables and rows gathered of them alike, but for `lamb`. Formulas are,
+Every formula except `lamb` works on whole variables and on rows gathered from them. Formulas are,
 up to rounding, those of TensorFlow 2.15's kernels, dense and sparse (core/kernels/training_ops.cc);
 parameters are named as in its operation definitions.
 
 Legend: `var` is the variable, of any shape; slots (`m`, `accum`, ...) and `grad` have its shape.
-Rates, decays and the like are scalars, or numbers, which Python combines in float64 first. All are
-of one floating dtype, but for `global_step`, int64. `beta1_power` is beta1 to the power of the
-step's number, from 1; `beta2_power` likewise. Every function returns the new values by the names of
-its parameters.
+Rates, decays and the like are scalars or Python numbers. All are of one floating dtype, except
+`global_step`, int64. `beta1_power` is beta1 to the power of the step's number, from 1;
+`beta2_power` likewise. `l1` and `l2` are the weights of |var| and var^2. Every function returns the
+new values by the names of its parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Updates = dict[str, Expression]
 
 
 def _moved(average: Expression, sample: Expression, decay: Scalar) -> Expression:
-    """A moving average after one more sample: decay average + (1 - decay) sample."""
+    """A moving average: decay average + (1 - decay) sample."""
     return average + (sample - average) * (1.0 - decay)
 
 
@@ -58,8 +58,8 @@ def keras_momentum(
 ) -> Updates:
     """accum = momentum accum - lr grad; var += accum.
 
-    Nesterov's form: var += momentum accum - lr grad. Unlike in `momentum` past gradients keep the
-    rate they came with, as in Sutskever et al.
+    Nesterov's form: var += momentum accum - lr grad. Past gradients keep the rate of their step, as
+    in Sutskever et al.
     """
     descent = lr * grad
     accum = accum * momentum - descent
@@ -84,12 +84,12 @@ def adam(
     """m, v: moving averages of grad and grad^2; var -= rate m / (sqrt(v) + epsilon).
 
     rate = lr sqrt(1 - beta2_power) / (1 - beta1_power). Kingma & Ba, Adam, 2015, algorithm 1 in
-    the order that section 2 ends with: epsilon is not corrected for the start of v at 0.
+    the order at the end of section 2: epsilon is not bias-corrected.
 
     Args:
-        use_nesterov: beta1 m + (1 - beta1) grad in place of m; Dozat, Incorporating Nesterov
+        use_nesterov: beta1 m + (1 - beta1) grad instead of m; Dozat, Incorporating Nesterov
             Momentum into Adam, 2016.
-        vhat: largest v so far; its new value then stands in place of v. Reddi et al., On the
+        vhat: largest v so far, used instead of v. Reddi et al., On the
             Convergence of Adam and Beyond, 2018, algorithm 2 (AMSGrad).
     """
     rate = lr * ((1.0 - beta2_power).sqrt() / (1.0 - beta1_power))
@@ -106,7 +106,7 @@ def adam(
 def _corrected_direction(
     m: Expression, v: Expression, beta1_power: Expression, beta2_power: Expression, epsilon: Scalar
 ) -> Expression:
-    """m / (sqrt(v) + epsilon), both averages corrected for their start at 0."""
+    """m / (sqrt(v) + epsilon), both averages bias-corrected."""
     return (m / (1.0 - beta1_power)) / ((v / (1.0 - beta2_power)).sqrt() + epsilon)
 
 
@@ -126,7 +126,7 @@ def adamw(
     """var -= lr (m' / (sqrt(v') + epsilon) + weight_decay var), with v' = v / (1 - beta2_power).
 
     Loshchilov & Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2, the rate
-    scaling both terms. TensorFlow has no operation of it.
+    scaling both terms.
     """
     m, v = _moved(m, grad, beta1), _moved(v, grad.square(), beta2)
     direction = _corrected_direction(m, v, beta1_power, beta2_power, epsilon)
@@ -150,8 +150,7 @@ def lamb(
 
     You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, 2020,
     algorithm 2, phi the identity. The ratio of the Euclidean norms is 1 where one of them is 0.
-    They are those of a whole variable: rows of a table would give others. TensorFlow has no
-    operation of it.
+    The norms are of a whole variable, so rows of a table are not supported.
     """
     m, v = _moved(m, grad, beta1), _moved(v, grad.square(), beta2)
     update = _corrected_direction(m, v, beta1_power, beta2_power, epsilon) + weight_decay * var
@@ -197,7 +196,7 @@ def rms_prop(
     Tieleman & Hinton, Neural Networks for Machine Learning, lecture 6.5, 2012.
 
     Args:
-        mg: moving average of grad, whose square is then taken from ms; Graves, Generating
+        mg: moving average of grad, whose square is subtracted from ms; Graves, Generating
             Sequences With Recurrent Neural Networks, 2013, equations 38 to 41.
     """
     ms = _moved(ms, grad.square(), rho)
@@ -222,8 +221,8 @@ def adagrad(
     Duchi et al., Adaptive Subgradient Methods, 2011, section 1.1, with a diagonal matrix.
 
     Args:
-        epsilon: nothing is added where it is not given.
-        update_slots: whether accum moves.
+        epsilon: nothing is added if it is None.
+        update_slots: whether accum is updated.
     """
     if update_slots:
         accum = accum + grad.square()
@@ -243,7 +242,7 @@ def adadelta(
 ) -> Updates:
     """update = sqrt(accum_update + epsilon) / sqrt(accum + epsilon) grad; var -= lr update.
 
-    accum and accum_update are moving averages of grad^2 and, one step behind, of update^2. Zeiler,
+    accum and accum_update are moving averages of grad^2 and of earlier steps' update^2. Zeiler,
     ADADELTA, 2012, algorithm 1; lr is TensorFlow's.
     """
     accum = _moved(accum, grad.square(), rho)
@@ -289,3 +288,99 @@ def power_sign(
     m = _moved(m, grad, beta)
     agreement = sign_decay * (grad.sign() * m.sign())
     return {"var": var - lr * ((logbase * agreement).exp() * grad), "m": m}
+
+
+def _shrunk(x: Expression, threshold: Scalar) -> Expression:
+    """sign(x) max(|x| - threshold, 0)"""
+    return x.sign() * (abs(x) - threshold).relu()
+
+
+def _proximal(
+    var: Expression, grad: Expression, rate: Scalar, l1: Scalar, l2: Scalar
+) -> Expression:
+    """The step var - rate grad, shrunk by rate l1, divided by 1 + rate l2.
+
+    Duchi & Singer, Efficient Online and Batch Learning Using Forward Backward Splitting, 2009,
+    section 5.
+    """
+    return _shrunk(var - rate * grad, rate * l1) / (rate * l2 + 1.0)
+
+
+def proximal_gradient_descent(
+    var: Expression, grad: Expression, lr: Scalar, l1: Scalar, l2: Scalar
+) -> Updates:
+    """var = shrunk(var - lr grad, lr l1) / (1 + lr l2)"""
+    return {"var": _proximal(var, grad, lr, l1, l2)}
+
+
+def proximal_adagrad(
+    var: Expression, accum: Expression, grad: Expression, lr: Scalar, l1: Scalar, l2: Scalar
+) -> Updates:
+    """accum += grad^2, then a proximal step with the rate lr / sqrt(accum) of every element."""
+    accum = accum + grad.square()
+    return {"var": _proximal(var, grad, lr * accum.rsqrt(), l1, l2), "accum": accum}
+
+
+def adagrad_da(
+    var: Expression,
+    gradient_accumulator: Expression,
+    gradient_squared_accumulator: Expression,
+    grad: Expression,
+    lr: Scalar,
+    l1: Scalar,
+    l2: Scalar,
+    global_step: Expression,
+) -> Updates:
+    """var = -lr shrunk(sum, l1 t) / (l2 t lr + sqrt(squares)) at step t.
+
+    sum and squares add up all gradients and their squares. Duchi et al., Adaptive Subgradient
+    Methods, 2011, section 5.1: dual averaging, which does not read var.
+    """
+    step = global_step.cast_like(grad)
+    total = gradient_accumulator + grad
+    squares = gradient_squared_accumulator + grad.square()
+    below = l2 * (step * lr) + squares.sqrt()
+    return {
+        "var": -(lr * _shrunk(total, l1 * step) / below),
+        "gradient_accumulator": total,
+        "gradient_squared_accumulator": squares,
+    }
+
+
+def ftrl(
+    var: Expression,
+    accum: Expression,
+    linear: Expression,
+    grad: Expression,
+    lr: Scalar,
+    l1: Scalar,
+    l2: Scalar,
+    lr_power: Scalar,
+    l2_shrinkage: Optional[Scalar] = None,
+    multiply_linear_by_lr: bool = False,
+) -> Updates:
+    """var = (l1 sign(linear) - linear) / (new^p / lr + 2 l2), and 0 where |linear| <= l1.
+
+    p = -lr_power; new = accum + grad^2; linear += grad - (new^p - accum^p) / lr var. McMahan et
+    al., Ad Click Prediction: a View from the Trenches, 2013, algorithm 1 with beta 0; the power,
+    0.5 there, and twice the l2 are TensorFlow's.
+
+    Args:
+        l2_shrinkage: weight of var^2 in the loss itself: 2 l2_shrinkage var is added to the
+            gradient in linear, and not in accum.
+        multiply_linear_by_lr: linear is stored times lr.
+    """
+    new = accum + grad.square()
+    if l2_shrinkage is not None:
+        grad = grad + l2_shrinkage * 2.0 * var
+    root = new**-lr_power
+    growth = (root - accum**-lr_power) * var
+    l2 = l2 * 2.0
+    if multiply_linear_by_lr:
+        linear = linear + (grad * lr - growth)
+        l1, below = l1 * lr, root + l2 * lr
+    else:
+        linear = linear + (grad - growth / lr)
+        below = root / lr + l2
+    weight = (linear.sign() * l1 - linear) / below
+    return {"var": (abs(linear) > l1).select(weight, 0.0), "accum": new, "linear": linear}

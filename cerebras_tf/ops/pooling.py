@@ -1,24 +1,17 @@
-"""Pooling over windows of an image: largest element and mean.
-
-Padding is explicit and never wins or counts. Capture resolves layouts other than NHWC.
-"""
+"""Max and mean pooling over windows of an image, NHWC. Explicit padding is ignored."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from cerebras_tf.ir import Node, Size, TensorType, Value, most_of
+from cerebras_tf.ir import Node, Size, Value, most_of
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import window_counts
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import same_as_first
-from cerebras_tf.ops.registry import register
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
+from cerebras_tf.ops.registry import Attrs, Types, register
 
 
 def _pool_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
@@ -46,7 +39,7 @@ def _max_pool_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _max_pool_grad_vjp(b: Builder, node: Node, ddx: Value) -> Cotangents:
-    """max_pool_grad(x, y, dy) is linear in dy and flat in the others"""
+    """max_pool_grad(x, y, dy) is linear in dy and constant in the others"""
     x, y, _ = node.inputs
     return [None, None, b.op("max_pool_select", x, y, ddx, **node.attrs)]
 
@@ -60,7 +53,6 @@ def _max_pool_select_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _avg_pool_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """avg_pool(x)"""
     return [b.op("avg_pool_grad", dy, size=node.inputs[0].shape[1:3], **node.attrs)]
 
 
@@ -71,7 +63,7 @@ def _avg_pool_grad_vjp(b: Builder, node: Node, ddx: Value) -> Cotangents:
 
 
 def _flops(node: Node) -> Size:
-    """One for every element of a window, at every position."""
+    """One for every element of every window."""
     positions = min((value.type.size for value in (*node.inputs, node.output)), key=most_of)
     return positions * int(math.prod(node.attrs["window"]))
 

@@ -1,7 +1,7 @@
-"""Which matrix products an op consists of, for machines that lay them out by their sizes.
+"""Which matrix products an op consists of, for the model of a real system.
 
-Scores and logits that a backward op makes again do not count: where they are kept is the machine's
-affair. Letters: B batch, S queries, T keys, A heads, D width of a head.
+Scores and logits that a backward op recomputes do not count: a system may keep them. Letters: B
+batch, S queries, T keys, A heads, D width of a head.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Optional
 
 from cerebras_tf.ir import TensorType, most_of
 
-WEIGHTS = "weights"  # tokens by weights
-GRADIENT = "gradient"  # of weights: what is summed over are tokens
+WEIGHTS = "weights"  # activations by weights
+GRADIENT = "gradient"  # of weights: a sum over tokens
 ACTIVATIONS = "activations"  # of two activations, as in attention
 
 
@@ -23,7 +23,7 @@ class ProductSize(NamedTuple):
 
     Attributes:
         kind: WEIGHTS, GRADIENT or ACTIVATIONS.
-        tokens: rows of the activations; of a gradient, what is summed over.
+        tokens: rows of the activations; of a gradient, the summed dimension.
         inputs: rows of the weights.
         outputs: columns of the weights.
         times: independent products of this shape, such as one a head.
@@ -38,14 +38,7 @@ class ProductSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """What an instruction works on.
-
-    Attributes:
-        inputs: types of its operands.
-        outputs: types of its results.
-        weights: which operands are variables.
-        attrs: its attributes.
-    """
+    """Types and attributes of an instruction; `weights` says which operands are variables."""
 
     inputs: Sequence[TensorType]
     outputs: Sequence[TensorType]
@@ -91,7 +84,7 @@ def _linear(at: Places, first: int) -> tuple[ProductSize, ProductSize, ProductSi
 
 
 def _filter(type: TensorType, depthwise: bool) -> tuple[int, int, int]:
-    """(inputs, outputs, how many) of the products that a filter [R, S, C, K or M] stands for."""
+    """(inputs, outputs, count) of the products with a filter [R, S, C, K or M]."""
     *window, channels, outputs = sizes_at_most(type)
     if depthwise:
         return math.prod(window), outputs, channels
@@ -128,7 +121,7 @@ _FORWARD: dict[str, Callable[[Places], list[ProductSize]]] = {
     "depthwise_conv2d_input_grad": lambda at: _convolution_input(at, True),
     "depthwise_conv2d_filter_grad": lambda at: _convolution_filter(at, True),
 }
-# Ops of the backward pass; scores and logits that they make again are kept on the wafer.
+# Ops of the backward pass.
 _BACKWARD: dict[str, Callable[[Places], Products]] = {
     "attention_grad": lambda at: ([], 2 * _attention(at, 1)),
     "linear_softmax_xent_grad": lambda at: ([], list(_linear(at, 1)[1:])),
@@ -137,18 +130,12 @@ _BACKWARD: dict[str, Callable[[Places], Products]] = {
 
 
 def sizes_at_most(type: TensorType) -> tuple[int, ...]:
-    """Sizes of a type, the largest where they differ from batch to batch."""
+    """The largest sizes of a type; 1 where unknown."""
     return tuple(1 if dim is None else most_of(dim) for dim in type.shape)
 
 
 def products_of(op: str, at: Places, backward: bool) -> Optional[Products]:
-    """The products of an instruction; None where it has none.
-
-    Args:
-        op: name of the op.
-        at: what it works on.
-        backward: whether it belongs to the backward pass.
-    """
+    """The products of an instruction of a pass; None if it has none."""
     if op in _BACKWARD:
         return _BACKWARD[op](at)
     if op not in _FORWARD:

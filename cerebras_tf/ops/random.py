@@ -1,32 +1,31 @@
-"""Random tensors: a function of seeds and of the number of steps made before.
+"""Random tensors, a function of the seeds and of the step, and stochastic rounding.
 
-The same step of the same run always gives the same numbers, on any machine. Seeds are operands, so
-that layers that differ in nothing else run one compiled body.
+The same step of the same run always draws the same numbers, on any computer. Seeds are operands, so
+that layers that differ only in them share one compiled body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import TensorType, Value
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.registry import Flops, always, element_flops, register
+from cerebras_tf.ops.registry import Attrs, Flops, always, element_flops, register
 
 
 def can_draw_from(operands: Sequence[Value]) -> bool:
-    """Whether these may be the last operands of a node that draws: the step and the seeds.
+    """Whether these are a step, int64 [], and seeds, int64 [2].
 
-    The step is int64 [], the seeds are int64 [2]; or [3] where invocations differ in size: the
-    third is then how many numbers earlier ones made, and the step is not looked at.
+    Where invocations differ in size, seeds are int64 [3]: the third counts the numbers that earlier
+    invocations drew, and the step is ignored.
     """
     types = tuple(value.type for value in operands)
     step, seeds, counted = (TensorType("int64", shape) for shape in ((), (2,), (3,)))
     return types in ((step, seeds), (step, counted))
 
 
-def _random_infer(inputs: Sequence[Value], attrs: dict[str, Any]) -> list[TensorType]:
+def _random_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """op(step [], seeds [2 or 3]; shape, dtype), and low, high for random_uniform_int"""
     if not can_draw_from(inputs):
         raise GraphError(
@@ -44,3 +43,25 @@ _register("random_uniform", element_flops(20))
 _register("random_uniform_int", element_flops(20))
 _register("random_normal", element_flops(60))
 _register("truncated_normal", element_flops(80))
+
+
+def _rounded_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """round_randomly(x, key): stochastic rounding of x to bfloat16, which keeps its mean"""
+    x, key = inputs
+    if x.dtype != "float32" or key.type != TensorType("int64", ()):
+        raise GraphError(
+            "round_randomly: operands must be float32 and an int64 scalar, the key. Received: "
+            f"{list(inputs)}. Cast them."
+        )
+    return [x.type.with_dtype("bfloat16")]
+
+
+# The random number of an element depends on its position, so rows are not independent.
+register(
+    "round_randomly",
+    _rounded_infer,
+    rows=rows.across,
+    differentiable=False,
+    elementwise=True,
+    flops=element_flops(12),
+)

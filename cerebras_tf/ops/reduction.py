@@ -1,25 +1,20 @@
 """Reductions over axes, positions of extremes, and running sums and products.
 
-`axes` is a sorted tuple of non-negative numbers. Sums over segments given by data stand in
-gather_scatter.
+`axes` is a sorted tuple of non-negative numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import normalize_axes, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 from cerebras_tf.ops.shape import broadcast_as, reshape
 from cerebras_tf.ops.sizes import counts
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
 
 
 def _reduced_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
@@ -43,7 +38,7 @@ def _operand_flops(node: Node) -> Size:
 
 
 def _keep(b: Builder, node: Node, value: Value) -> Value:
-    """A value shaped like the node's output, with the reduced axes back as ones."""
+    """A value shaped like the node's output, with the reduced axes as ones."""
     x, axes = node.inputs[0], node.attrs["axes"]
     return reshape(b, value, tuple(1 if i in axes else d for i, d in enumerate(x.shape)))
 
@@ -70,7 +65,6 @@ def _mean_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """Elements that tie share the cotangent equally."""
     x, axes = node.inputs[0], node.attrs["axes"]
     hit = b.op("cast", b.op("equal", x, _keep(b, node, node.output)), dtype=x.dtype)
     ties = b.op("sum", hit, axes=axes, keepdims=True)
@@ -79,7 +73,7 @@ def _extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
 
 @of_one_output
 def _prod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
-    """The product of all other elements, from running products on both sides; zeros are right."""
+    """The product of all other elements, from running products on both sides."""
     x, axes = node.inputs[0], node.attrs["axes"]
     others = tuple(axis for axis in range(x.type.rank) if axis not in axes)
     order = others + axes
@@ -108,46 +102,50 @@ def _cumprod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     return [b.op("div", running, node.inputs[0])]
 
 
-register(
-    "sum",
-    _reduced_infer,
-    _sum_vjp,
-    rows=rows.reduction,
-    zeros=(0,),
-    linear=((0,),),
-    cheap=True,
-    flops=_operand_flops,
-)
-register(
-    "mean",
-    _reduced_infer,
-    _mean_vjp,
-    rows=rows.reduction,
-    zeros=(0,),
-    linear=((0,),),
-    cheap=True,
-    flops=_operand_flops,
-)
-register("max", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
-register("min", _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops)
+def _sum_of_squares_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """sum_of_squares(x): sum of the squares of all elements, a scalar."""
+    return [inputs[0].type.with_shape(())]
+
+
+def _sum_of_squares_flops(node: Node) -> Size:
+    return 2 * node.inputs[0].type.size
+
+
+for _name, _vjp in (("sum", _sum_vjp), ("mean", _mean_vjp)):
+    register(
+        _name,
+        _reduced_infer,
+        _vjp,
+        rows=rows.reduction,
+        zeros=(0,),
+        linear=((0,),),
+        cheap=True,
+        flops=_operand_flops,
+    )
+for _name in ("max", "min"):
+    register(
+        _name, _reduced_infer, _extreme_vjp, rows=rows.reduction, cheap=True, flops=_operand_flops
+    )
 register("prod", _reduced_infer, _prod_vjp, rows=rows.reduction, flops=_operand_flops)
-register(
-    "all",
-    _reduced_infer,
-    rows=rows.reduction,
-    cheap=True,
-    differentiable=False,
-    flops=_operand_flops,
-)
-register(
-    "any",
-    _reduced_infer,
-    rows=rows.reduction,
-    cheap=True,
-    differentiable=False,
-    flops=_operand_flops,
-)
-register("argmax", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
-register("argmin", _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops)
+for _name in ("all", "any"):
+    register(
+        _name,
+        _reduced_infer,
+        rows=rows.reduction,
+        cheap=True,
+        differentiable=False,
+        flops=_operand_flops,
+    )
+for _name in ("argmax", "argmin"):
+    register(
+        _name, _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops
+    )
 register("cumsum", same_as_first, _cumsum_vjp, rows=rows.reduction, flops=element_flops(1))
 register("cumprod", same_as_first, _cumprod_vjp, rows=rows.reduction, flops=element_flops(1))
+register(
+    "sum_of_squares",
+    _sum_of_squares_infer,
+    rows=rows.whole_sum,
+    differentiable=False,
+    flops=_sum_of_squares_flops,
+)

@@ -1,7 +1,7 @@
-"""The op table: what every op of the IR is. One entry an op, one registration call each.
+"""The op table: one entry for each op, added by `register`.
 
-An entry says how types follow from operands, how the gradient is written in other ops, what the op
-costs, and its effects: what a pass may do with a node without knowing the op by name.
+An entry says how types are inferred, how the gradient is written in other ops, what the op costs,
+and what a pass may do with a node without knowing the op by name.
 """
 
 from __future__ import annotations
@@ -12,66 +12,118 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Optional, ParamSpec, Union
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir import Graph, Node, Size, TensorType, Value
 from cerebras_tf.ops.rows import RowRule
 
 if TYPE_CHECKING:
     from cerebras_tf.ops.builder import Builder
 
 Attrs = dict[str, Any]
-Infer = Callable[[Sequence[Value], Attrs], list[TensorType]]
+Types = list[TensorType]
+Infer = Callable[[Sequence[Value], Attrs], Types]
 # Cotangents of the outputs in (None: zero), cotangents of the inputs out (None: zero).
 Vjp = Callable[["Builder", Node, "list[Optional[Value]]"], "list[Optional[Value]]"]
 Flops = Callable[[Node], Size]
 Products = Callable[[Node], "tuple[Optional[Size], ...]"]
 # Whether a node with these attributes draws random numbers.
 Draws = Callable[[Attrs], bool]
+# Emits a reverse pass: builder, ys, their cotangents, xs -> cotangents of the xs (None: zero).
+Reverse = Callable[["Builder", list[Value], list[Value], list[Value]], "list[Optional[Value]]"]
 _Fields = ParamSpec("_Fields")
 
 
 def never(attrs: Attrs) -> bool:
-    """No node of the op draws."""
+    """No node of the op draws random numbers."""
     return False
 
 
 def always(attrs: Attrs) -> bool:
-    """Every node of the op draws."""
+    """Every node of the op draws random numbers."""
     return True
 
 
 @dataclass(frozen=True)
+class Region:
+    """A graph in a node's attributes, and which values of the node enter and leave it.
+
+    Attributes:
+        graph: the graph.
+        operands: for every input of the graph, the position of the node's operand that it is (in a
+            loop: at first); None where the op makes it, such as the counter of a loop.
+        outputs: for every output of the graph, the position of the node's output that it may
+            become; None where only the op reads it, such as the condition of a loop.
+        carried: pairs (output, input) of the graph: the next iteration of a loop reads the output
+            as the input.
+    """
+
+    graph: Graph
+    operands: tuple[Optional[int], ...]
+    outputs: tuple[Optional[int], ...]
+    carried: tuple[tuple[int, int], ...] = ()
+
+
+def _no_regions(node: Node) -> list[Region]:
+    return []
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What passes and backends ask of a structural op: one whose attributes hold graphs.
+
+    Attributes:
+        regions: the graphs of a node. An operand that enters none of them decides which runs, or
+            how often.
+        vjp: as OpDef.vjp, but is also given the function that differentiates a region.
+        inline: emits a node's work without its regions, all of whose nodes are cheap, and returns
+            its outputs; None, or returning None, keeps the node.
+        compiles_regions: instructions hold a program for each region, which
+            runtime/subprogram.py runs. Else a pass expands the node, or a kernel reads its graphs.
+        cost: attributes with programs as regions -> flops and bytes of scratch memory; needed with
+            compiles_regions.
+    """
+
+    regions: Callable[[Node], list[Region]] = _no_regions
+    _: KW_ONLY
+    vjp: Optional[
+        Callable[[Builder, Node, list[Optional[Value]], Reverse], list[Optional[Value]]]
+    ] = None
+    inline: Optional[Callable[[Builder, Node], Optional[list[Value]]]] = None
+    compiles_regions: bool = False
+    cost: Optional[Callable[[Attrs], tuple[int, int]]] = None
+
+
+@dataclass(frozen=True)
 class OpDef:
-    """What an op is.
+    """An op.
 
     Attributes:
         name: lower_snake name.
         infer: operands and attributes -> types of the outputs; raises GraphError on bad operands.
-        vjp: the vector-Jacobian product in other ops; None where there is none.
-        rows: whether rows over leading axes (tokens) stand alone; see ops/rows.py.
+        vjp: the vector-Jacobian product in other ops; None if there is none.
+        rows: whether rows over leading axes (tokens) are independent; see ops/rows.py.
         draws: whether a node draws random numbers. Its last two operands are then the step, int64
-            [], which it reads, and the seeds, int64 [2]. Such a node is not computed beforehand,
-            nor joined with its equal, nor run where it might not have been.
+            [], and the seeds, int64 [2]. Such a node is not folded, merged with an equal one or run
+            speculatively.
         differentiable: False for ops whose derivative is zero or not defined (comparisons, ...).
         elementwise: one output, computed element by element after broadcasting; may be fused.
-        broadcasts: operands of other shapes are broadcast, so they need not be written out before.
-        cheap: one walk over the operands at most, which cannot fail: may run where its result may
-            not be needed. True of all elementwise ops.
-        view: whether outputs are the memory of the operands, in order, under other shapes; a
+        broadcasts: operands are broadcast, so they need no explicit broadcast before.
+        cheap: at most one pass over the operands, which cannot fail: may run although its result
+            may not be needed. True for all elementwise ops.
+        view: whether outputs are the memory of the operands, in order, with other shapes; a
             function of the node where that depends on types and attributes.
-        overwrites: position of an operand that the output may be written over, where nothing reads
-            it later: the kernels allow it, and save a copy.
-        structural: its attributes hold graphs, or it stands for nodes still to be written. It has
-            no kernel: dispatch runs the graphs, or a pass expands the node, gradient included.
+        overwrites: position of an operand that the output may overwrite if nothing reads it later.
+        structure: for an op whose attributes hold graphs, or that a pass expands. It has no entry
+            in the kernel tables.
         zeros: positions of operands of which each alone, being 0 (False) everywhere, makes all
             outputs 0, whatever finite numbers the others hold.
-        linear: groups of operands, each of which the outputs are linear in, its members taken
+        linear: groups of operands, in each of which the outputs are linear, its members taken
             together and all others held fixed; of floating operands and outputs.
-        collective: all wafers of a job must run the node together, in one order. It is not computed
-            beforehand, nor made again.
+        collective: all wafers must run the node together, in one order. It is not folded or
+            recomputed.
         flops: floating point operations of one node; multiply and add count two.
         of_range: its outputs say only whether floats are finite, which rounding does not change.
-        products: sizes M, K, N of its matrix products, None where not known, of an op whose
-            kernels know the attribute compute="bfloat16" (passes/lower_products.py).
+        products: sizes M, K, N of its matrix products, None where unknown, of an op whose kernels
+            support the attribute compute="bfloat16" (passes/lower_products.py).
     """
 
     name: str
@@ -86,7 +138,7 @@ class OpDef:
     cheap: bool = False
     view: Union[bool, Callable[[Node], bool]] = False
     overwrites: Optional[int] = None
-    structural: bool = False
+    structure: Optional[Structure] = None
     zeros: tuple[int, ...] = ()
     linear: tuple[tuple[int, ...], ...] = ()
     collective: bool = False
@@ -99,6 +151,13 @@ class OpDef:
             object.__setattr__(self, "cheap", True)
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether it has a gradient rule."""
+        return self.vjp is not None or (
+            self.structure is not None and self.structure.vjp is not None
+        )
+
+    @property
     def family(self) -> str:
         """The file of its gradient or inference function, such as "elementwise"."""
         return (self.vjp or self.infer).__module__.rpartition(".")[2]
@@ -107,47 +166,48 @@ class OpDef:
 OPS: dict[str, OpDef] = {}
 
 
-def _adding(make: Callable[_Fields, OpDef]) -> Callable[_Fields, None]:
-    """A function of what `make` takes that adds the op it makes to the table."""
+def _registering(make: Callable[_Fields, OpDef]) -> Callable[_Fields, None]:
+    """A function with the arguments of `make` that adds the op to the table."""
 
     @functools.wraps(make)
     def add(*args: _Fields.args, **kwargs: _Fields.kwargs) -> None:
         known = make(*args, **kwargs)
         if known.name in OPS:
-            raise GraphError(
-                f"op table: names must differ. Received: {known.name} twice. Rename one."
-            )
+            raise GraphError(f"op table: names must differ. Received: {known.name} twice.")
         OPS[known.name] = known
 
     return add
 
 
-register = _adding(OpDef)
+register = _registering(OpDef)
 
 
 def lookup(name: str) -> OpDef:
-    """The definition of an op; UnsupportedOpError names the table where it is missing."""
+    """The definition of an op; raises UnsupportedOpError where there is none."""
     if name not in OPS:
-        raise UnsupportedOpError(
-            f"op {name}: must be in the op table (cerebras_tf/ops). Received: no entry of that "
-            "name. Register it there."
-        )
+        raise UnsupportedOpError(f"op {name}: must be in the op table. Received: no entry..")
     return OPS[name]
 
 
 def draws(node: Node) -> bool:
-    """Whether a node draws random numbers; see OpDef.draws for what that forbids."""
+    """Whether a node draws random numbers; see OpDef.draws."""
     return lookup(node.op).draws(node.attrs)
 
 
+def regions(node: Node) -> list[Region]:
+    """The regions of a structural node; none of others."""
+    structure = lookup(node.op).structure
+    return [] if structure is None else structure.regions(node)
+
+
 def can_fold(op: str, attrs: Attrs) -> bool:
-    """Whether a node may be computed beforehand, its operands being constant."""
+    """Whether a node of constant operands may be computed at compile time."""
     known = lookup(op)
-    return not (known.structural or known.collective or known.draws(attrs))
+    return not (known.structure or known.collective or known.draws(attrs))
 
 
 def viewed(value: Value) -> Value:
-    """The value whose memory this one is: itself, unless a view op made it."""
+    """The value whose memory this one shows: itself, unless it is a view."""
     while value.node is not None and is_view(value.node):
         value = value.node.inputs[value.index]
     return value
@@ -173,7 +233,7 @@ def infer(op: str, inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
         return lookup(op).infer(inputs, attrs)
     except (GraphError, UnsupportedOpError):
         raise
-    except Exception as error:  # an operand of a kind the rule did not expect
+    except Exception as error:  # an operand that the rule did not expect
         operands = ", ".join(repr(value) for value in inputs)
         shown = {key: value for key, value in attrs.items() if key != "value"}
         raise GraphError(

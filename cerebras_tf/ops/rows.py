@@ -1,8 +1,8 @@
-"""How rows of an op's outputs follow from rows of its operands: one rule an op.
+"""How rows of an op's outputs depend on rows of its operands: one rule for each op.
 
-A row is what stands at one index of the leading axes. With two axes of x [B, T, H], x[b, t] is the
-row of one token. A pass that leaves rows out (padding) or deals them out asks every node on the
-way whether its rows stand alone. Sizes that are not known are never taken to be equal.
+A row is the part of a value at one index of the leading axes. With two axes of x [B, T, H], x[b, t]
+is the row of one token. A pass that removes rows (padding) asks every node whether its rows are
+independent. Unknown sizes are never assumed to be equal.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from cerebras_tf.ir import Node, Shape, Value
 class Rows:
     """Work that is done row by row.
 
-    Row i of every output in `outputs` is a function of row i of the operands in `operands`, and
-    of all other operands whole. All of these outputs and operands have the same leading sizes, so
-    rows may be left out of all of them alike.
+    Row i of every output in `outputs` is a function of row i of the operands in `operands`, and of
+    all other operands as a whole. All of these outputs and operands have the same leading sizes.
 
     Attributes:
         operands: positions of the operands that have rows.
         outputs: positions of the outputs that have rows.
-        sums: positions of the outputs that have none but are sums of one term a row (the gradient
-            of a weight). Outputs in neither are of no use without all rows.
-        spread: positions of operands that have some of the row axes only and are broadcast along
-            the others, as [T, H] against [B, T, H]: to be written out before rows are taken.
+        sums: positions of the outputs that are sums of one term for each row (the gradient of a
+            weight). Outputs in neither group need all rows.
+        spread: positions of operands that have only some of the row axes and are broadcast along
+            the others, as [T, H] against [B, T, H].
     """
 
     operands: tuple[int, ...]
@@ -37,8 +36,8 @@ class Rows:
     spread: tuple[int, ...] = ()
 
 
-# rule(node, axes), axes >= 1: what the node does to rows counted by the first `axes` axes; None
-# where a row may depend on other rows, or the node has no such axes.
+# rule(node, axes), axes >= 1: the node on rows counted by the first `axes` axes; None if a row may
+# depend on other rows, or the node has no such axes.
 RowRule = Callable[[Node, int], Optional[Rows]]
 
 
@@ -48,7 +47,7 @@ def across(node: Node, axes: int) -> Optional[Rows]:
 
 
 def elementwise(node: Node, axes: int) -> Optional[Rows]:
-    """Every element depends on the elements at its own place, operands broadcast."""
+    """Every element depends on the elements at its own position, operands broadcast."""
     shape = node.outputs[0].shape
     outputs = tuple(range(len(node.outputs)))
     return _broadcast(node.inputs, shape, axes, outputs, trailing=len(shape))
@@ -57,14 +56,7 @@ def elementwise(node: Node, axes: int) -> Optional[Rows]:
 def leading(
     *operands: int, outputs: Sequence[int] = (0,), sums: Sequence[int] = (), keep: int = 1
 ) -> RowRule:
-    """Rows over any leading axes but the last `keep` of the first operand named.
-
-    Args:
-        operands: positions of the operands with rows; where a node has fewer, those it has.
-        outputs: positions of the outputs with rows.
-        sums: positions of the outputs that are sums over rows, likewise.
-        keep: axes that are never row axes.
-    """
+    """Rows over any leading axes except the last `keep` of the first operand; see Rows."""
 
     def rule(node: Node, axes: int) -> Optional[Rows]:
         if axes > node.inputs[operands[0]].type.rank - keep:
@@ -93,7 +85,7 @@ def matmul(node: Node, axes: int) -> Optional[Rows]:
 
 
 def reduction(node: Node, axes: int) -> Optional[Rows]:
-    """Rows in front of the reduced axes; a sum over the first axes is a sum over rows."""
+    """Rows before the reduced axes; a sum over the first axes is a sum over rows."""
     x = node.inputs[0]
     given = node.attrs["axes"] if "axes" in node.attrs else [node.attrs["axis"]]
     reduced = {axis % x.type.rank for axis in given}
@@ -110,7 +102,7 @@ def whole_sum(node: Node, axes: int) -> Optional[Rows]:
 
 
 def gather(node: Node, axes: int) -> Optional[Rows]:
-    """Rows of the positions; of the table, in front of the axis gathered from; or of the batch."""
+    """Rows of the positions; of the table, before the gathered axis; or of the batch."""
     params, indices = node.inputs
     axis, batch = node.attrs["axis"], node.attrs["batch_dims"]
     if axis == batch == 0:
@@ -126,7 +118,7 @@ def gather(node: Node, axes: int) -> Optional[Rows]:
 
 
 def row_sum(ids: int, data: int, keep: int = 0) -> RowRule:
-    """A table into which row i of the data is added at the place that row i of the ids names."""
+    """A table into which row i of the data is added at the position in row i of the ids."""
 
     def rule(node: Node, axes: int) -> Optional[Rows]:
         operands = [node.inputs[ids], node.inputs[data]]
@@ -144,25 +136,25 @@ def reshape(node: Node, axes: int) -> Optional[Rows]:
 
 
 def one_hot(node: Node, axes: int) -> Optional[Rows]:
-    """Leading axes in front of the one that is put in."""
+    """Leading axes before the inserted one."""
     axis = node.attrs["axis"] % node.output.type.rank
     return reshape(node, axes) if axes <= axis else None
 
 
 def pad(node: Node, axes: int) -> Optional[Rows]:
-    """Leading axes that get no padding."""
+    """Leading axes without padding."""
     none = all(tuple(pair) == (0, 0) for pair in node.attrs["paddings"][:axes])
     return reshape(node, axes) if none else None
 
 
 def transpose(node: Node, axes: int) -> Optional[Rows]:
-    """Leading axes that stay where they are."""
+    """Leading axes that are not moved."""
     stay = tuple(node.attrs["permutation"])[:axes] == tuple(range(axes))
     return reshape(node, axes) if stay else None
 
 
 def slicing(node: Node, axes: int) -> Optional[Rows]:
-    """Leading axes that are taken whole, in their order (slice, place)."""
+    """Leading axes that are not cut (slice, place)."""
     whole = all(start == 0 for start in node.attrs["starts"][:axes])
     whole = whole and all(stride == 1 for stride in node.attrs["strides"][:axes])
     return reshape(node, axes) if whole else None
@@ -174,7 +166,7 @@ def reverse(node: Node, axes: int) -> Optional[Rows]:
 
 
 def concat(node: Node, axes: int) -> Optional[Rows]:
-    """Leading axes in front of the one along which operands stand one behind the other."""
+    """Leading axes before the concatenated one."""
     shapes = [value.shape for value in [*node.inputs, node.output]]
     if axes > node.attrs["axis"] or not _same_rows(shapes, axes):
         return None
@@ -182,10 +174,9 @@ def concat(node: Node, axes: int) -> Optional[Rows]:
 
 
 def attention(first: int) -> RowRule:
-    """Items of the batch. Dropped weights depend on their place among all, so they have no rows.
+    """Items of the batch; none with dropout, whose random numbers depend on the position.
 
-    Args:
-        first: position of the query, in front of which cotangents stand.
+    `first` is the position of the query.
     """
 
     def rule(node: Node, axes: int) -> Optional[Rows]:
@@ -204,7 +195,7 @@ def attention(first: int) -> RowRule:
 
 
 def _same_rows(shapes: Sequence[Shape], axes: int) -> bool:
-    """Whether all shapes have the first `axes` axes, of known and equal sizes."""
+    """Whether the first `axes` axes of all shapes have known and equal sizes."""
     heads = {shape[:axes] for shape in shapes}
     return len(heads) == 1 and all(len(head) == axes and None not in head for head in heads)
 
@@ -212,7 +203,7 @@ def _same_rows(shapes: Sequence[Shape], axes: int) -> bool:
 def _broadcast(
     operands: Sequence[Value], shape: Shape, axes: int, outputs: tuple[int, ...], trailing: int
 ) -> Optional[Rows]:
-    """Rows of operands that broadcast to `shape`, of which the first `trailing` axes may count."""
+    """Rows of operands that broadcast to `shape`, over at most the first `trailing` axes."""
     head = shape[:axes]
     if axes > trailing or None in head:
         return None

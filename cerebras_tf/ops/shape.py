@@ -1,15 +1,14 @@
-"""Shape ops: the same elements under another shape, order or number of copies.
+"""Shape ops: the same elements in another shape, order or number of copies.
 
-Sizes in attributes are numbers or Dims, which become numbers with the batch; the `_dynamic` forms
-take a shape as an operand for the few results whose size depends on data. Cutting and joining
-tensors stands in slicing, tensors made of sizes alone in sizes.
+Sizes in attributes are numbers or Dims. The `_dynamic` forms take a shape as an operand, for
+results whose size depends on data.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -17,19 +16,15 @@ from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import smaller, whole
 from cerebras_tf.ops import rows
-from cerebras_tf.ops.broadcasting import sum_to
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.gradients import Cotangents, of_one_output
+from cerebras_tf.ops.gradients import Cotangents, of_one_output, sum_to
 from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 from cerebras_tf.ops.sizes import counted
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
 
 
 def reshape(b: Builder, x: Value, shape: Shape) -> Value:
-    """Emits `x` under another shape, of whose dimensions one may be unknown (None)."""
+    """Emits `x` in another shape, of which one dimension may be unknown (None)."""
     if x.shape == tuple(shape):
         return x
     if sum(dim is None for dim in shape) > 1:
@@ -38,7 +33,7 @@ def reshape(b: Builder, x: Value, shape: Shape) -> Value:
             "Reshape by steps of one unknown dimension."
         )
     target: Shape = tuple(-1 if dim is None else whole(dim) for dim in shape)
-    if x.type.is_bounded:  # what -1 stands for is known now
+    if x.type.is_bounded:  # the size of -1 is known
         (kind,) = _reshape_infer([x], {"shape": target})
         target = kind.shape
     return b.op("reshape", x, shape=target)
@@ -89,7 +84,7 @@ def _reshape_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 
 
 def _restore(b: Builder, dy: Value, x: Value) -> Value:
-    """`dy` under the shape of `x`."""
+    """`dy` in the shape of `x`."""
     if x.shape.count(None) <= 1:
         return reshape(b, dy, x.shape)
     target = b.op("shape_of", x, dtype="int64")

@@ -1,13 +1,9 @@
-"""Tensors made of sizes alone: what a program knows as soon as it knows how large its batch is.
-
-Attributes hold numbers or Dims; kernels see numbers only. Where all are numbers, the helpers here
-make constants.
-"""
+"""Tensors of sizes, which attributes hold as numbers or Dims."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -16,10 +12,7 @@ from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import ensure_at_most, whole
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.registry import element_flops, register
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 
 
 def counts(b: Builder, dims: Union[Size, Sequence[Size]], dtype: str) -> Value:
@@ -31,7 +24,7 @@ def counts(b: Builder, dims: Union[Size, Sequence[Size]], dtype: str) -> Value:
 
 
 def counted(b: Builder, size: Size, step: Size, dtype: str, start: Size = 0) -> Value:
-    """Emits the vector start, start + step, ... of `size` numbers."""
+    """Emits the vector start, start + step, ... of `size` elements."""
     if isinstance(size, int) and isinstance(step, int) and isinstance(start, int):
         kind = TensorType(dtype, ()).numpy_dtype
         return b.constant(np.asarray(start + step * np.arange(size), kind), dtype)
@@ -39,7 +32,7 @@ def counted(b: Builder, size: Size, step: Size, dtype: str, start: Size = 0) -> 
 
 
 def known_count(value: Value) -> Optional[Size]:
-    """The size that a scalar holds; None where it depends on data."""
+    """The size that a scalar holds; None if it depends on data."""
     node = value.node
     if value.constant is not None and value.constant.size == 1:
         return int(value.constant.reshape(()))
@@ -57,7 +50,7 @@ def _sizes_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 
 
 def _iota_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
-    """iota(; size, start, step, dtype): start, start + step, ..., of which there are size"""
+    """iota(; size, start, step, dtype): start, start + step, ... of size elements"""
     size = whole(attrs["size"])
     if not ensure_at_most(0, size):
         raise GraphError(

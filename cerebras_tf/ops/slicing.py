@@ -1,29 +1,22 @@
-"""Cutting and joining: slice, its adjoint place, pad, concat, reverse.
-
-Starts, sizes and strides are attributes. Reads and writes at computed positions stand in
-gather_scatter.
-"""
+"""slice, its adjoint place, pad, concat and reverse, at positions that are attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Size, TensorType, Value
+from cerebras_tf.ir import Node, Size, Value
 from cerebras_tf.ir.dimensions import ensure_at_most
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output
 from cerebras_tf.ops.inference import require_same_dtype, same_as_first
-from cerebras_tf.ops.registry import element_flops, register
-
-Types = list[TensorType]
-Attrs = dict[str, Any]
+from cerebras_tf.ops.registry import Attrs, Types, element_flops, register
 
 
 def cut(b: Builder, x: Value, axis: int, start: Size, size: Optional[Size]) -> Value:
-    """Emits the slice of `size` elements (None: all that follow) from `start` along one axis."""
+    """Emits the slice of `size` elements (None: to the end) from `start` along one axis."""
     if start == 0 and size == x.shape[axis]:
         return x
     rank = x.type.rank
@@ -33,7 +26,7 @@ def cut(b: Builder, x: Value, axis: int, start: Size, size: Optional[Size]) -> V
 
 
 def _stays_inside(dim: Size, start: Size, size: Size, stride: int) -> bool:
-    """Whether a slice reads elements of an axis only, for every size; raises SizeLimitError."""
+    """Whether a slice stays inside an axis for every size; raises SizeLimitError."""
     if size == 0:
         return True
     last = start + (size - 1) * stride
@@ -44,7 +37,7 @@ def _stays_inside(dim: Size, start: Size, size: Size, stride: int) -> bool:
 def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """slice(x; starts, sizes, strides): sizes[i] elements from starts[i] in steps of strides[i].
 
-    A size of None takes all that follow, along an axis of unknown size.
+    A size of None extends to the end of an axis of unknown size.
     """
     x = inputs[0]
     for dim, start, size, stride in zip(x.shape, attrs["starts"], attrs["sizes"], attrs["strides"]):
@@ -57,8 +50,8 @@ def _slice_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 
 
 def _is_one_piece(node: Node) -> bool:
-    """Whether a slice is one run of its operand's elements, and so needs no copy."""
-    cut = False  # whether a later axis is cut, so that earlier ones must be of one element
+    """Whether a slice is contiguous in its operand, and so needs no copy."""
+    cut = False  # whether a later axis is cut, so that earlier ones must have size 1
     x = node.inputs[0]
     for dim, size, stride in reversed(
         list(zip(x.shape, node.attrs["sizes"], node.attrs["strides"]))

@@ -1,14 +1,12 @@
-"""Averages gradients over the wafers of a job, at the boundary between reverse pass and update.
+"""Averages gradients over wafers, between reverse pass and update.
 
 Before: `%g = parameter_gradient(%x)`; after: `%s = mean_start(%x)  %w = mean_wait(%s)
-%g = parameter_gradient(%w)`, so that whatever the update does with gradients (clip them by their
-norm, look for overflow, add them up) it does with their mean. Rows of a gradient and their numbers
-are laid one behind the other instead, the rows divided by the number of wafers: the means of equal
-rows are added up where those are. What reads them is written anew for their larger number.
+%g = parameter_gradient(%w)`, so that the update sees the mean, whatever it does (clip by norm,
+detect overflow). Rows of a sparse gradient and their indices are concatenated instead, the rows
+divided by the number of wafers; nodes that read them are emitted again for the larger sizes.
 
-The mean goes into the memory of %x where nobody else reads it and it was computed; else into its
-own. This comes behind every pass that joins equal nodes, which would give %x other readers. A
-second run does nothing.
+The mean is written over %x where nothing else reads %x. The pass runs after every pass that merges
+equal nodes, which would give %x other readers. A second run does nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir import Graph, Node, StepGraph, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import Builder, is_view
 from cerebras_tf.passes.rewrite import rewrite
@@ -27,15 +25,10 @@ WAIT = "mean_wait"
 
 
 def average_gradients(step: StepGraph, wafers: int) -> None:
-    """Averages in place.
-
-    Args:
-        step: differentiated.
-        wafers: how many take part.
-    """
+    """Averages in place; the step is differentiated."""
     users = step.graph.users()
     wanted = set(step.graph.outputs)
-    longer: dict[Value, Value] = {}  # what has rows of all wafers now, and what it was
+    longer: dict[Value, Value] = {}  # values with rows of all wafers -> with one wafer's
 
     def rule(b: Builder, node: Node) -> Optional[list[Value]]:
         if node.op != GRADIENT:
@@ -65,14 +58,14 @@ def _of_more_rows(
     wafers: int,
     longer: dict[Value, Value],
 ) -> list[Value]:
-    """The node for operands that have the rows of all wafers, one behind the other.
+    """Emits a node again for operands that have the rows of all wafers.
 
     Args:
-        b: where it is emitted.
-        node: reads them already.
-        known: for each operand, what it was with one wafer's rows; None where it is as before.
-        wafers: how many there are.
-        longer: outputs whose types are others now join it.
+        b: the builder.
+        node: already reads the longer operands.
+        known: for each operand, the value with one wafer's rows; None where it is unchanged.
+        wafers: number of wafers.
+        longer: outputs that are longer, too, are added.
     """
     firsts = [old.shape[0] for old in known if old is not None and old.shape]
     attrs = {
@@ -85,7 +78,7 @@ def _of_more_rows(
         made = b.multi(node.op, *node.inputs, **attrs)
     except GraphError as error:
         raise UnsupportedOpError(
-            f"'{node.source}': on {wafers} wafers, {node.op} must take any number of rows of a "
+            f"'{node.source}': on {wafers} wafers, {node.op} must accept any number of rows of a "
             f"sparse gradient. Received: {', '.join(map(repr, node.inputs))}. Multiply the table "
             "by 1.0 to make its gradient dense."
         ) from error
@@ -98,7 +91,7 @@ def _is_mean(value: Value) -> bool:
 
 
 def _is_alone(value: Value, users: Mapping[Value, list[Node]]) -> bool:
-    """Whether it has memory of its own that one node reads."""
+    """Whether it is computed, has its own memory, and one reader."""
     node: Optional[Node] = value.node
     return (
         node is not None
@@ -107,3 +100,12 @@ def _is_alone(value: Value, users: Mapping[Value, list[Node]]) -> bool:
         and len(users.get(value, ())) == 1
         and value.type.is_bounded
     )
+
+
+def drop_wafer_sums(graph: Graph) -> None:
+    """Removes sums over wafers, which are the identity on one wafer; before pattern passes."""
+
+    def operand(b: Builder, node: Node) -> Optional[list[Value]]:
+        return node.inputs if node.op == "wafer_sum" else None
+
+    rewrite(graph, operand, fold=False)

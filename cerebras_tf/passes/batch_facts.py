@@ -1,9 +1,7 @@
-"""Which values of a part of a batch say what the whole batch would have: proved, or refused.
+"""Proves that micro-batches compute the step of the whole batch, or refuses them.
 
-Parts one after another make the step of the whole where the gradients' mean over the parts is the
-gradient of the whole batch: where no record reads another one, and the loss is a mean over records.
-Anything that is not listed here is refused, so that a new op is refused and never wrong. Changes no
-graph.
+They do if the mean of their gradients is the gradient of the whole batch: if no record depends on
+another one, and the loss is a mean over records. An op that is not known to keep this is refused.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import lookup
 
 WAFER_SUM = "wafer_sum"
-# A record for each index of the first axis, or for equally many in turn.
+# One record for each index of the first axis, or for equally many consecutive ones.
 RECORDS = "records"
-# A sum of one term a record; a mean of them; another function of such numbers.
+# A sum of one term for each record; a mean of them; another function of such numbers.
 TOTAL, MEAN, NUMBER = "a sum over the batch", "a mean", "no sum and no mean over the batch"
-# A record's value that depends on other records, or may.
+# Values of records that may depend on other records.
 JOINED = "joined"
 
 
 @dataclass(frozen=True)
 class Fact:
-    """What a value is of a batch.
+    """How a value depends on a batch.
 
     Attributes:
         kind: RECORDS, TOTAL, MEAN, NUMBER or JOINED.
-        node: made it so.
+        node: the node that makes it so.
         count: terms of a TOTAL.
     """
 
@@ -42,30 +40,30 @@ class Fact:
 
 
 class BatchFacts:
-    """Facts of a graph whose gradients are single nodes; a value without one is of no batch.
+    """Facts of a graph before differentiation; a value without one does not depend on the batch.
 
     Args:
-        step: as captured, for a part of a batch.
+        step: as captured, for one micro-batch.
         given: names of the features that hold rows of the batch.
-        parts: how many parts a batch has.
+        count: number of micro-batches.
     """
 
-    def __init__(self, step: StepGraph, given: Collection[str], parts: int) -> None:
+    def __init__(self, step: StepGraph, given: Collection[str], count: int) -> None:
         self._facts: dict[Value, Fact] = {}
-        self._shared = set[Value]()  # follows from sums over wafers
-        self._records, self._parts = 1, parts
+        self._shared = set[Value]()  # depends on sums over wafers
+        self._records, self._count = 1, count
         for name, value in step.features.items():
             if name in given and value.type.rank:
                 self._facts[value] = Fact(RECORDS)
                 (size, *_) = value.shape
-                assert isinstance(size, int), "a batch that runs in parts has a known size"
+                assert isinstance(size, int), "a micro-batch has a known size"
                 self._records = size
         self._nodes = step.graph.nodes
 
     def require_mean_losses(self) -> None:
         """Raises UnsupportedOpError where a gradient is not that of a mean over records.
 
-        A loss that sums over wafers enter says itself what it is of all parts.
+        A loss that is scaled by sums over wafers is already that of all micro-batches.
         """
         for node in self._nodes:
             if node.op == "gradient":
@@ -84,10 +82,10 @@ class BatchFacts:
                 self._facts.update((value, fact) for value, fact in made if fact is not None)
 
     def _follows_from_sums(self, node: Node, found: Sequence[Optional[Fact]]) -> bool:
-        """Whether outputs are sums over wafers, or numbers of a batch that those are a factor of.
+        """Whether outputs are sums over wafers, or numbers of a batch multiplied by those.
 
-        Beside such a number only means may stand, and only what is linear follows: the mean over
-        the parts of a sum, or of a root, is not that of the whole batch.
+        Such a number may be combined only linearly, and only with means: the mean of a sum, or of a
+        root, over micro-batches is not that of the whole batch.
         """
         if self._shared.isdisjoint(node.inputs):
             return False
@@ -107,7 +105,6 @@ class BatchFacts:
         )
 
     def _check(self, node: Node) -> None:
-        """Refuses what a gradient is taken of, if need be."""
         ys = node.attrs["ys"]
         for i, value in enumerate(node.inputs[: ys + sum(node.attrs["dys"])]):
             fact = self._facts.get(value)
@@ -115,22 +112,22 @@ class BatchFacts:
                 continue
             if fact.kind == JOINED and fact.node is not None:
                 raise UnsupportedOpError(
-                    "micro_batches: what a record adds to the loss must follow from it alone. "
+                    "micro_batches: a record's term of the loss must depend on that record only. "
                     f"Received: '{fact.node.source}' ({fact.node.op}), which may read several. "
-                    "Leave micro_batches out."
+                    "Remove micro_batches."
                 )
             if i < ys and fact.kind != RECORDS and value in self._shared:
                 continue
-            told = "one number a record" if fact.kind == RECORDS else fact.kind
+            received = "one number per record" if fact.kind == RECORDS else fact.kind
             of = value.node.source if value.node is not None else value.name
             raise UnsupportedOpError(
                 "micro_batches: gradients must be those of a mean over the batch. Received: "
-                f"'{of}', {told}. Take tf.reduce_mean, or multiply a sum by cross_wafer_sum(1.0) / "
-                "cross_wafer_sum(count), the count being of its terms, or leave micro_batches out."
+                f"'{of}', {received}. Use tf.reduce_mean, or multiply a sum by "
+                "cross_wafer_sum(1.0) / cross_wafer_sum(count), count being its terms, or remove "
+                "micro_batches."
             )
 
     def _of(self, node: Node, found: Sequence[Optional[Fact]]) -> Sequence[Optional[Fact]]:
-        """Facts of a node's outputs."""
         if node.op == "custom_gradient":  # whose outputs are its operands
             return found[: len(node.outputs)]
         if node.op in ("gradient", GRADIENT):
@@ -148,7 +145,7 @@ class BatchFacts:
     def _of_records(
         self, node: Node, found: Sequence[Optional[Fact]]
     ) -> Optional[list[Optional[Fact]]]:
-        """Facts of outputs where operands have records; None where records are joined."""
+        """Facts of outputs where operands have records; None if records are joined."""
         if node.op == "reshape":
             return [Fact(RECORDS)] if self._is_of_records(node.output) else None
         if node.op == "mean" and 0 in node.attrs["axes"]:
@@ -169,29 +166,29 @@ class BatchFacts:
         return made
 
     def _terms(self, node: Node, total: Value, operands: Sequence[int]) -> Size:
-        """How many terms each element of a sum over records has."""
+        """Number of terms of each element of a sum over records."""
         x = node.inputs[operands[0]].type
         if len(operands) > 1 or not (x.is_bounded and total.type.is_bounded):
             return self._records
         return x.size // total.type.size
 
     def _is_of_records(self, value: Value) -> bool:
-        """Whether equally many indices of the first axis are one record's, elements in order."""
+        """Whether the first axis has equally many consecutive indices for each record."""
         size = value.shape[0] if value.type.rank else None
         try:
             return size is not None and (size // self._records) * self._records == size
-        except GraphError:  # a size with symbols that is no multiple
+        except GraphError:  # a symbolic size that is not a multiple
             return False
 
     def _is_alike(self, value: Value) -> bool:
-        """Whether what is of no batch is the same for each record, as far as it is known."""
+        """Whether a value independent of the batch, if constant, is equal for all records."""
         if value.constant is None:
             return True
         blocks = value.constant.reshape(self._records, -1)
         return bool((blocks == blocks[0]).all())
 
     def _of_numbers(self, node: Node, found: Sequence[Optional[Fact]]) -> Fact:
-        """The fact of outputs where operands are sums, means or other numbers of a batch."""
+        """The fact of an output of operands that are sums, means or other numbers of a batch."""
         having = {i for i, fact in enumerate(found) if fact is not None}
         facts = {(fact.kind, fact.count) for fact in found if fact is not None}
         group = next((g for g in lookup(node.op).linear if having <= set(g)), None)
@@ -206,11 +203,11 @@ class BatchFacts:
         return Fact(MEAN) if is_divided else Fact(TOTAL, node, count)
 
     def _counts(self, by: Value, count: Size) -> bool:
-        """Whether a constant is the number of records or terms of this part, not of the whole."""
+        """Whether a constant counts the records or terms of a micro-batch, not of the batch."""
         number = by.constant
         if number is None or number.size != 1 or not isinstance(count, int):
             return False
         here = {self._records, count}
         divisor = float(number.reshape(()))
-        # 1 and 2 divide sums for other reasons, too.
-        return divisor > 2 and divisor in here - {each * self._parts for each in here}
+        # Sums are divided by 1 and 2 for other reasons, too.
+        return divisor > 2 and divisor in here - {each * self._count for each in here}

@@ -1,8 +1,8 @@
-"""Recognises additive masks that hide later positions, whether constant or made of symbolic sizes.
+"""Recognises additive causal masks, constant or of symbolic sizes.
 
-Changes no graph. A mask of symbolic sizes is followed through the ops that make it, as a function
-of the row and the column of an element: of ranges it has linear forms, and of their comparisons,
-or of the band of a matrix, a step from one number to another where a form becomes positive.
+A mask of symbolic sizes is evaluated symbolically through the ops that compute it, as a function of
+the row and the column of an element: ranges are linear forms, and their comparisons, or a band of a
+matrix, are steps from one number to another where a form becomes positive.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cerebras_tf.ir.dimensions import is_at_most
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import lookup
 
-# A mask at or below this hides: exp(score + mask - max) is 0 in float32 for scores within 9e3.
+# A mask up to this hides a score: exp(score + mask - max) is 0 in float32 for scores within 9e3.
 HIDDEN = -1e4
 ROW, COLUMN, NEITHER = 0, 1, -1
-# Which of both an axis of a value counts.
+# Whether an axis of a value is the row or the column.
 Axes = tuple[int, ...]
 
 
@@ -36,23 +36,23 @@ class _Form(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """`past` where a form is positive, `within` elsewhere; both are scalars."""
+    """`past` where a form is positive, else `within`; both are scalars."""
 
     form: _Form
     within: Array
     past: Array
 
 
-# What is known of a value's elements; an array is a scalar that all of them are.
+# A value's elements; an array is a scalar that all of them equal.
 _Known = Union[_Form, _Step, Array]
 _UNITS = {ROW: _Form(1, 0, 0), COLUMN: _Form(0, 1, 0), NEITHER: _Form(0, 0, 0)}
 
 
 def is_causal(mask: Value) -> bool:
-    """Whether a mask [..., S, T] is 0 up to the diagonal that ends in the corner, and hides what is
-    behind it, for every S and T that it may have."""
+    """Whether a mask [..., S, T] is 0 up to the last diagonal, and hides all later positions, for
+    every S and T that it may have."""
     if mask.constant is not None:
-        return _hides_behind_diagonal(mask.constant)
+        return _hides_after_diagonal(mask.constant)
     if mask.type.rank < 2 or not mask.type.is_bounded or any(d != 1 for d in mask.shape[:-2]):
         return False
     rows, columns = mask.shape[-2:]
@@ -60,13 +60,13 @@ def is_causal(mask: Value) -> bool:
     known = _follow(mask, (*(NEITHER,) * (mask.type.rank - 2), ROW, COLUMN))
     if not isinstance(known, _Step) or not is_at_most(rows, columns):
         return False
-    behind = _Form(-1, 1, rows - columns)  # positive behind the diagonal
-    step = _facing(known, behind)
+    after = _Form(-1, 1, rows - columns)  # positive after the diagonal
+    step = _facing(known, after)
     return step is not None and bool(step.within == 0 and step.past <= HIDDEN)
 
 
-def _hides_behind_diagonal(mask: Array) -> bool:
-    """Whether every matrix of the last two dimensions does."""
+def _hides_after_diagonal(mask: Array) -> bool:
+    """As is_causal, for a constant."""
     if mask.ndim < 2 or not mask.size or mask.shape[-1] < mask.shape[-2]:
         return False
     rows, columns = mask.shape[-2:]
@@ -76,7 +76,7 @@ def _hides_behind_diagonal(mask: Array) -> bool:
 
 
 def _facing(step: _Step, form: _Form) -> Optional[_Step]:
-    """The same step as one of another form, which is the same form or its complement."""
+    """The step in terms of an equal or complementary form; None for other forms."""
     if step.form == form:
         return step
     if _Form(0, 0, 1).plus(step.form, -1) == form:
@@ -85,7 +85,7 @@ def _facing(step: _Step, form: _Form) -> Optional[_Step]:
 
 
 def _follow(value: Value, axes: Axes) -> Optional[_Known]:
-    """What is known of a value whose axes count rows and columns; None: nothing."""
+    """The elements of a value with these axes; None if they are unknown."""
     node = value.node
     if node is None or len(node.outputs) != 1:
         return None
@@ -116,12 +116,11 @@ def _follow(value: Value, axes: Axes) -> Optional[_Known]:
 
 
 def _moves(node: Node) -> bool:
-    """Whether the output has the operand's elements at other places, some of them left out."""
     return node.op in ("broadcast_to", "reshape", "transpose", "slice", "cumsum", "band_part")
 
 
 def _axes_below(node: Node, axes: Axes) -> Optional[Axes]:
-    """What the axes of the operand of a node that moves elements count."""
+    """The axes of the operand of a node that moves elements."""
     shape = node.inputs[0].shape
     if node.op == "broadcast_to":
         own = axes[len(axes) - len(shape) :]
@@ -129,7 +128,7 @@ def _axes_below(node: Node, axes: Axes) -> Optional[Axes]:
     if node.op == "transpose":
         places = [node.attrs["permutation"].index(axis) for axis in range(len(shape))]
         return tuple(axes[place] for place in places)
-    if node.op == "reshape":  # which may add and drop axes of one element only
+    if node.op == "reshape":  # only axes of size 1 may be added and removed
         longer = [(dim, axis) for dim, axis in zip(node.output.shape, axes) if dim != 1]
         if [dim for dim, _ in longer] != [dim for dim in shape if dim != 1]:
             return None
@@ -139,7 +138,7 @@ def _axes_below(node: Node, axes: Axes) -> Optional[Axes]:
 
 
 def _moved(node: Node, known: Optional[_Known], axes: Axes) -> Optional[_Known]:
-    """What is known of the output of a node that moves elements, by what is of its operand."""
+    """The output of a node that moves elements, given its operand."""
     attrs = node.attrs
     if known is None or node.op in ("broadcast_to", "reshape", "transpose"):
         return known
@@ -168,7 +167,7 @@ def _moved(node: Node, known: Optional[_Known], axes: Axes) -> Optional[_Known]:
 
 
 def _shifted(known: Union[_Form, _Step], axes: Axes, starts: tuple[Size, ...]) -> _Known:
-    """Element i of a slice is element i + start of what it was cut from."""
+    """The output of a slice: element i is element i + start of the operand."""
     form = known.form if isinstance(known, _Step) else known
     rest = form.rest
     for axis, start in zip(axes, starts):
@@ -179,7 +178,7 @@ def _shifted(known: Union[_Form, _Step], axes: Axes, starts: tuple[Size, ...]) -
 
 
 def _constant(content: Array, axes: Axes) -> Optional[_Known]:
-    """A scalar, or a matrix of two numbers, one of them behind the main diagonal."""
+    """A scalar, or a matrix of two numbers, one of them after the main diagonal."""
     if content.size == 1:
         return content.reshape(())
     matrix = content.reshape([dim for dim in content.shape if dim != 1])
@@ -187,8 +186,8 @@ def _constant(content: Array, axes: Axes) -> Optional[_Known]:
     if matrix.ndim != 2 or counted != [ROW, COLUMN] or min(matrix.shape) < 2:
         return None
     within, past = matrix[0, 0], matrix[0, 1]
-    behind = np.arange(matrix.shape[1]) > np.arange(matrix.shape[0])[:, None]
-    if not np.array_equal(matrix, np.where(behind, past, within)):
+    after = np.arange(matrix.shape[1]) > np.arange(matrix.shape[0])[:, None]
+    if not np.array_equal(matrix, np.where(after, past, within)):
         return None
     return _Step(_Form(-1, 1, 0), np.asarray(within), np.asarray(past))
 
@@ -199,20 +198,20 @@ def _whole(known: Array) -> Optional[int]:
 
 
 def _combine(node: Node, operands: list[_Known]) -> Optional[_Known]:
-    """What is known of the output of an elementwise op."""
+    """The output of an elementwise op."""
     steps = [operand for operand in operands if isinstance(operand, _Step)]
     if any(isinstance(operand, _Form) for operand in operands):
         return None if steps else _of_forms(node, operands)
     form = steps[0].form if steps else _UNITS[NEITHER]
     before: list[Array] = []
-    behind: list[Array] = []
+    after: list[Array] = []
     for operand in operands:
         step = _facing(operand, form) if isinstance(operand, _Step) else operand
         if step is None or isinstance(step, _Form):
             return None
         before.append(step.within if isinstance(step, _Step) else step)
-        behind.append(step.past if isinstance(step, _Step) else step)
-    (within,), (past,) = (evaluate(node.op, side, node.attrs) for side in (before, behind))
+        after.append(step.past if isinstance(step, _Step) else step)
+    (within,), (past,) = (evaluate(node.op, side, node.attrs) for side in (before, after))
     return _Step(form, within, past) if steps else np.asarray(within)
 
 
@@ -243,5 +242,5 @@ def _of_forms(node: Node, operands: list[_Known]) -> Optional[_Known]:
     return None
 
 
-# Types that hold every position exactly.
+# Types that represent every position exactly.
 _EXACT = ("int32", "int64", "float32", "float64")

@@ -1,8 +1,8 @@
-"""Copies values of variables that are wanted after the step has changed those variables.
+"""Copies old values of variables that are returned after the step has updated those variables.
 
-Before: variable %w is updated and `return %w` asks for what it was; after: `%old = identity(%w)`
-and `return %old`. The same holds for a variable that takes another's old value. It must not copy
-what nobody changes, nor look at values used within the step: the schedule keeps their order.
+Before: variable %w is updated and `return %w` returns its old value; after: `%old = identity(%w)`
+and `return %old`. The same holds for a variable that is assigned another's old value. Values that
+only the step reads are not copied: the schedule keeps their order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cerebras_tf.ops import Builder, viewed
 
 
 def copy_old_values(step: StepGraph) -> None:
-    """Copies in place; updates and results may then be stored in any order."""
+    """Copies in place; updates may then be stored in any order."""
     current = step.variables
     changed = {current[name] for name, new in step.updates.items() if new is not current[name]}
     b = Builder(step.graph)

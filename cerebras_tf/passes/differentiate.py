@@ -1,23 +1,21 @@
 """Replaces every `gradient` node by the reverse pass written out in ops.
 
 Before: `%dw = gradient(%loss, %w) {ys=1, dys=(False,), xs=1}`; after: the vjp rules of the nodes
-between %w and %loss, last first, cotangents of values with several uses added up. It must not
-look into what ops mean: rules come from the op table. Source: reverse-mode accumulation, Griewank
-and Walther, Evaluating Derivatives, 2nd ed., chapter 3.
+between %w and %loss, last first, with cotangents of values with several uses summed. Source:
+reverse-mode accumulation, Griewank and Walther, Evaluating Derivatives, 2nd ed., chapter 3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Optional
 
 import numpy as np
 
 from cerebras_tf.errors import GradientError, SizeLimitError, UnsupportedOpError
 from cerebras_tf.ir import Graph, Node, Value
-from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, lookup
-from cerebras_tf.ops.control import inline
-from cerebras_tf.ops.shape import broadcast_as
+from cerebras_tf.ops.shape import broadcast_as, zeros_like
 from cerebras_tf.passes.rewrite import rewrite
 
 
@@ -25,8 +23,7 @@ def differentiate(graph: Graph) -> None:
     """Expands all `gradient` nodes of a graph in place, in order.
 
     Raises:
-        GradientError: an op on the way has no gradient rule; the message lists all of them. Or
-            one has a rule that cannot be followed here.
+        GradientError: ops between xs and ys have no gradient rule, or one that does not apply.
     """
     # Backward graphs of custom gradients may take gradients themselves.
     rewrite(graph, _expand, again=True)
@@ -44,20 +41,20 @@ def _expand(b: Builder, node: Node) -> Optional[list[Value]]:
     xs, stops = operands[: node.attrs["xs"]], operands[node.attrs["xs"] :]
     seeds = [_ones(b, y) if dy is None else dy for y, dy in zip(ys, dys)]
     found = reverse(b, ys, seeds, xs, stops)
-    return [_zeros(b, x) if dx is None else dx for x, dx in zip(xs, found)]
+    return [zeros_like(b, x) if dx is None else dx for x, dx in zip(xs, found)]
 
 
 def reverse(
-    b: Builder, ys: list[Value], dys: list[Value], xs: list[Value], stops: list[Value]
+    b: Builder, ys: list[Value], dys: list[Value], xs: list[Value], stops: Collection[Value] = ()
 ) -> list[Optional[Value]]:
-    """Emits the reverse pass from ys to xs behind the builder's graph.
+    """Emits the reverse pass from ys to xs at the end of the builder's graph.
 
     Args:
         b: builder whose graph holds the nodes between xs and ys.
         ys: differentiated values.
         dys: their cotangents, of the same types.
         xs: values to differentiate by.
-        stops: values behind which nothing is differentiated.
+        stops: values whose cotangents are not propagated.
 
     Returns:
         Cotangent of every x; None where no y depends on it.
@@ -95,7 +92,7 @@ def _descendants(nodes: list[Node], roots: set[Value], stops: set[Value]) -> set
 
 
 def _total(b: Builder, cotangents: dict[Value, list[Value]], value: Value) -> Optional[Value]:
-    """Sum of the cotangents that reached a value; kept as the only one."""
+    """Sum of the cotangents of a value, which replaces them."""
     parts = cotangents.get(value)
     if not parts:
         return None
@@ -107,15 +104,14 @@ def _total(b: Builder, cotangents: dict[Value, list[Value]], value: Value) -> Op
 
 
 def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:
-    if node.op == "cond":
-        return _cond_vjp(b, node, dys)
-    if node.op == "custom_gradient":
-        return _custom_vjp(b, node, dys)
-    rule = lookup(node.op).vjp
-    assert rule is not None  # _refuse_missing_rules has run
+    known = lookup(node.op)
     try:
-        return rule(b, node, dys)
-    except SizeLimitError:  # says for which sizes there is one
+        if known.structure is not None:
+            assert known.structure.vjp is not None  # _refuse_missing_rules has run
+            return known.structure.vjp(b, node, dys, reverse)
+        assert known.vjp is not None
+        return known.vjp(b, node, dys)
+    except SizeLimitError:  # there is one for other sizes
         raise
     except UnsupportedOpError as error:
         raise GradientError(str(error)) from error
@@ -128,8 +124,7 @@ def _refuse_missing_rules(nodes: list[Node], ys: list[Value], depends: set[Value
         if not any(value in needed and value in depends for value in node.outputs):
             continue
         needed.update(node.inputs)
-        known = lookup(node.op).vjp is not None or lookup(node.op).structural
-        if not known and any(value in depends for value in node.inputs):
+        if not lookup(node.op).has_gradient and any(value in depends for value in node.inputs):
             missing[node.op] = node
     if missing:
         listed = ", ".join(f"{op} ('{node.source}')" for op, node in sorted(missing.items()))
@@ -139,51 +134,6 @@ def _refuse_missing_rules(nodes: list[Node], ys: list[Value], depends: set[Value
         )
 
 
-def _cond_vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:
-    """cond of the branches' reverse passes; each computes its forward values again."""
-    predicate, operands = node.inputs[0], node.inputs[1:]
-    kept = [i for i, dy in enumerate(dys) if dy is not None]
-    wrt = [i for i, value in enumerate(operands) if value.type.is_floating]
-    given = [dy for dy in dys if dy is not None]
-    branches = {}
-    for key in ("then", "orelse"):
-        branch: Graph = node.attrs[key]
-        inner = Graph(branch.name + "_gradient")
-        sub = Builder(inner, evaluate)
-        arguments = [inner.add_input(v.name, v.type) for v in branch.inputs]
-        seeds = [inner.add_input(f"d_{i}", given[j].type) for j, i in enumerate(kept)]
-        outputs = inline(sub, branch, arguments)
-        found = reverse(sub, [outputs[i] for i in kept], seeds, [arguments[i] for i in wrt], [])
-        inner.outputs = [
-            _zeros(sub, arguments[i]) if dx is None else dx for i, dx in zip(wrt, found)
-        ]
-        branches[key] = inner
-    results = b.multi("cond", predicate, *operands, *given, **branches)
-    answer: list[Optional[Value]] = [None] * len(node.inputs)
-    for i, value in zip(wrt, results):
-        answer[i + 1] = value
-    return answer
-
-
-def _custom_vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:
-    count = node.attrs["xs"]
-    captured = node.inputs[count:]
-    seeds = [_zeros(b, x) if dy is None else dy for x, dy in zip(node.outputs, dys)]
-    results = inline(b, node.attrs["backward"], [*captured, *seeds])
-    answer: list[Optional[Value]] = [None] * len(node.inputs)
-    for i, value in zip(node.attrs["gives"], results):
-        answer[i] = value
-    return answer
-
-
 def _ones(b: Builder, like: Value) -> Value:
-    return _filled(b, like, 1)
-
-
-def _zeros(b: Builder, like: Value) -> Value:
-    return _filled(b, like, 0)
-
-
-def _filled(b: Builder, like: Value, number: int) -> Value:
-    scalar = b.constant(np.asarray(number, like.type.numpy_dtype), like.dtype)
-    return broadcast_as(b, scalar, like)
+    one = b.constant(np.asarray(1, like.type.numpy_dtype), like.dtype)
+    return broadcast_as(b, one, like)

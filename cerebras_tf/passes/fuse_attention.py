@@ -1,36 +1,34 @@
-"""Joins scaled dot-product attention into one op that never holds all scores.
+"""Fuses scaled dot-product attention into one op that does not store its scores.
 
 Before: `matmul(softmax(matmul(q, k, transpose_b) * scale + mask), v)` on [B, A, S, D]; after:
-`attention(q, k, v [, bias] [, step, seeds]; scale, causal, ...)` on [B, S, A, D], transposes beside
-it. A constant mask that hides later positions becomes `causal`; dropout between softmax and product
-goes along, and draws the same numbers. It must not fire where the weights or the numbers are used
-otherwise (pictures), where the mask is trained, or where a row of the mask hides everything.
-Source: Vaswani et al., Attention Is All You Need (2017), equation 1.
+`attention(q, k, v [, bias] [, step, seeds]; scale, causal, ...)` on [B, S, A, D], between
+transposes. A causal mask becomes an attribute; dropout between softmax and product is fused, and
+draws the same numbers. The pass does not fire where the weights or the random numbers have other
+readers, or where the mask is trained. Source: Vaswani et al., Attention Is All You Need (2017),
+equation 1.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.causal_mask import is_causal
-from cerebras_tf.passes.match_dropout import DropoutMatch, match_dropout, scalar
-from cerebras_tf.passes.rewrite import rewrite
-from cerebras_tf.passes.watched import watched_values
+from cerebras_tf.passes.rewrite import gradient_operands, rewrite
 
 _SWAP = (0, 2, 1, 3)
 
 
 def fuse_attention(graph: Graph, variables: set[Value]) -> None:
-    """Replaces in place.
+    """Replaces in place, before differentiation.
 
     Args:
-        graph: a graph whose gradients are not expanded yet.
-        variables: values of trained variables; a mask must not depend on them, nor on what else
-            a gradient is taken by.
+        graph: the graph.
+        variables: values of trained variables; a mask must not depend on them, nor on other values
+            that gradients are taken by.
     """
     users = graph.users()
     trained = set(variables)
@@ -38,7 +36,7 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
     for node in graph.nodes:
         if any(value in trained for value in node.inputs):
             trained.update(node.outputs)
-    wanted = set(graph.outputs) | watched_values(graph)
+    wanted = set(graph.outputs) | gradient_operands(graph)
     found = {}
     causal = functools.lru_cache(maxsize=None)(is_causal)  # layers share one mask
     for node in graph.nodes:
@@ -50,8 +48,6 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
 
 
 class _Found(NamedTuple):
-    """Operands q, k, v [B, A, S, D], a bias, what scores are multiplied by, the mask, dropout."""
-
     q: Value
     k: Value
     v: Value
@@ -137,7 +133,7 @@ def _scalar(node: Node) -> Optional[float]:
 
 
 def _split_mask(node: Node) -> tuple[Value, Optional[Value]]:
-    """(scores, mask) of an addition: the mask is the operand that is broadcast or constant."""
+    """(scores, mask) of an addition: the mask is broadcast or constant."""
     first, second = node.inputs
     if second.shape != node.output.shape or second.constant is not None:
         return first, second
@@ -163,8 +159,84 @@ def _emit(b: Builder, found: _Found) -> Value:
 
 
 def _swapped(b: Builder, value: Value) -> Value:
-    """[B, A, S, D] as [B, S, A, D]; a transpose that did the opposite is passed by."""
+    """[B, A, S, D] as [B, S, A, D]; an inverse transpose is cancelled."""
     node = value.node
     if node is not None and node.op == "transpose" and tuple(node.attrs["permutation"]) == _SWAP:
         return node.inputs[0]
     return b.op("transpose", value, permutation=_SWAP)
+
+
+class DropoutMatch(NamedTuple):
+    """The operand of a dropout, its step and seeds, and the attributes that `attention` takes."""
+
+    x: Value
+    drawn_from: tuple[Value, Value]
+    attrs: dict[str, Any]
+
+
+def match_dropout(
+    dropped: Value, users: dict[Value, list[Node]], wanted: set[Value]
+) -> Optional[DropoutMatch]:
+    """The dropout that computes a value, or None.
+
+    TensorFlow 2 computes `select(greater_equal(u, rate), mul(x, scale), 0)`, and earlier versions
+    `mul(mul(x, scale), cast(greater_equal(u, rate)))`.
+
+    Args:
+        dropped: any value.
+        users: nodes that read each value.
+        wanted: values that must not be removed.
+    """
+    node = dropped.node
+    if node is None or dropped.dtype != "float32":
+        return None
+    if node.op == "select" and scalar(node.inputs[2]) == 0.0:
+        keep, kept = node.inputs[:2]
+        inner = [keep, kept]
+    elif node.op == "mul":
+        casts = [value for value in node.inputs if value.node and value.node.op == "cast"]
+        if len(casts) != 1:
+            return None
+        (cast,) = casts
+        (kept,) = (value for value in node.inputs if value is not cast)
+        keep = _maker(cast).inputs[0]
+        inner = [keep, kept, cast]
+    else:
+        return None
+    x, kept_scale = _unscaled(kept)
+    compared = keep.node
+    if compared is None or compared.op != "greater_equal":
+        return None
+    numbers, rate = compared.inputs[0], scalar(compared.inputs[1])
+    drawn = numbers.node
+    if drawn is None or drawn.op != "random_uniform" or rate is None or not 0 <= rate < 1:
+        return None
+    if drawn.attrs["dtype"] != "float32" or not numbers.shape == x.shape == dropped.shape:
+        return None
+    inner = [value for value in (*inner, numbers) if value is not x]
+    if any(value in wanted or len(users.get(value, ())) != 1 for value in inner):
+        return None
+    step, seeds = drawn.inputs
+    return DropoutMatch(x, (step, seeds), {"rate": rate, "kept_scale": kept_scale})
+
+
+def _unscaled(value: Value) -> tuple[Value, float]:
+    """x and c of a product x c; else the value itself and 1."""
+    node = value.node
+    if node is not None and node.op == "mul":
+        for x, c in (node.inputs, node.inputs[::-1]):
+            factor = scalar(c)
+            if factor is not None:
+                return x, factor
+    return value, 1.0
+
+
+def scalar(value: Value) -> Optional[float]:
+    """The only element of a constant, or None."""
+    constant = value.constant
+    return float(constant.reshape(())) if constant is not None and constant.size == 1 else None
+
+
+def _maker(value: Value) -> Node:
+    assert value.node is not None
+    return value.node

@@ -1,9 +1,9 @@
-"""Joins elementwise nodes of one iteration space into `fused_elementwise` nodes.
+"""Fuses elementwise nodes of equal shape into `fused_elementwise` nodes.
 
 Before: `%a = mul(%x, %y)  %b = add(%a, %z)`; after: `%b = fused_elementwise(%x, %y, %z) {body}`
-where only %b is used elsewhere. It must not join nodes of different layers or directions (the
-schedule keeps them apart), nor nodes of different broadcast shapes (small work would be repeated),
-nor across a node that is not elementwise (a cycle could result).
+where only %b is used elsewhere. Nodes of different layers or directions are not fused (the schedule
+separates them), nor nodes of different shapes (small work would be repeated), nor nodes with a
+path through another node between them (a cycle could result).
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ FUSED = "fused_elementwise"
 
 
 def fuse_elementwise(graph: Graph, group_of: Callable[[Node], Hashable]) -> None:
-    """Fuses in place.
-
-    Args:
-        graph: nodes in schedule order.
-        group_of: nodes are joined only where this is equal.
-    """
+    """Fuses in place, in schedule order, nodes for which `group_of` is equal."""
     levels = _levels(graph, group_of)
     _rewrite(graph, _clusters(graph, levels, group_of))
 
@@ -36,7 +31,7 @@ def _fusible(node: Node) -> bool:
 def _joinable(
     maker: Node, node: Node, levels: dict[Node, int], group_of: Callable[[Node], Hashable]
 ) -> bool:
-    """Whether a node may be joined with one that it reads, at equal levels."""
+    """Whether a node may be fused with one that it reads, at equal levels."""
     return maker in levels and node in levels and _match(maker, node, group_of)
 
 
@@ -47,7 +42,7 @@ def _match(maker: Node, node: Node, group_of: Callable[[Node], Hashable]) -> boo
 def _clusters(
     graph: Graph, levels: dict[Node, int], group_of: Callable[[Node], Hashable]
 ) -> dict[Node, list[Node]]:
-    """For every fusible node the nodes that it is joined with, itself included."""
+    """For every fusible node, the nodes that it is fused with, including itself."""
     clusters: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         if node not in levels:
@@ -66,7 +61,7 @@ def _clusters(
 
 
 def _levels(graph: Graph, group_of: Callable[[Node], Hashable]) -> dict[Node, int]:
-    """For fusible nodes: how many breaks between clusters lie before them on any path."""
+    """For fusible nodes, the most cluster boundaries before them on any path."""
     level: dict[Node, int] = {}
     fusible: dict[Node, int] = {}
     for node in graph.nodes:
@@ -88,11 +83,10 @@ def _levels(graph: Graph, group_of: Callable[[Node], Hashable]) -> dict[Node, in
 def _raise_clusters(
     graph: Graph, fusible: dict[Node, int], group_of: Callable[[Node], Hashable]
 ) -> None:
-    """Raises clusters that only joinable nodes behind them read to the level of the first of these.
+    """Raises clusters that only fusible nodes read to the lowest level of their readers.
 
-    As of `0.9 slot` in an update that waits for a norm, or of what an activation's gradient needs
-    of forward values, while that by its result is not there yet: their level is 0, that of their
-    readers is not. No level falls, and none passes a reader's, so clusters still form no cycle.
+    For example `0.9 slot` in an update that waits for a norm: its level is 0, that of its readers
+    is not. No level falls or exceeds that of a reader, so clusters still form no cycle.
     """
     users = graph.users()
     clusters = {id(members): members for members in _clusters(graph, fusible, group_of).values()}
@@ -105,7 +99,7 @@ def _raise_clusters(
             for reader in users[node.output]
             if reader not in inside
         ]
-        # Who else reads it would wait for all that it is joined with.
+        # Another reader would wait for the whole cluster.
         if not readers or not all(_joinable(*pair, fusible, group_of) for pair in readers):
             continue
         most = min(fusible[reader] for _, reader in readers)
@@ -146,7 +140,7 @@ def _make(graph: Graph, members: list[Node], outputs: list[Value]) -> Node:
     body = Graph("body")
     mapping: dict[Value, Value] = {}
     operands: list[Value] = []
-    for node in members:  # in order, so that what members make is in the mapping when it is read
+    for node in members:
         for value in node.inputs:
             if value in mapping:
                 continue

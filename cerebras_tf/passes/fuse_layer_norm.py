@@ -1,10 +1,10 @@
-"""Recognises layer normalization in whatever form it is written.
+"""Fuses layer normalization in any algebraic form.
 
 Before: mean, squared differences, mean, rsqrt, products with gamma and beta in any order; after:
 `%y, %mean, %rstd = layer_norm(%x, %gamma, %beta)`. The products are compared as polynomials, so
-x*(r*g) + (b - m*(r*g)) and ((x - m)*r)*g + b are one. It must not fire where the statistics are of
-another axis than the last, or gamma or beta vary along any other. Source: Ba, Kiros and Hinton,
-Layer Normalization (2016), equation 4.
+x*(r*g) + (b - m*(r*g)) and ((x - m)*r)*g + b are equal. The pass does not fire where the statistics
+are of another axis than the last, or gamma or beta vary along another axis. Source: Ba, Kiros and
+Hinton, Layer Normalization (2016), equation 4.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import NamedTuple, Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ops import Builder
-from cerebras_tf.passes.rewrite import rewrite
-from cerebras_tf.passes.watched import watched_values
+from cerebras_tf.passes.rewrite import gradient_operands, rewrite
 
 # A sum of products: {factors, in order of their ids: coefficient}.
 Polynomial = dict[tuple[int, ...], float]
@@ -24,9 +23,9 @@ _MOST_TERMS = 4
 
 
 def fuse_layer_norm(graph: Graph) -> None:
-    """Replaces in place; what nobody else uses is pruned."""
+    """Replaces in place, before differentiation."""
     surroundings = _Surroundings(
-        graph.users(), {node: i for i, node in enumerate(graph.nodes)}, watched_values(graph)
+        graph.users(), {node: i for i, node in enumerate(graph.nodes)}, gradient_operands(graph)
     )
     found: dict[Node, _Norm] = {}
     for node in graph.nodes:
@@ -39,15 +38,13 @@ def fuse_layer_norm(graph: Graph) -> None:
 
 
 class _Surroundings(NamedTuple):
-    """Readers of every value, places of nodes, and values that gradients are taken by."""
-
     users: dict[Value, list[Node]]
     place: dict[Node, int]
-    watched: set[Value]
+    differentiated: set[Value]
 
 
 class _Norm(NamedTuple):
-    """The node whose output is the norm of x [..., H], and its vectors of H elements."""
+    """The node whose output is the norm of x [..., H], with gamma and beta [H]."""
 
     node: Node
     x: Value
@@ -101,15 +98,15 @@ class _Match:
         return self.x is not None and _mean_of_last(value) is self.x
 
     def norm(self) -> Optional[_Norm]:
-        """Looks among the users for a product that is the norm; the last such counts."""
+        """Finds the last reader that computes the norm."""
         assert self.x is not None
         self.atoms: dict[int, Value] = {}
         polynomials: dict[Value, Polynomial] = {self.x: self._atom(self.x)}
-        watched = self.around.watched - {self.x}
-        if (self.mean | self.inner | {self.root.output}) & watched:
+        kept = self.around.differentiated - {self.x}
+        if (self.mean | self.inner | {self.root.output}) & kept:
             return None
         for value in self.mean:
-            # A mean behind stop_gradient is as good in the variance, whose derivative by it is
+            # A mean after stop_gradient is equivalent in the variance, whose derivative by it is
             # zero, but not in the difference.
             if value.node is not None and value.node.op != "stop_gradient":
                 polynomials[value] = self._named("mean")
@@ -118,7 +115,7 @@ class _Match:
             polynomials[self.root.output] = self._named("r")
         best: Optional[_Norm] = None
         for node in self._readers(polynomials):
-            if any(value in watched for value in node.inputs):
+            if any(value in kept for value in node.inputs):
                 continue
             polynomial = self._combine(node, polynomials, inverse)
             if polynomial is None:
@@ -130,7 +127,7 @@ class _Match:
         return best
 
     def _readers(self, known: dict[Value, Polynomial]) -> Iterator[Node]:
-        """Nodes that read known values, in their order; values may become known on the way."""
+        """Nodes that read known values, in order; values may become known on the way."""
         place = self.around.place
         statistics = [self.root, *(value.node for value in self.mean if value.node)]
         begin = min(place[node] for node in statistics)
@@ -159,7 +156,7 @@ class _Match:
     def _combine(
         self, node: Node, known: dict[Value, Polynomial], inverse: bool
     ) -> Optional[Polynomial]:
-        """The node's value as a polynomial, where it is made of known ones and small vectors."""
+        """The node's value as a polynomial of known ones and vectors [H]."""
         if node.op not in ("add", "sub", "mul", "div", "neg", "identity") or node.outputs == []:
             return None
         if not any(value in known for value in node.inputs):
@@ -190,7 +187,7 @@ class _Match:
         return value.type.is_static and value.type.size == width and value.shape[-1:] == (width,)
 
     def _affine(self, polynomial: Polynomial, output: Value) -> Optional[tuple[Value, Value]]:
-        """(gamma, beta) where the polynomial is x r gamma - mean r gamma + beta."""
+        """(gamma, beta) if the polynomial is x r gamma - mean r gamma + beta."""
         assert self.x is not None
         if len(polynomial) != 3 or output.type != self.x.type:
             return None
@@ -229,7 +226,7 @@ def _made_by(value: Value, op: str) -> Optional[Node]:
 
 
 def _mean_of_last(value: Value) -> Optional[Value]:
-    """x, where the value is the mean of x over its last axis, that axis kept."""
+    """x, if the value is the mean of x over its last axis with keepdims."""
     node = _made_by(value, "mean")
     if node is None or not node.attrs["keepdims"]:
         return None

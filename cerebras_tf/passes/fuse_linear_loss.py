@@ -1,8 +1,8 @@
-"""Joins the output projection with softmax cross-entropy, so that logits are never held whole.
+"""Fuses the output projection with softmax cross-entropy, so that logits are not stored.
 
 Before: `%logits = matmul(%h, %w)  %loss, %lse = sparse_softmax_xent(%logits, %labels)`; after:
-`%loss, %lse = linear_softmax_xent(%h, %w, %labels)`. A bias added to the product goes along. It
-must not fire where the logits are used otherwise (accuracy, predictions): they exist then anyway.
+`%loss, %lse = linear_softmax_xent(%h, %w, %labels)`. A bias added to the product is fused, too. The
+pass does not fire where the logits have other readers (accuracy, predictions).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def fuse_linear_loss(graph: Graph) -> None:
 def _product(
     node: Node, users: dict[Value, list[Node]], wanted: set[Value]
 ) -> tuple[Optional[Node], list[Value]]:
-    """The matmul that makes the logits, where nothing else reads them, and a bias added to it."""
+    """The matmul that computes the logits, if nothing else reads them, and an added bias."""
     value = node.inputs[0]
     bias: list[Value] = []
     while True:
@@ -58,14 +58,14 @@ def _product(
 
 
 def merge_linear_loss(graph: Graph) -> None:
-    """Joins a linear_softmax_xent with its gradient, so that logits are computed once.
+    """Fuses a linear_softmax_xent with its gradient, so that logits are computed once.
 
-    Before: forward node and `linear_softmax_xent_grad`; after: one `linear_softmax_xent_train`. It
-    must not fire where the cotangent of the loss depends on that loss, be it by way of another one
-    that was joined.
+    Before: forward node and `linear_softmax_xent_grad`; after: one `linear_softmax_xent_train`. The
+    pass does not fire where the cotangent of the loss depends on that loss, also through other
+    fused losses.
     """
     forwards: dict[Node, Node] = {}
-    # What a forward node that was chosen will need besides: the cotangent of its loss.
+    # The cotangent of its loss, which a chosen forward node will depend on.
     needed: dict[Node, Value] = {}
     for node in graph.nodes:
         if node.op == "linear_softmax_xent_grad":
@@ -86,14 +86,14 @@ def merge_linear_loss(graph: Graph) -> None:
         return gradients
 
     rewrite(graph, joined, fold=False)
-    # The loss is now made later than some of its readers stand.
+    # The loss is now computed after some of its readers.
     graph.replace(losses)
     graph.prune()
     graph.sort()
 
 
 def _reaches(start: Node, value: Value, needed: dict[Node, Value]) -> bool:
-    """Whether a value depends on a node, where some nodes need a value more."""
+    """Whether a value depends on a node, where some nodes will need another value."""
     waiting, seen = [value], set[Node]()
     while waiting:
         node = waiting.pop().node

@@ -1,11 +1,10 @@
-"""Says which matrix products take their operands in bfloat16: sums and results stay float32.
+"""Chooses the matrix products whose operands are rounded to bfloat16; results stay float32.
 
 Before: `%y: float32[64,64] = matmul(%x, %w)`; after: `%y: float32[64,64] = matmul(%x, %w;
-compute="bfloat16")`. It must not fire where a size of the product is below 16 or known only when it
-is computed, where so little is multiplied that rounding would cost more than it gives, for other
-types than float32, where the product decides an integer, by a comparison too (a router's choice, an
-argmax, a count): a rounded one would choose otherwise; and not for operations that the user keeps
-in float32.
+compute="bfloat16")`. The pass does not fire where a size of the product is below 16 or unknown,
+where the product is small, for other types than float32, where an integer depends on the product,
+also through a comparison (a router's choice, an argmax, a count), and for operations that the user
+keeps in float32.
 """
 
 from __future__ import annotations
@@ -17,20 +16,21 @@ from collections.abc import Iterator, Sequence
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Graph, Node, Value, most_of
-from cerebras_tf.ops import lookup
+from cerebras_tf.ops import lookup, regions
+from cerebras_tf.ops.registry import Region
 
 LEAST_SIZE = 16
-# Multiplications of a product below which packing its operands takes as long as it saves.
+# Multiplications of a product below which packing its operands costs what it saves.
 LEAST_WORK = 1 << 21
 
 
 def lower_products(graph: Graph, keep_float32: Sequence[str] = ()) -> None:
-    """Sets the attribute `compute` in place, in graphs within attributes too.
+    """Sets the attribute `compute` in place, also in regions.
 
     Args:
         graph: differentiated, its losses fused.
-        keep_float32: regular expressions; products of operations whose name one of them is found
-            in stay as they are.
+        keep_float32: regular expressions that are searched in names of operations; products of
+            those that match stay float32.
     """
     deciding: set[Node] = set()
     _find_deciding(graph, set(), deciding)
@@ -47,29 +47,20 @@ def _lower(graph: Graph, deciding: set[Node], kept: Sequence[re.Pattern[str]]) -
 
 
 def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
-    """Refuses patterns that name nothing: one misspelt would let be lowered what shall stay.
-
-    Args:
-        graph: as lower_products has it.
-        keep_float32: as there.
-
-    Raises:
-        ConfigError: a pattern is found in the name of no operation that has products.
-    """
+    """Raises ConfigError for a pattern of keep_float32 that matches no product."""
     names = sorted(set(_with_products(graph)))
     for pattern in keep_float32:
         if not any(re.search(pattern, name) for name in names):
             close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
             raise ConfigError(
-                "keep_float32: each pattern must be found in the name of a matrix product; those "
-                "joined with a loss have its name. "
-                f"Received: {pattern!r}, found in none of {len(names)}, such as "
-                f"{', '.join(close) or 'none'}. Mend the pattern, or leave it out."
+                "keep_float32: each pattern must match the name of a matrix product; a product "
+                "fused with a loss has the loss's name. "
+                f"Received: {pattern!r}, which matches none of {len(names)}, such as "
+                f"{', '.join(close) or 'none'}. Fix the pattern, or remove it."
             )
 
 
 def _with_products(graph: Graph) -> Iterator[str]:
-    """Names of the operations that have products, those of inner graphs too."""
     for node in graph.nodes:
         for inner in node.subgraphs.values():
             yield from _with_products(inner)
@@ -92,25 +83,42 @@ def _pays(node: Node) -> bool:
 
 
 def _find_deciding(graph: Graph, wanted: set[Value], found: set[Node]) -> None:
-    """Finds products from which an integer follows by other work than products.
+    """Finds products that an integer depends on, other than through another product.
 
     Args:
-        graph: its nodes are walked from last to first.
-        wanted: floats and bools of the graph from which an integer follows outside of it; those
-            that are found join them, inputs too.
-        found: the products join it.
+        graph: the graph.
+        wanted: its floats and bools that an integer depends on; those that are found are added.
+        found: the products that are found are added.
     """
     for node in reversed(graph.nodes):
         at = [i for i, x in enumerate(node.outputs) if x in wanted or "int" in x.dtype]
         if lookup(node.op).products is not None and at:
             found.add(node)
-        elif node.subgraphs:
-            for inner in node.subgraphs.values():
-                within = {inner.outputs[i] for i in at}
-                _find_deciding(inner, within, found)
-                first = len(node.inputs) - len(inner.inputs)  # behind what chooses a branch
-                handed = zip(node.inputs[first:], inner.inputs)
-                wanted.update(x for x, own in handed if own in within)
-                wanted.update(node.inputs[:first] if at else ())
-        elif at and not lookup(node.op).of_range:  # a loss scale counts steps by those
+        elif regions(node):
+            entered: set[int] = set()
+            for region in regions(node):
+                within = _find_within(region, at, found)
+                for position, value in zip(region.operands, region.graph.inputs):
+                    if position is not None:
+                        entered.add(position)
+                        wanted.update([node.inputs[position]] if value in within else ())
+            # The other operands decide which region runs, or how often.
+            wanted.update(x for i, x in enumerate(node.inputs) if i not in entered and at)
+        elif at and not lookup(node.op).of_range:  # as in a loss scale
             wanted.update(x for x in node.inputs if x.type.is_floating or x.dtype == "bool")
+
+
+def _find_within(region: Region, at: Sequence[int], found: set[Node]) -> set[Value]:
+    """Values of a region that integers depend on; `at`: such outputs of the node, by position."""
+    graph = region.graph
+    within = {
+        value
+        for value, position in zip(graph.outputs, region.outputs)
+        if position in at or (position is None and at)
+    }
+    while True:
+        _find_deciding(graph, within, found)
+        more = {graph.outputs[o] for o, i in region.carried if graph.inputs[i] in within} - within
+        if not more:
+            return within
+        within |= more

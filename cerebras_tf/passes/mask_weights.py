@@ -1,12 +1,11 @@
-"""Holds pruned weights at the zeros that mark them, and takes them out of gradients.
+"""Keeps pruned weights at zero, and removes them from gradients.
 
 Before: `%g = parameter_gradient(%x)`, and %w' is the new value of the variable %w; after:
 `%m = masked_like(%w, %x)  %g = parameter_gradient(%m)`, and the new value is
-`masked_like(%w, %w')`, so that norms, moments and the new weight are those of a model without the
-pruned entries, whatever the update computes. Gradients by rows stay as they are.
+`masked_like(%w, %w')`, so that norms, moments and weights are those of a model without the pruned
+entries. Sparse gradients are unchanged.
 
-It comes behind differentiation, for the op has no gradient, and in front of what acts on gradients.
-A second run does nothing.
+The pass runs after differentiation, as the op has no gradient. A second run does nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +21,7 @@ MASKED = "masked_like"
 
 
 def mask_weights(step: StepGraph, names: Collection[str]) -> None:
-    """Masks in place.
-
-    Args:
-        step: differentiated.
-        names: variables whose entries may be pruned.
-    """
+    """Masks variables by name in place; the step is differentiated."""
     weights = {name: step.variables[name] for name in names if name in step.variables}
 
     def rule(b: Builder, node: Node) -> None:

@@ -1,8 +1,7 @@
-"""Computes equal expressions once.
+"""Common subexpression elimination.
 
-Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. It must not merge nodes
-that draw random numbers: each draws its own. Nor values that a `gradient` node reads: two equal
-values are two places to differentiate by.
+Before: `%a = exp(%x)  %b = exp(%x)`; after: uses of %b are uses of %a. Nodes that draw random
+numbers are not merged, nor values that a `gradient` node reads: their gradients differ.
 """
 
 from __future__ import annotations
@@ -36,12 +35,11 @@ def merge_common(graph: Graph) -> None:
 
 
 def _content(attribute: Any) -> Hashable:
-    """Equal for equal attributes."""
     return _Bytes(attribute) if isinstance(attribute, np.ndarray) else print_attribute(attribute)
 
 
 class _Bytes:
-    """An array as a key of dictionaries: equal where dtype, shape and all bits are."""
+    """An array as a dictionary key: equal if dtype, shape and all bits are."""
 
     def __init__(self, array: Array) -> None:
         self.array = np.ascontiguousarray(array)

@@ -1,13 +1,10 @@
-"""Makes forward values again in the backward pass, where they are not to be kept.
+"""Recomputes activations in the backward pass instead of keeping them (gradient checkpointing).
 
 Before: `%h = f(%x)` of the forward pass is read by backward nodes of its layer; after: they read
-`%h.1 = f(%x)`, a copy in front of the first of them, and the memory of %h is free in between. It
-must come behind the fusion of elementwise nodes, and copies what fusion made: the same kernel on
-the same operands gives the same bits, so training is what it would be without. That sets it apart
-from recompute_elementwise, which comes before fusion and decides what need not be written at all.
-
-Any op may be run again: its results follow from operands and attributes, random numbers from step
-and seeds. What is made again is the planner's choice (compiler/activations.py).
+`%h.1 = f(%x)`, a copy before the first of them, and the memory of %h is free in between. The pass
+runs after the fusion of elementwise nodes and copies fused nodes: the same kernel on the same
+operands gives the same bits. Any op may be recomputed, as random numbers depend on step and seeds
+only. compiler/fit_activations.py chooses what is recomputed.
 """
 
 from __future__ import annotations
@@ -25,32 +22,26 @@ from cerebras_tf.passes.rewrite import rewrite
 
 @dataclass(frozen=True)
 class Segment:
-    """Neighbouring layers that make forward values again.
+    """Consecutive layers that recompute activations.
 
     Attributes:
         first: the lowest layer.
         last: the highest layer, inclusive.
-        again: values that forward nodes of these layers make, and whose memory is not kept for
-            their backward nodes; of a view it is the value that it looks into.
-        spilled: values that will rest in the store meanwhile (compiler/staging.py). Their backward
-            nodes get views of their own, since those of the forward pass look into memory.
+        recomputed: values of forward nodes of these layers that are not kept for their backward
+            nodes; instead of a view, the value that owns its memory.
+        spilled: values that are spilled in between (compiler/spilling.py). Their backward nodes get
+            views of their own, since those of the forward pass show memory that is freed.
     """
 
     first: int
     last: int
-    again: frozenset[Value]
+    recomputed: frozenset[Value]
     spilled: frozenset[Value] = frozenset()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How outputs of a node are made again.
-
-    Attributes:
-        inputs: operands.
-        attrs: attributes; the op is the node's.
-        outputs: the node's outputs that come out, in order.
-    """
+    """Operands and attributes by which some outputs of a node are recomputed."""
 
     inputs: Sequence[Value]
     attrs: dict[str, Any]
@@ -58,12 +49,12 @@ class Recipe:
 
 
 def recompute_activations(graph: Graph, segments: Iterable[Segment]) -> None:
-    """Copies in place.
+    """Inserts copies in place.
 
     Args:
-        graph: in the order of the schedule, fused; layers and directions of all nodes set.
-        segments: no layer in two of them. Copies of a segment's last layer stand where they are
-            first read, those of layers before it in front of the segment's backward nodes.
+        graph: in schedule order, fused, with layers and directions.
+        segments: disjoint. Copies of a segment's last layer are inserted where they are first read,
+            those of its other layers before the segment's backward nodes.
     """
     position = {node: i for i, node in enumerate(graph.nodes)}
     of_layer: dict[int, _Copies] = {}
@@ -73,37 +64,33 @@ def recompute_activations(graph: Graph, segments: Iterable[Segment]) -> None:
 
     def rule(b: Builder, node: Node) -> None:
         if node.direction == "backward" and node.layer in of_layer:
-            of_layer[node.layer].give_to(b, node)
+            of_layer[node.layer].replace_operands(b, node)
 
     rewrite(graph, rule, fold=False)
 
 
 class _Copies:
-    """The copies of one segment."""
-
     def __init__(self, segment: Segment, position: dict[Node, int]) -> None:
         self._segment = segment
         self._position = position
         self._copies: dict[Value, Value] = {}
-        self._begun = False
+        self._started = False
 
-    def give_to(self, b: Builder, node: Node) -> None:
+    def replace_operands(self, b: Builder, node: Node) -> None:
         """Makes the node of a backward pass read copies."""
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             last = self._segment.last
-            earlier = [v for v in self._segment.again if v.node is not None and v.node.layer < last]
+            earlier = [
+                v for v in self._segment.recomputed if v.node is not None and v.node.layer < last
+            ]
             for original, copy in self._make(b, earlier):
                 copy.layer = original.layer
         self._make(b, node.inputs)
         node.inputs = [self._copies.get(value, value) for value in node.inputs]
 
     def _make(self, b: Builder, values: Iterable[Value]) -> list[tuple[Node, Node]]:
-        """Emits copies of values and of what they need, in the order of the forward pass.
-
-        Returns:
-            (node, its copy) of all that were made.
-        """
+        """Emits copies of values and of what they need, in forward order; returns (node, copy)."""
         made: list[tuple[Node, Node]] = []
         recipes: dict[Node, Recipe] = {}
         stack = list(values)
@@ -112,7 +99,7 @@ class _Copies:
             node = value.node
             if node is None or node in recipes or value in self._copies:
                 continue
-            if self._is_made(value):
+            if self._is_copied(value):
                 recipes[node] = recipe = self._recipe(node)
                 stack.extend(recipe.inputs)
         for node in sorted(recipes, key=lambda node: self._position[node]):
@@ -122,25 +109,26 @@ class _Copies:
             copy = b.emit(node.op, operands, recipe.attrs, [v.type for v in recipe.outputs])
             made.append((node, copy))
             for old, new in zip(recipe.outputs, copy.outputs):
-                if self._is_made(old):
+                if self._is_copied(old):
                     self._copies[old] = new
         return made
 
-    def _is_made(self, value: Value) -> bool:
-        """Whether a copy of a value is made: it is not kept, or a view of what is spilled."""
+    def _is_copied(self, value: Value) -> bool:
         base = viewed(value)
-        return base in self._segment.again or (base in self._segment.spilled and base is not value)
+        return base in self._segment.recomputed or (
+            base in self._segment.spilled and base is not value
+        )
 
     def _recipe(self, node: Node) -> Recipe:
-        return remaking(node, [v for v in node.outputs if self._is_made(v)])
+        return recompute_recipe(node, [v for v in node.outputs if self._is_copied(v)])
 
 
-def remaking(node: Node, wanted: Collection[Value]) -> Recipe:
-    """How the wanted ones among a node's outputs are made again, bit for bit.
+def recompute_recipe(node: Node, wanted: Collection[Value]) -> Recipe:
+    """How some of a node's outputs are recomputed bit for bit.
 
-    Of a fused body what leads to nothing wanted is left out, unless that might change how a kernel
-    rounds: multiply and add contract to one operation only where the product has one reader, so
-    every number that is read within the body must keep all its readers.
+    Unneeded nodes of a fused body are removed, unless that might change how a kernel rounds:
+    multiply and add contract to one operation only if the product has one reader, so every value
+    that is read within the body must keep all its readers.
     """
     whole = Recipe(node.inputs, dict(node.attrs), node.outputs)
     if node.op != FUSED or is_view(node) or len(wanted) == len(node.outputs):
@@ -159,7 +147,7 @@ def remaking(node: Node, wanted: Collection[Value]) -> Recipe:
 
 
 def _rounds_alike(body: Graph, wanted: Sequence[Value]) -> bool:
-    """Whether numbers that the wanted outputs are made of are read by nothing else."""
+    """Whether nothing else reads the values that the wanted outputs are computed from."""
     inside: set[Node] = set()
     needed = set(wanted)
     for node in reversed(body.nodes):
@@ -169,8 +157,8 @@ def _rounds_alike(body: Graph, wanted: Sequence[Value]) -> bool:
     inner = {value for node in inside for value in node.inputs if _is_computed(value)}
     if any(value in inner and value not in wanted for value in body.outputs):
         return False
-    beside = (node for node in body.nodes if node not in inside)
-    return not any(value in inner for node in beside for value in node.inputs)
+    others = (node for node in body.nodes if node not in inside)
+    return not any(value in inner for node in others for value in node.inputs)
 
 
 def _is_computed(value: Value) -> bool:

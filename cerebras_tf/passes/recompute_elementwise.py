@@ -1,9 +1,9 @@
-"""Computes cheap forward values again in the backward pass instead of keeping them.
+"""Recomputes elementwise forward values in the backward pass, before fusion.
 
 Before: `%t = tanh(%u)` of the forward pass is read by backward nodes; after: backward nodes read a
-copy of `%t = tanh(%u)` made from values that are kept anyway (products, norms, layer inputs).
-Memory traffic is dearer than elementwise arithmetic. It must not copy random ops, nor go further
-back than the layer: what passes between layers is kept.
+copy of `%t = tanh(%u)` computed from values that are kept anyway (products, norms, layer inputs).
+Memory traffic costs more than elementwise arithmetic. Random ops are not copied, nor values that
+cross layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST = 16
 
 
 def recompute_elementwise(graph: Graph) -> None:
-    """Copies in place; layers and directions of all nodes must be set."""
+    """Inserts copies in place; nodes have layers and directions."""
     kept = _kept(graph)
     copies: dict[tuple[Value, int], Value] = {}
 
@@ -29,7 +29,7 @@ def recompute_elementwise(graph: Graph) -> None:
 
 
 def _kept(graph: Graph) -> set[Value]:
-    """Forward values that exist in memory anyway: read by nodes that cannot fuse with them."""
+    """Forward values that are stored anyway: read by nodes that cannot be fused with them."""
     kept = set(graph.outputs)
     for node in graph.nodes:
         for value in node.inputs:
@@ -64,7 +64,7 @@ def _again(
 
 
 def _is_noise(value: Value) -> bool:
-    """Whether a value is made of step and seeds alone."""
+    """Whether a value is drawn from step and seeds only."""
     made = value.node
     return made is not None and draws(made) and len(made.inputs) == 2
 
@@ -76,7 +76,7 @@ def _can_copy(value: Value, kept: set[Value], depth: int) -> bool:
     if not _cheap(made) or value.type.rank == 0 or depth > _LONGEST:
         return False
     if any(_is_noise(operand) for operand in made.inputs):
-        return False  # a mask of one byte is kept, not the numbers it was made of
+        return False  # a mask of one byte is kept instead
     return all(
         operand in kept
         or operand.node is None

@@ -1,12 +1,12 @@
-"""Rounds operands of products in bfloat16 where they are made, and keeps only that of them.
+"""Stores operands of bfloat16 products in bfloat16.
 
-Before: `%h = mul(%u, %t)  %y = matmul(%h, %w; compute="bfloat16")`, and a later product reads %h
-again; after: `%h = mul(%u, %t)  %r: bfloat16 = cast(%h)  %y = matmul(%r, %w; compute="bfloat16")`,
-and the later one reads %r. Those products round anyway, and what is rounded stays what it is, so no
-number changes; what is kept for the backward pass has half the bytes, and is rounded once. It must
-not fire where other backward work reads a forward value, which would be kept twice, nor where the
-rounding would cost as much as it saves: of a value that no elementwise node makes, which the
-rounding could join, or that one product reads besides other work, unless it is kept for long.
+Before: `%h = mul(%u, %t)  %y = matmul(%h, %w; compute="bfloat16")`, and a later product reads %h,
+too; after: `%h = mul(%u, %t)  %r: bfloat16 = cast(%h)  %y = matmul(%r, %w; compute="bfloat16")`,
+and the later one reads %r. These products round anyway, so no number changes; a value is rounded
+once, and takes half the bytes in the backward pass. The pass does not fire where other backward
+nodes read a forward value, which would be kept twice, nor where the cast would cost what it saves:
+where it cannot be fused, or where one product reads the value besides other nodes, unless the value
+is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROUNDED = "bfloat16"
 
 
 def round_operands(graph: Graph) -> None:
-    """Inserts in place; products lowered, nodes in the order of the schedule."""
+    """Inserts casts in place, after lower_products, in schedule order."""
     chosen = _chosen(graph)
     if not chosen:
         return
@@ -29,7 +29,7 @@ def round_operands(graph: Graph) -> None:
         if _rounds(node):
             node.inputs = [rounded.get(value, value) for value in node.inputs]
         graph.nodes.append(node)
-        if node.op == GRADIENT:  # marks one value alone
+        if node.op == GRADIENT:
             rounded |= {
                 out: rounded[value]
                 for out, value in zip(node.outputs, node.inputs)
@@ -37,17 +37,16 @@ def round_operands(graph: Graph) -> None:
             }
         elif is_view(node) and node.inputs[0] in rounded:
             operands = [rounded[node.inputs[0]], *node.inputs[1:]]
-            rounded[node.outputs[0]] = _behind(graph, node, node.op, operands, node.attrs)
+            rounded[node.outputs[0]] = _append(graph, node, node.op, operands, node.attrs)
         for value in node.outputs:
             if value in chosen:
-                rounded[value] = _behind(graph, node, "cast", [value], {"dtype": ROUNDED})
+                rounded[value] = _append(graph, node, "cast", [value], {"dtype": ROUNDED})
     graph.prune()
 
 
-def _behind(
+def _append(
     graph: Graph, node: Node, op: str, operands: list[Value], attrs: dict[str, object]
 ) -> Value:
-    """The output of a new node of the same layer and direction."""
     made = graph.make_node(op, operands, dict(attrs), infer(op, operands, attrs), node.source)
     made.layer, made.direction = node.layer, node.direction
     graph.nodes.append(made)
@@ -55,7 +54,6 @@ def _behind(
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node reads its operands rounded, whatever they are."""
     return node.op == "matmul" and node.attrs.get("compute") == ROUNDED
 
 
@@ -64,7 +62,7 @@ def _chosen(graph: Graph) -> set[Value]:
     others: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         if is_view(node) and len(node.outputs) == 1:
-            others_of = node.inputs[1:]  # what a view reads besides, as a shape
+            others_of = node.inputs[1:]  # such as a shape
         else:
             others_of = [] if _rounds(node) else node.inputs
             for value in node.inputs if _rounds(node) else ():

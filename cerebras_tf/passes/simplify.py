@@ -1,8 +1,8 @@
-"""Removes what changes nothing, and folds what is constant.
+"""Removes nodes without effect, and folds constants.
 
-Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. It must not
-remove `identity`, `stop_gradient` or `custom_gradient` while `gradient` nodes remain: they tell
-values apart; nor go round a value that a `gradient` node reads.
+Before: `%b = identity(%a)  %c = add(%b, %zero)`; after: uses of %c are uses of %a. `identity`,
+`stop_gradient` and `custom_gradient` are kept while `gradient` nodes remain, as are values that a
+`gradient` node reads.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, can_fold, lookup
 from cerebras_tf.passes.rewrite import rewrite
 
-# Constants up to this many bytes are made by folding; larger ones are computed once a step.
+# The largest constant in bytes that is folded; larger ones are computed in every step.
 _FOLD_BYTES = 1 << 26
 
 
 def simplify(graph: Graph, differentiated: bool = False) -> None:
-    """Simplifies in place until nothing changes; drops nodes nobody needs.
+    """Simplifies in place until nothing changes, also in regions.
 
     Args:
-        graph: any graph; inner graphs are simplified too.
-        differentiated: whether `gradient` nodes of a graph around this one may remain.
+        graph: any graph.
+        differentiated: whether `gradient` nodes of an enclosing graph may remain.
     """
     graph.prune()
     has_gradients = differentiated or any(node.op == "gradient" for node in graph.nodes)
@@ -58,7 +58,7 @@ def _sweep(graph: Graph, has_gradients: bool) -> bool:
 
 
 def _same(node: Node, has_gradients: bool) -> Optional[Value]:
-    """The operand that the node merely repeats, or None."""
+    """The operand that the node returns unchanged, or None."""
     op = node.op
     if op in ("identity", "stop_gradient"):
         return None if has_gradients else node.inputs[0]
@@ -88,12 +88,11 @@ def _same(node: Node, has_gradients: bool) -> Optional[Value]:
 
 
 def _not_empty(concat: Node) -> list[Value]:
-    """Its operands without those that are known to have no element."""
     return [value for value in concat.inputs if value.shape[concat.attrs["axis"]] != 0]
 
 
 def _is(value: Value, number: float) -> bool:
-    """Whether a value is constant and every element equals `number`."""
+    """Whether a value is constant and all its elements equal `number`."""
     node = value.node
     if node is not None and node.op == "broadcast_to":
         return _is(node.inputs[0], number)
@@ -111,14 +110,14 @@ def _fold(b: Builder, node: Node) -> Optional[Value]:
     type = node.output.type
     if len(known) != len(arrays) or not type.is_static or type.bytes > _FOLD_BYTES:
         return None
-    if node.op == "broadcast_to":  # stays small: readers broadcast the operand
+    if node.op == "broadcast_to":  # readers broadcast the small operand
         return None
     (result,) = evaluate(node.op, known, node.attrs)
     return b.constant(result, type.dtype)
 
 
 def _content(value: Value, user: Node) -> Optional[Array]:
-    """A constant's content; a broadcast one's too, where its user would need it written out."""
+    """The array of a constant; also of a broadcast one if its user cannot broadcast it."""
     made = value.node
     if made is None or made.op != "broadcast_to" or lookup(user.op).elementwise:
         return value.constant
@@ -130,12 +129,12 @@ def _content(value: Value, user: Node) -> Optional[Array]:
 
 
 def _shorter(b: Builder, node: Node) -> Optional[Value]:
-    """A shorter way to the same value, or None."""
+    """An equal value that is cheaper, or None."""
     if node.op == "concat" and 0 < len(_not_empty(node)) < len(node.inputs):
         return b.op("concat", *_not_empty(node), axis=node.attrs["axis"])
     if node.op == "matmul" and node.output.type.is_static:
         inner = node.inputs[0].shape[-2 if node.attrs.get("transpose_a") else -1]
-        if inner == 0:  # sums of nothing, as a cache without a token gives
+        if inner == 0:  # as of a cache without a token
             zero = b.constant(np.zeros((), node.output.type.numpy_dtype), node.output.dtype)
             return b.op("broadcast_to", zero, shape=node.output.shape)
     if not node.inputs or node.inputs[0].node is None:
@@ -152,7 +151,7 @@ def _shorter(b: Builder, node: Node) -> Optional[Value]:
 
 
 def _drop_broadcast(b: Builder, node: Node) -> Optional[Value]:
-    """Ops that broadcast by themselves need no operands that are broadcast before."""
+    """The node without explicit broadcasts of scalar operands, if its op broadcasts; or None."""
     if not lookup(node.op).broadcasts:
         return None
     operands = [

@@ -1,14 +1,13 @@
-"""Makes a step one of the parts in which a batch runs: gradients are added up over the parts.
+"""Turns a step into the step of one micro-batch: gradients are accumulated.
 
-Before: `%g = parameter_gradient(%x)  %w' = ... %g ...`. After, in the last part of N:
+Before: `%g = parameter_gradient(%x)  %w' = ... %g ...`. After, in the last of N micro-batches:
 `%s = add(%sum, mul(%x, 1/N))  %g = parameter_gradient(%s)  %w' = ... %g ...`, so that the update
-takes the mean. In the parts before it nothing is updated but the sums, `w/sum_over_parts`, which
-live until the last one reads them: once, for it stands in front of the boundary. Sums over wafers
-take in the other parts, too: what they add up is computed for all parts first, and given to each as
-a feature.
+reads the mean. Earlier micro-batches update only the sums, `w/sum_over_micro_batches`. Sums over
+wafers are sums over micro-batches, too: their operands are computed for all micro-batches first,
+and the sum is fed to each as a feature.
 
-It acts on what capture has made, before all passes, as if the model had been written so. It is
-refused where it would not make the step of the whole batch (passes/batch_facts.py).
+The pass runs on the captured graph, before all others. A step whose micro-batches would not compute
+the step of the whole batch is refused (passes/batch_facts.py).
 """
 
 from __future__ import annotations
@@ -24,34 +23,34 @@ from cerebras_tf.ops import Builder
 from cerebras_tf.passes.batch_facts import WAFER_SUM, BatchFacts
 from cerebras_tf.passes.rewrite import rewrite
 
-# Kinds of parts. COUNTS computes what sums over wafers add up; VALUES updates nothing.
+# Kinds of steps. COUNTS computes the operands of sums over wafers; VALUES updates nothing.
 COUNTS, FIRST, MIDDLE, LAST, VALUES = "counts", "first", "middle", "last", "values"
-# What becomes of a result: its mean over the parts, that of the last part, or nothing.
+# The result of the batch: the mean over micro-batches, that of the last one, or unknown.
 MEAN, OF_LAST, UNKNOWN = "mean", "of the last", "unknown"
-SUM = "sum_over_parts"
+SUM = "sum_over_micro_batches"
 # What a value depends on.
 _BATCH, _STATE, _DRAWN, _SHARED = "the batch", "variables", "random numbers", "sums over wafers"
 _INNER, _MEAN_GRADIENT = "gradients", "mean gradients"
-# The op by which TensorFlow makes the rows of a sparse gradient a dense one.
+# The op by which TensorFlow converts a sparse gradient to a dense one.
 _DENSE = "unsorted_segment_sum"
 
 
-def run_in_parts(
-    step: StepGraph, kind: str, parts: int, given: Collection[str]
+def split_micro_batches(
+    step: StepGraph, kind: str, count: int, given: Collection[str]
 ) -> tuple[dict[str, str], dict[str, TensorType]]:
-    """Makes the step a part in place.
+    """Changes the step in place.
 
     Args:
         step: as captured.
         kind: COUNTS, FIRST, MIDDLE, LAST or VALUES.
-        parts: how many parts a batch has.
+        count: number of micro-batches.
         given: names of the features that hold rows of the batch.
 
     Returns:
-        What becomes of every result, and the types of the sums over wafers, by name.
+        For every result MEAN, OF_LAST or UNKNOWN, and the types of the sums over wafers, by name.
 
     Raises:
-        UnsupportedOpError: parts one after another would not make the step of the whole batch.
+        UnsupportedOpError: micro-batches would not compute the step of the whole batch.
     """
     depends = _dependences(step, given)
     sums = _wafer_sums(step.graph, depends)
@@ -66,15 +65,15 @@ def run_in_parts(
         step.results = {name: node.inputs[0] for node, name in named.items()}
         step.graph.prune()
         return {}, types
-    BatchFacts(step, given, parts).require_mean_losses()
-    fates = {name: _fate(value, depends) for name, value in step.results.items()}
+    BatchFacts(step, given, count).require_mean_losses()
+    combined = {name: _combination(value, depends) for name, value in step.results.items()}
     for name, value in step.updates.items():
         if depends[value] & {_BATCH, _INNER}:
             raise UnsupportedOpError(
-                "micro_batches: what is updated must depend on the batch by gradients of variables "
-                f"alone. Received: '{name}', which reads the batch itself. Leave micro_batches out."
+                "micro_batches: updates must depend on the batch through gradients only. "
+                f"Received: '{name}', which reads the batch itself. Remove micro_batches."
             )
-    totals = _add_up(step, kind, parts)
+    totals = _accumulate(step, kind, count)
 
     def feature(b: Builder, node: Node) -> Optional[list[Value]]:
         name = named.get(node)
@@ -87,13 +86,13 @@ def run_in_parts(
     if kind in (FIRST, MIDDLE):
         step.updates = totals
         step.blank = set(totals if kind == FIRST else ())
-        step.results = {n: v for n, v in step.results.items() if fates[n] == MEAN}
+        step.results = {n: v for n, v in step.results.items() if combined[n] == MEAN}
         step.graph.prune()
-    return fates, types
+    return combined, types
 
 
 def _dependences(step: StepGraph, given: Collection[str]) -> dict[Value, frozenset[str]]:
-    """What every value depends on; what the update takes of gradients hides what those do."""
+    """What every value depends on; behind a gradient, only the gradient counts."""
     found: dict[Value, frozenset[str]] = {}
     for name, value in step.features.items():
         drawn = name.split("/")[0] in (RANDOM_STEP, COMMON_RANDOM_STEP) or name in step.draws
@@ -111,24 +110,24 @@ def _dependences(step: StepGraph, given: Collection[str]) -> dict[Value, frozens
 
 
 def _wafer_sums(graph: Graph, depends: Mapping[Value, frozenset[str]]) -> list[Node]:
-    """The sums over wafers, which must be known before the parts run."""
+    """The sums over wafers, which must be known before micro-batches run."""
     found = []
     for node in graph.nodes:
         if node.op == WAFER_SUM:
             others = depends[node.inputs[0]] - {_BATCH}
             if others:
                 raise UnsupportedOpError(
-                    f"'{node.source}': with micro_batches, cross_wafer_sum must add up what "
-                    f"follows from the batch alone. Received: what depends on "
+                    f"'{node.source}': with micro_batches, the operand of cross_wafer_sum must "
+                    f"depend on the batch only. Received: an operand that depends on "
                     f"{' and '.join(sorted(others))}. Multiply a sum of losses by "
-                    "cross_wafer_sum(1.0) / cross_wafer_sum(count), the count being of its terms, "
-                    "or leave micro_batches out."
+                    "cross_wafer_sum(1.0) / cross_wafer_sum(count), where count is its number of "
+                    "terms, or remove micro_batches."
                 )
             found.append(node)
         elif any(_holds_sums(inner) for inner in node.subgraphs.values()):
             raise UnsupportedOpError(
-                f"'{node.source}': with micro_batches, cross_wafer_sum must stand outside of "
-                "conditionals and loops. Received: one inside. Leave micro_batches out."
+                f"'{node.source}': with micro_batches, cross_wafer_sum must be outside of "
+                "conditionals and loops. Received: one inside. Remove micro_batches."
             )
     return found
 
@@ -140,17 +139,17 @@ def _holds_sums(graph: Graph) -> bool:
     )
 
 
-def _fate(value: Value, depends: Mapping[Value, frozenset[str]]) -> str:
-    """What becomes of a result."""
-    of_part = depends[value] & {_BATCH, _INNER}
-    if not of_part:
+def _combination(value: Value, depends: Mapping[Value, frozenset[str]]) -> str:
+    """How the result of the batch follows from those of micro-batches."""
+    of_batch = depends[value] & {_BATCH, _INNER}
+    if not of_batch:
         return OF_LAST
-    known = of_part == {_BATCH} and _MEAN_GRADIENT not in depends[value]
+    known = of_batch == {_BATCH} and _MEAN_GRADIENT not in depends[value]
     return MEAN if known and value.shape == () and value.dtype == "float32" else UNKNOWN
 
 
-def _add_up(step: StepGraph, kind: str, parts: int) -> dict[str, Value]:
-    """Puts the sum over the parts between gradients and update; returns it by its name."""
+def _accumulate(step: StepGraph, kind: str, count: int) -> dict[str, Value]:
+    """Inserts the sums between gradients and update; returns them by name."""
     targets = {} if kind == VALUES else _dense_gradients(step)
     rows = step.gradients
     totals: dict[str, Value] = {}
@@ -160,13 +159,13 @@ def _add_up(step: StepGraph, kind: str, parts: int) -> dict[str, Value]:
         if variable is None:
             return None
         value = node.inputs[0]
-        if node.op != GRADIENT:  # made of what has passed the boundary
+        if node.op != GRADIENT:  # the conversion of a sparse gradient
             raw = {v: x for n in rows[variable] for v, x in zip(n.outputs, n.inputs)}
             value = b.op(node.op, *(raw.get(x, x) for x in node.inputs), **node.attrs)
         name = f"{variable}/{SUM}"
         kept = step.variables[name] = step.graph.add_input(name, value.type)
         step.specs[name] = Variable(name, value.type)
-        total = b.op("mul", value, 1 / parts)
+        total = b.op("mul", value, 1 / count)
         totals[name] = total if kind == FIRST else b.op("add", kept, total)
         return b.multi(GRADIENT, totals[name], variable=variable)
 
@@ -175,7 +174,7 @@ def _add_up(step: StepGraph, kind: str, parts: int) -> dict[str, Value]:
 
 
 def _dense_gradients(step: StepGraph) -> dict[Node, str]:
-    """The nodes that give gradients as dense arrays, with the names of their variables."""
+    """The nodes that compute gradients as dense arrays, with the names of their variables."""
     users = step.graph.users()
     found: dict[Node, str] = {}
     for name, (node, *others) in step.gradients.items():
@@ -187,7 +186,7 @@ def _dense_gradients(step: StepGraph) -> dict[Node, str]:
             raise UnsupportedOpError(
                 "micro_batches: a variable must have one dense float32 gradient. Received: for "
                 f"'{name}' {', '.join(map(repr, node.outputs))}{' and more' if others else ''}. "
-                "Multiply a table by 1.0 to make its gradient dense, or leave micro_batches out."
+                "Multiply a table by 1.0 to make its gradient dense, or remove micro_batches."
             )
         found[node] = name
     return found

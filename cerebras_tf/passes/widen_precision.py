@@ -1,8 +1,7 @@
-"""Widens float16 and bfloat16 values to float32; casts between the three then vanish.
+"""Widens float16 and bfloat16 values to float32; casts between the three then have no effect.
 
-Before: `%y: float16[4] = mul(%x, %x)`; after: `%y: float32[4] = mul(%x, %x)`. It must not run where
-half precision itself is studied (precision: emulate), and it leaves the types of graph inputs that
-are features alone: a cast is put behind them.
+Before: `%y: float16[4] = mul(%x, %x)`; after: `%y: float32[4] = mul(%x, %x)`. The types of graph
+inputs are kept, and a cast is inserted after them. `precision: emulate` does not run this pass.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _HALF = ("float16", "bfloat16")
 
 
 def widen_precision(graph: Graph) -> None:
-    """Widens a graph and the graphs in its attributes, in place."""
+    """Widens a graph and its regions in place."""
     _widen(graph, keep_inputs=True)
 
 
@@ -22,14 +21,14 @@ def _widen(graph: Graph, keep_inputs: bool) -> None:
     nodes = graph.nodes
     graph.nodes = []
     b = Builder(graph)
-    entered: dict[Value, Value] = {}
+    widened: dict[Value, Value] = {}
     for value in graph.inputs:
         if value.dtype in _HALF and keep_inputs:
-            entered[value] = b.op("cast", value, dtype="float32")
+            widened[value] = b.op("cast", value, dtype="float32")
         elif value.dtype in _HALF:
             value.type = value.type.with_dtype("float32")
     for node in nodes:
-        node.inputs = [entered.get(value, value) for value in node.inputs]
+        node.inputs = [widened.get(value, value) for value in node.inputs]
         for inner in node.subgraphs.values():
             _widen(inner, keep_inputs=False)
         if node.attrs.get("dtype") in _HALF:
@@ -43,4 +42,4 @@ def _widen(graph: Graph, keep_inputs: bool) -> None:
         for value, type in zip(node.outputs, types):
             value.type = type
         graph.nodes.append(node)
-    graph.outputs = [entered.get(value, value) for value in graph.outputs]
+    graph.outputs = [widened.get(value, value) for value in graph.outputs]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from cerebras_tf.ir.program import Program
-from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn
+from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn
 from cerebras_tf.runtime.shared_store import GROUPS_AHEAD
 
 COPY, MEAN, GATHER = "copy", "mean", "gather"
@@ -187,7 +187,7 @@ class _Ahead:
         self._held -= gone
 
 
-def _groups_of_all(steps: Sequence[Step]) -> list[tuple[int, ...]]:
+def _groups_of_all(steps: Sequence[Entry]) -> list[tuple[int, ...]]:
     """Slots of the groups that all wafers stream in, in order."""
     found, until = [], -1
     for number, step in enumerate(steps):

@@ -20,7 +20,7 @@ from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.collectives import Exchanges
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
-from cerebras_tf.runtime.subprogram import conditional
+from cerebras_tf.runtime.subprogram import STRUCTURAL
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 
@@ -62,8 +62,8 @@ class CpuBackend:
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
         """See Backend.load."""
-        if instruction.op == "cond":
-            return conditional(instruction, self)
+        if instruction.op in STRUCTURAL:
+            return STRUCTURAL[instruction.op](instruction, self)
         if self._exchanges.runs(instruction.op):
             return self._exchanges.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
@@ -77,7 +77,7 @@ class CpuBackend:
     ) -> Cost:
         """See Backend.price."""
         cost = price(op, inputs, outputs, attrs)
-        if op == "cond":
+        if op in STRUCTURAL:
             return cost
         needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
         return replace(cost, scratch_bytes=needed.shared + needed.a_thread * threads())

@@ -17,7 +17,7 @@ import numpy as np
 
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
-from cerebras_tf.ir.schedule import Free, OnWafer, Run, Share, Step, StreamIn, StreamOut
+from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.collective_plan import acquired_here
@@ -37,14 +37,14 @@ class Listener(Protocol):
     def begin(self, program: Program) -> None:
         """A step of training or evaluation is about to run the program's schedule."""
 
-    def before(self, step: Step) -> None:
+    def before(self, step: Entry) -> None:
         """The entry is about to run."""
 
-    def after(self, step: Step) -> None:
+    def after(self, step: Entry) -> None:
         """The entry has run."""
 
 
-class Entry:
+class LoadedEntry:
     """A loaded entry of a schedule.
 
     Attributes:
@@ -52,9 +52,9 @@ class Entry:
     """
 
     __slots__ = ("step",)
-    step: Step
+    step: Entry
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Entry) -> None:
         self.step = step
 
     def run(self, executor: Executor) -> None:
@@ -63,10 +63,10 @@ class Entry:
     @property
     def is_idle(self) -> bool:
         """Whether it does nothing."""
-        return type(self) is Entry
+        return type(self) is LoadedEntry
 
 
-class _Run(Entry):
+class _Run(LoadedEntry):
     """Runs the instructions of a body on its slots."""
 
     __slots__ = ("calls", "places")
@@ -89,7 +89,7 @@ class _Run(Entry):
                 table[slot] = results[at]
 
 
-class _StreamIn(Entry):
+class _StreamIn(LoadedEntry):
     """Acquires variables."""
 
     __slots__ = ("is_local", "names", "slots")
@@ -102,7 +102,7 @@ class _StreamIn(Entry):
         executor.bytes_in += sum(map(_BYTES_OF, arrays))
 
 
-class _StreamOut(Entry):
+class _StreamOut(LoadedEntry):
     """Marks variables that were written in place; copies other new values to the store."""
 
     __slots__ = ("in_place", "is_local", "others", "size")
@@ -118,7 +118,7 @@ class _StreamOut(Entry):
             executor.write(self.is_local, name, slot)
 
 
-class _Free(Entry):
+class _Free(LoadedEntry):
     """Empties slots and releases the variables among them."""
 
     __slots__ = ("names", "slots")
@@ -137,7 +137,7 @@ class _Free(Entry):
         return not (self.slots or self.names)
 
 
-class _Share(Entry):
+class _Share(LoadedEntry):
     """Sends what one wafer has computed to all others, or receives it."""
 
     __slots__ = ()
@@ -165,13 +165,13 @@ class Loader:
             kept: slots of variables that stay acquired for a whole step, by name.
         """
         self.program = program
-        self.entries: list[Entry] = []
+        self.entries: list[LoadedEntry] = []
         self.names = _names_of(program)
         self.standing: list[_View] = []  # views of what stays in memory, made when it is bound
         self._rank, self._kept = rank, kept
         self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
 
-    def load(self) -> list[Entry]:
+    def load(self) -> list[LoadedEntry]:
         """Loads all steps of the program."""
         for step in self.program.steps:
             if self._skipped:
@@ -192,7 +192,7 @@ class Loader:
         for at, item in enumerate(program.bodies[step.body]):
             inputs = [step.slots[i] for i in item.inputs]
             outputs = [step.slots[i] for i in item.outputs]
-            if program.stands(step, item):
+            if program.is_fixed_view(step, item):
                 self.standing.append((step.body, at, inputs[0], outputs[0]))
                 continue
             fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
@@ -202,7 +202,7 @@ class Loader:
     def stream_in(self, step: StreamIn) -> None:
         """Acquires variables, where they are not kept."""
         if self._kept:
-            self.entries.append(Entry(step))
+            self.entries.append(LoadedEntry(step))
             return
         entry = _StreamIn(step)
         entry.names, entry.slots = [self.names[slot] for slot in step.slots], step.slots
@@ -229,7 +229,7 @@ class Loader:
 
     def on_wafer(self, step: OnWafer) -> None:
         """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
-        self.entries.append(Entry(step))
+        self.entries.append(LoadedEntry(step))
         if step.wafer == self._rank:
             self._alone = step.count + 1
         else:
@@ -581,7 +581,7 @@ def _taker(slots: list[int]) -> Callable[[_Table], Any]:
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
-def _of_all(steps: Sequence[Step]) -> list[Step]:
+def _of_all(steps: Sequence[Entry]) -> list[Entry]:
     """The steps that every wafer runs."""
     found, skipped = [], 0
     for step in steps:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Optional
 
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction, Program
-from cerebras_tf.ir.schedule import Run, Step
+from cerebras_tf.ir.schedule import Entry, Run
 from cerebras_tf.kernels.timeline import PART, Span, Timeline, record, recording
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.swarm import Swarm
 
-# Kinds of spans besides those of schedule steps, which are Step.kind.
+# Kinds of spans besides those of schedule entries, which are Entry.kind.
 KERNEL = "kernel"  # an instruction, from the executor's thread
 EXCHANGE = "exchange"  # a mean or a copy between wafers, from a thread that moves them
 WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
@@ -106,7 +106,7 @@ class Profiler:
             self._thread = threading.get_ident()
             self.timeline.threads[self._thread] = "wafer"
 
-    def before(self, step: Step) -> None:
+    def before(self, step: Entry) -> None:
         """See Listener.before."""
         if isinstance(step, Run):
             layers = self._program.layers
@@ -115,7 +115,7 @@ class Profiler:
             self._items = iter(self._program.computed(step))
         self._before = time.perf_counter()
 
-    def after(self, step: Step) -> None:
+    def after(self, step: Entry) -> None:
         """See Listener.after."""
         self._items = None
         if not self.is_recording:

@@ -1,8 +1,8 @@
-"""Branches of a conditional: programs within an instruction, loaded once, run in scratch memory."""
+"""How structural ops run: programs within an instruction, loaded once, run in scratch memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 import numpy as np
@@ -26,7 +26,7 @@ def conditional(instruction: Instruction, backend: Backend) -> Call:
     Raises:
         UnsupportedOpError: an op of a branch has no kernel.
     """
-    then, orelse = (_Branch(instruction.attrs[key], backend) for key in ("then", "orelse"))
+    then, orelse = (Subprogram(instruction.attrs[key], backend) for key in ("then", "orelse"))
 
     def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
         predicate, *operands = arrays
@@ -35,7 +35,11 @@ def conditional(instruction: Instruction, backend: Backend) -> Call:
     return call
 
 
-class _Branch:
+# How an instruction of a structural op runs, by op; see ops.registry.Structure.
+STRUCTURAL: dict[str, Callable[[Instruction, Backend], Call]] = {"cond": conditional}
+
+
+class Subprogram:
     """A loaded program, whose activations lie in scratch memory at every call."""
 
     def __init__(self, program: Program, backend: Backend) -> None:

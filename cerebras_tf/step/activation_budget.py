@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Optional
 
-from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
+from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillSpace
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.console.log import say
 from cerebras_tf.errors import BatchCapacityError
@@ -94,7 +94,7 @@ class ActivationRoom:
             return
         raise does_not_fit(fitting, self._memory_gb)
 
-    def _spill_room(self, program: Program) -> Optional[SpillRoom]:
+    def _spill_room(self, program: Program) -> Optional[SpillSpace]:
         """Where activations of a program may rest; None where weights are not on files."""
         most = self._store.memory_limit
         speeds = None if self._store.folder is None else self._disk_speeds()
@@ -104,7 +104,7 @@ class ActivationRoom:
         wafer = 0 if program.wafers > 1 else None  # all must find the same
         specs = self._store.specs.values()
         plan = plan_streaming(program, specs, most, self._backend, wafer)
-        return SpillRoom(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
+        return SpillSpace(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
     def _speeds_of_disk(self) -> Optional[tuple[float, float]]:
         """Bytes a second that its disk reads and writes; None where it is full."""

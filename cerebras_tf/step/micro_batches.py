@@ -1,7 +1,7 @@
 """Runs a batch in equal parts, one after the other, where the whole does not fit.
 
 model_fn is called for the first rows of a batch; the step is fed all of them, and runs the program
-for as many rows once a part. What makes the parts one step stands in passes/run_in_parts.py.
+for as many rows once a part. What makes the parts one step stands in passes/split_micro_batches.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cerebras_tf.passes.split_micro_batches import (
     SUM,
     UNKNOWN,
     VALUES,
-    run_in_parts,
+    split_micro_batches,
 )
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.protocol import Request
@@ -100,7 +100,7 @@ class MicroBatches:
 
     def shape(self, step: StepGraph, kind: str) -> None:
         """Makes a captured step a part of the batch's; raises UnsupportedOpError."""
-        fates, sums = run_in_parts(step, kind, self.count, self.whole)
+        fates, sums = split_micro_batches(step, kind, self.count, self.whole)
         self.fates.update(fates)
         self.sums = sums
 
@@ -242,7 +242,7 @@ def split_batch(
     Raises:
         ConfigError: they cannot be split.
     """
-    count = getattr(config, "micro_batches", 1)
+    count = config.micro_batches
     if not on_wafer or mode != tf.estimator.ModeKeys.TRAIN or count == 1:
         return None, features, labels
     rows = _rows_of((features, labels), count)

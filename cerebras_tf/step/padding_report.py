@@ -40,7 +40,7 @@ class PaddingLines:
         Raises:
             ConfigError: padding was to be left out of training.
         """
-        kept, self._told = step.padding_kept, step.padding_told
+        kept, self._told = step.padding_kept, step.optional_packing
         if own_gradients and kept:
             kept = (
                 "padding is computed: an operation between weights and loss has no gradient rule, "

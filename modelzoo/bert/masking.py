@@ -14,7 +14,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
-from modelzoo.common.tokenizers.line_vocabulary import require_tokens_differ, word_pieces
+from modelzoo.common.tokenizers.tokenizers import require_tokens_differ, word_pieces
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
 RANDOM_SHARE = 0.1  # become a random token; the others stay

@@ -5,13 +5,13 @@ In a checkout they are in ``configs/`` at its top; an installed package holds th
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import modelzoo
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.suggestions import did_you_mean
 from cerebras_tf.whole_file import write_whole
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import read_yaml
 
 PREFIX, SUFFIX = "params_", ".yaml"
@@ -67,15 +67,8 @@ def list_configs():
     models = {name: read_yaml(config_path(name))[0]["model_name"] for name in names}
     widths = max(map(len, names)), max(map(len, models.values()))
     for name, model in models.items():
-        print(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {summary(config_path(name))}".rstrip())
-
-
-def summary(path):
-    """Returns the first sentence of the comment that a params file begins with, or nothing."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    end = next(number for number, line in enumerate(lines) if not line.startswith("#"))
-    text = " ".join(line.lstrip("# ") for line in lines[:end])
-    return re.split(r"(?<!et al)\. ", text)[0].rstrip(".:")
+        text = registry.summary(config_path(name))
+        print(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {text}".rstrip())
 
 
 def with_pretraining(path):

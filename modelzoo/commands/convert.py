@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 
-from cerebras_tf.cli.arguments import gigabytes, seed_int, step_int
+from cerebras_tf.cli.arguments import add_params_argument, gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.compare_logits import TOLERANCE, compare_logits, require_packages
@@ -64,7 +64,7 @@ def add_arguments(parser, what):
         add("step", type=step_int, help="its global step")
         return
     if what == "random":
-        add("-p", "--params", required=True, help="our YAML of the model")
+        add_params_argument(parser, "our params file of the model")
         add("--seed", type=seed_int, default=0, help="of the weights (default: 0)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
         add("--max_shard_gb", type=gigabytes, default=2.0, help="size of a file, GB")
@@ -164,7 +164,7 @@ def copy_renumbered(args, advance):
 
 def write_random(args, advance):
     """Writes a model of random weights; returns what to print."""
-    params, size = load_params(args.params), int(args.max_shard_gb * 1e9)
+    params, size = load_params(args.params, settings=args.set), int(args.max_shard_gb * 1e9)
     done = write_random_model(
         params, args.params, args.output, args.dtype, args.seed, size, args.overwrite, advance
     )

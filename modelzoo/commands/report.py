@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.arguments import add_params_argument, positive_int
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.common.config.model_sections import count_vocabulary
@@ -20,7 +20,7 @@ MODES = ("weight_streaming", "pipelined")
 def add_arguments(parser):
     """Adds the arguments of the command."""
     add = parser.add_argument
-    add("-p", "--params", required=True, metavar="YAML", help="params file of gpt3, gptj or bert")
+    add_params_argument(parser, "params file of gpt3, gptj or bert")
     add("--mode", choices=MODES, default=MODES[0], metavar="MODE", help=" or ".join(MODES))
     add("--batch_size", type=positive_int, metavar="N", help="samples a wafer, if not the file's")
     add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
@@ -48,7 +48,7 @@ def run(args):
             f"report: {option} must come with --mode {mode}. Received: {args.mode}. Leave out "
             f"{option}, or choose the other mode."
         )
-    params = load_params(args.params)
+    params = load_params(args.params, settings=args.set)
     workload, machine = workload_of(params, args), load_machine(args.machine)
     num_csx = args.num_csx or params.runconfig.num_csx
     parts = params.optimizer.grad_accum_steps

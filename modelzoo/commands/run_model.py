@@ -13,4 +13,4 @@ def add_arguments(parser, command):
 
 def run(args):
     """Runs the model."""
-    execute(arguments.RunArguments(**vars(args)))
+    execute(arguments.RunArguments.of(args))

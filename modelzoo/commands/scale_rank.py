@@ -23,7 +23,7 @@ import numpy as np
 
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir.program import Program
-from cerebras_tf.ir.schedule import Run, Step
+from cerebras_tf.ir.schedule import Entry, Run
 from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.scale import Link, ScaledStep, scaled_step
 from cerebras_tf.swarmx import mpi
@@ -63,11 +63,11 @@ class LayerTimes:
     def begin(self, program: Program) -> None:
         """Nothing: the hook knows when a step of training ends."""
 
-    def before(self, step: Step) -> None:
+    def before(self, step: Entry) -> None:
         """Notes the time."""
         self._start = time.perf_counter()
 
-    def after(self, step: Step) -> None:
+    def after(self, step: Entry) -> None:
         """Adds what a run took."""
         if isinstance(step, Run):
             self._seconds[step.layer, step.direction] += time.perf_counter() - self._start

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from cerebras_tf.cli.arguments import any_int, positive_int
+from cerebras_tf.cli.arguments import add_params_argument, any_int, positive_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams
@@ -30,7 +30,7 @@ from modelzoo.common.train.console import quiet_logging
 def add_arguments(parser):
     """Adds the command's arguments."""
     add = parser.add_argument
-    add("-p", "--params", required=True, help="YAML of the model")
+    add_params_argument(parser, "params file of the model")
     add("-o", "--model_dir", help="folder of the checkpoints and of the results")
     add("--checkpoint_path", help="checkpoint, or folder of some (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
@@ -59,7 +59,8 @@ def run(args):
         "checkpoint_path": args.checkpoint_path,
         "device": args.device,
     }
-    params = load_params(args.params, {f"runconfig.{key}": given[key] for key in given})
+    overrides = {f"runconfig.{key}": value for key, value in given.items()}
+    params = load_params(args.params, overrides, settings=args.set)
     if not isinstance(params, LanguageModelParams):
         raise ConfigError(
             f"{args.params}: must be the file of a model that predicts the next token. Received: "
@@ -69,7 +70,6 @@ def run(args):
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm
 
-    from modelzoo.common.config.device import check_device
     from modelzoo.common.evaluate.evaluate import evaluate, write_results
     from modelzoo.common.evaluate.model_session import ModelSession
     from modelzoo.common.model_dir.checkpoint_files import chosen_checkpoint
@@ -77,8 +77,8 @@ def run(args):
 
     quiet_logging(tf)
     path = chosen_checkpoint(params.runconfig)
-    check_device(params.runconfig.device)
-    model, _ = registry.load_room(params.model_name)
+    model_dir.check_device(params.runconfig.device)
+    model, _ = registry.load_model(params.model_name)
     estimator = make_estimator(model.model_fn, params, not params.runconfig.device)
     for name, rows in tasks.items():
         total = sum(len(row.texts()) for row in rows)

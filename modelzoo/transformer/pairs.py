@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from modelzoo.common.data.batch_plan import BatchPlan, bucket_of
+from modelzoo.common.data.batches import BatchPlan, bucket_of
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
 NO_PAIR = -1  # number of a row that only fills a batch

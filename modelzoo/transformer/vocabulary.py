@@ -13,8 +13,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import read_lines
-from modelzoo.common.tokenizers.line_vocabulary import TRANSLATION_TOKENS, line_tokens
-from modelzoo.common.tokenizers.tokenizers import load_tokenizer
+from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
 from modelzoo.transformer.pairs import UNK
 
 JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cerebras_tf.cli.exit_codes import format_error, run_main, tell_if_stopped
+from cerebras_tf.cli.exit_codes import format_error, run_main, set_stop_message
 from cerebras_tf.errors import CheckpointError, ConfigError
 
 
@@ -76,7 +76,7 @@ def test_a_signal_ends_with_the_last_line_that_was_set(capsys, number, becomes):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def main(argv):
-        tell_if_stopped("stopped before its first step")
+        set_stop_message("stopped before its first step")
         try:
             signal.raise_signal(number)
         except BaseException:

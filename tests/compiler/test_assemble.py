@@ -372,7 +372,7 @@ def test_a_program_planned_anew_computes_the_same_numbers():
 
 def test_a_plan_beyond_the_limit_is_refused():
     program = compile_step(symbolic_step(Dim.symbol("R", 4, 64)))
-    with pytest.raises(GraphError, match="not above the limit"):
+    with pytest.raises(GraphError):
         replan(program, {"R": 65}, price)
 
 

@@ -7,9 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler import staging
-from cerebras_tf.compiler.activations import CHEAP_SPILL, SPILL, WHOLE, Activations, Spilling
-from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillRoom
+from cerebras_tf.compiler import spilling
+from cerebras_tf.compiler.fit_activations import (
+    CHEAP_SPILL,
+    SPILL,
+    WHOLE,
+    Activations,
+    Budget,
+    Fitting,
+    Spilling,
+    SpillSpace,
+)
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.schedule import StreamIn, StreamOut
 from cerebras_tf.memoryx.buffers import padded
@@ -20,8 +28,7 @@ from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
-from tests.compiler.test_activations import SPEEDS
-from tests.compiler.test_fit_activations import STEPS, assert_equal_bits
+from tests.compiler.test_fit_activations import SPEEDS, STEPS, assert_equal_bits
 from tests.machines import check_schedule, contents, run_program
 from tests.steps import features_of, gelu_step, starting_values
 
@@ -35,12 +42,12 @@ DEAR = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
 @pytest.fixture(autouse=True)
 def spills_all(monkeypatch):
     """Small values may rest in the store too."""
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
 
 
 def within(budget_bytes, found, disk=FAST, most_bytes=1 << 30, speeds=DEAR):
     """Options with a budget and a disk; what is chosen goes to the list `found`."""
-    room = SpillRoom(most_bytes, disk, disk, 0.0)
+    room = SpillSpace(most_bytes, disk, disk, 0.0)
     budget = Budget(budget_bytes, lambda: speeds, found.append, lambda program: room)
     return replace(ON_FILES, budget=budget)
 
@@ -153,7 +160,7 @@ def test_a_plan_tells_what_spilling_moves():
     program = compile_step(gelu_step(), within(0, found))
     store = FileStore(gelu_step().specs.values(), PlannedDisk(1 << 30))
     executor = Executor(program, store, NullBackend(CpuBackend()))
-    spilled = {name for name in program.staged if name.startswith(staging.SPILLED)}
+    spilled = {name for name in program.staged if name.startswith(spilling.SPILLED)}
     out = [s for step in program.steps if isinstance(step, StreamOut) for s in step.stores]
     into = [s for step in program.steps if isinstance(step, StreamIn) for s in step.slots]
     assert spilled and spilled <= {name for name, _ in out}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, GraphError
 from cerebras_tf.ir.program_file import load_program, save_program
-from cerebras_tf.ir.schedule import STEP_KINDS, Actions, Step, step_kind
+from cerebras_tf.ir.schedule import ENTRY_KINDS, Actions, Entry, entry_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
@@ -29,9 +29,9 @@ from cerebras_tf.ops.rows import elementwise
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.client import ProgramSource, SavedProgram
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Entry, Executor, Listener, Loader
+from cerebras_tf.runtime.executor import Executor, Listener, LoadedEntry, Loader
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.subprogram import conditional
+from cerebras_tf.runtime.subprogram import STRUCTURAL
 from tests.compiler.test_assemble import STEPS
 from tests.machines import client_of, contents, store_of
 from tests.runtime.test_null import Ledger
@@ -114,8 +114,8 @@ class CountingBackend:
         return self._passed("place", memory, type, offset)
 
     def load(self, instruction, inputs, outputs):
-        if instruction.op == "cond":
-            call = conditional(instruction, self)
+        if instruction.op in STRUCTURAL:
+            call = STRUCTURAL[instruction.op](instruction, self)
         else:
             call = self._passed("load", instruction, inputs, outputs)
 
@@ -154,18 +154,15 @@ class CountingBackend:
 
 
 @dataclass(frozen=True)
-class Mark(Step):
-    """A step that leaves a note."""
+class Mark(Entry):
+    """An entry that records its label."""
 
     kind = "mark"
     label: str
     places: tuple[tuple[str, int], ...]
 
-    def apply(self, executor):
-        executor.mark(self)
 
-
-class MarkEntry(Entry):
+class LoadedMark(LoadedEntry):
     """Leaves the note."""
 
     __slots__ = ()
@@ -175,10 +172,10 @@ class MarkEntry(Entry):
 
 
 class MarkingLoader(Loader):
-    """A loader with one kind more."""
+    """A loader that knows the kind."""
 
     def mark(self, step):
-        self.entries.append(MarkEntry(step))
+        self.entries.append(LoadedMark(step))
 
 
 class MarkingExecutor(Executor):
@@ -189,8 +186,8 @@ class MarkingExecutor(Executor):
 
 @pytest.fixture
 def mark_kind():
-    yield step_kind(Mark)
-    del STEP_KINDS["mark"]
+    yield entry_kind(Mark)
+    del ENTRY_KINDS["mark"]
 
 
 @pytest.fixture
@@ -219,7 +216,7 @@ def softsign():
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
     "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
-    "Add a step kind": (Actions, [Loader], {"apply": Step.apply}),
+    "Add an entry kind": (Actions, [Loader], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
     "Add a program source": (ProgramSource, [SavedProgram, Compiler], {}),
@@ -282,14 +279,14 @@ def test_the_estimators_step_is_a_source_of_programs():
         assert arguments(getattr(WaferStep, name)) == wanted
 
 
-def test_step_kinds_ask_for_the_actions_that_are_declared():
+def test_entry_kinds_call_the_actions_that_are_declared():
     asked = []
 
     class Asked:
         def __getattr__(self, name):
             return lambda step: asked.append(name)
 
-    for kind in STEP_KINDS.values():
+    for kind in ENTRY_KINDS.values():
         kind.apply(object.__new__(kind), Asked())
     assert sorted(asked) == sorted(members(Actions))
 
@@ -305,7 +302,7 @@ def trained(step, store, backend, staging=False, batches=3):
 
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     steps = [residual_step(6, clip) for _ in range(2)]
     memory, files = (
         MemoryStore(steps[0].specs.values()),
@@ -333,7 +330,7 @@ def test_a_store_made_by_the_recipe_refuses_variables_without_a_value(tmp_path):
         executor.run(features_of(step))
 
 
-def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
+def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     step = residual_step(2)
     program = compile_step(step)
     quiet = Executor(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
@@ -352,9 +349,9 @@ def test_a_step_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
         np.testing.assert_array_equal(found[name], wanted[name])
 
 
-def test_a_step_kind_has_a_name_of_its_own(mark_kind):
+def test_an_entry_kind_has_its_own_name(mark_kind):
     with pytest.raises(GraphError, match="names must differ. Received: mark twice"):
-        step_kind(mark_kind)
+        entry_kind(mark_kind)
 
 
 def test_a_listener_of_a_session_counts_its_steps_and_prices_them():

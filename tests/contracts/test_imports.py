@@ -28,8 +28,8 @@ def package(packages: str = "", outside: str = "") -> Package:
 
 
 BELOW_ESTIMATOR = (
-    "ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console tf_session "
-    "step checkpoints"
+    "config ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console "
+    "tf_session step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
 EVERYWHERE = {"environment", "errors", "installing", "quantities", "suggestions", "whole_file"}
@@ -41,6 +41,7 @@ PACKAGES = {
     "quantities": package(),
     "suggestions": package(),
     "whole_file": package(),
+    "config": package(),
     "ir": package(outside="numpy"),
     "ops": package("ir", outside="numpy"),
     "kernels": package("ops", outside="numpy numba llvmlite scipy_openblas32"),

@@ -36,12 +36,21 @@ def compiled():
 
 
 def test_every_op_has_a_plain_kernel_or_is_structural(ops, plain):
-    computed = {name for name, op in ops.items() if not op.structural}
+    computed = {name for name, op in ops.items() if op.structure is None}
     assert sorted(computed - set(plain)) == []
 
 
 def test_no_structural_op_has_a_kernel(ops, plain):
-    assert sorted(name for name in plain if name in ops and ops[name].structural) == []
+    assert sorted(name for name in plain if name in ops and ops[name].structure) == []
+
+
+def test_structural_ops_with_compiled_regions_have_a_cost_and_a_way_to_run(ops):
+    from cerebras_tf.runtime.subprogram import STRUCTURAL
+
+    compiled = {n: op.structure for n, op in ops.items() if op.structure is not None}
+    compiled = {n: structure for n, structure in compiled.items() if structure.compiles_regions}
+    assert set(compiled) == set(STRUCTURAL)
+    assert all(structure.cost is not None for structure in compiled.values())
 
 
 def test_every_plain_kernel_has_an_op(ops, plain):
@@ -53,12 +62,12 @@ def test_every_compiled_kernel_stands_beside_a_plain_one(plain, compiled):
 
 
 def test_every_op_has_a_gradient_or_says_that_it_has_none(ops):
-    silent = [name for name, op in ops.items() if op.differentiable and op.vjp is None]
-    assert sorted(name for name in silent if not ops[name].structural) == []
+    silent = [name for name, op in ops.items() if op.differentiable and not op.has_gradient]
+    assert sorted(silent) == []
 
 
 def test_no_op_without_a_derivative_has_a_gradient(ops):
-    both = [name for name, op in ops.items() if not op.differentiable and op.vjp is not None]
+    both = [name for name, op in ops.items() if not op.differentiable and op.has_gradient]
     assert sorted(both) == []
 
 

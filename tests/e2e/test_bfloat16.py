@@ -202,7 +202,7 @@ class Message:
 
 def test_training_refuses_to_keep_what_is_not_there(tmp_path):
     options = {"precision": "bfloat16", "keep_float32": ["routr/"]}
-    with pytest.raises(ConfigError, match=r"'routr/', found in none of \d+, such as "):
+    with pytest.raises(ConfigError, match=r"'routr/', which matches none of \d+, such as "):
         train(gpt(), gpt_batches(1), tmp_path, True, **options)
 
 
@@ -221,20 +221,17 @@ def test_precision_comes_from_the_configuration(given, wanted):
     if wanted == "bfloat16":
         assert config.replace(keep_float32=["router/"]).keep_float32 == ("router/",)
     else:
-        with pytest.raises(ConfigError, match="keep_float32: needs precision bfloat16"):
+        with pytest.raises(ConfigError, match="keep_float32 has no effect"):
             config.replace(keep_float32=["router/"])
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"precision": "half"}, "precision: must be one of float32, bfloat16, emulate"),
-        ({"keep_float32": ["("]}, "keep_float32: must be regular expressions"),
-        ({"keep_float32": ["router/"]}, "keep_float32: needs precision bfloat16"),
-        (
-            {"keep_float32": ["router/"], "precision": "emulate"},
-            "keep_float32: needs precision bfloat16",
-        ),
+        ({"precision": "half"}, "precision must be one of float32, bfloat16, emulate"),
+        ({"keep_float32": ["("]}, "keep_float32 must hold regular expressions"),
+        ({"keep_float32": ["router/"]}, "keep_float32 has no effect"),
+        ({"keep_float32": ["router/"], "precision": "emulate"}, "keep_float32 has no effect"),
     ],
 )
 def test_what_is_no_precision_is_refused(given, message):

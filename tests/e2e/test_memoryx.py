@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.bundle.index import read_index
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.errors import CapacityError, ConfigError, StoreError
 from cerebras_tf.memoryx import disk_speed
 
@@ -52,7 +52,7 @@ def input_fn():
 
 @pytest.fixture(autouse=True)
 def stages_all(monkeypatch):
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def first_step(tmp_path_factory):
     files = {"memoryx_dir": str(folder / "store"), "memoryx_ram_gb": RAM_GB}
     config, params = CSRunConfig(**SETTINGS, **files), {"clip": True}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "_LEAST_BYTES", 0)
+        patch.setattr(spilling, "_LEAST_BYTES", 0)
         made = CerebrasEstimator(model_fn, str(folder / "model"), None, config, params, None, True)
         made.train(input_fn, max_steps=1)
     return folder / "model"
@@ -170,7 +170,7 @@ def test_a_disk_that_is_too_small_is_refused_for_training_alone(begun, monkeypat
 def test_settings_that_make_no_sense_are_refused(make):
     with pytest.raises(ConfigError, match="memoryx_ram_gb: needs memoryx_dir"):
         CSRunConfig(memoryx_ram_gb=1)
-    with pytest.raises(ConfigError, match="memoryx_dir: must name a folder"):
+    with pytest.raises(ConfigError, match="memoryx_dir must name a folder"):
         CSRunConfig(memoryx_dir="")
     for size in (0, -1, "2", True, float("nan")):
         with pytest.raises(ConfigError, match="memoryx_ram_gb: must be a number of gigabytes"):

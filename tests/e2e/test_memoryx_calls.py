@@ -15,7 +15,7 @@ from cerebras_tf.bundle.index import index_path, read_index
 from cerebras_tf.checkpoints import saver
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, NumericsError
 from cerebras_tf.estimator import hooks
-from cerebras_tf.memoryx import disk_speed, store_folder
+from cerebras_tf.memoryx import disk_speed, process_folder
 from cerebras_tf.swarmx import mpi
 from tests.e2e import test_memoryx
 from tests.e2e.test_memoryx import BATCH, BLOCKS, SETTINGS, WIDTH, assert_same, input_fn, variables
@@ -251,7 +251,7 @@ def test_compiling_alone_tells_of_a_disk_that_training_would_refuse(
     folders = {"a file": "taken", "below a file": "taken/below"}
     folder = str(tmp_path / folders.get(fault, "new"))
     if fault == "read-only":  # the tests' user may write anywhere
-        monkeypatch.setattr(store_folder.os, "access", lambda path, mode: False)
+        monkeypatch.setattr(process_folder.os, "access", lambda path, mode: False)
     if fault == "full":
         monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
     with caplog.at_level("INFO", "tensorflow"):

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.fit_activations import Fitting
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError
@@ -115,13 +115,13 @@ def test_training_within_a_budget_gives_equal_bits_in_less_memory(tmp_path, free
     assert_equal(found[1], variables, rtol=0)
     assert activation_bytes(found[2]) <= budget
     assert f"do not fit in {budget / 1e9:.3g} GB: " in said()
-    assert "layers are computed twice" in said()
+    assert "layers are recomputed" in said()
 
 
 def test_activations_spill_to_the_disk_of_the_weights(tmp_path, free, said, monkeypatch):
-    """A disk that costs nothing is used before anything is computed twice."""
+    """A disk that costs nothing is used before anything is recomputed."""
     losses, variables, session = free
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     monkeypatch.setattr(activation_budget, "measured_disk_speeds", lambda folder: (1e18, 1e18))
     slow = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
     monkeypatch.setattr(activation_budget, "measured_speeds", lambda: slow)
@@ -134,7 +134,7 @@ def test_activations_spill_to_the_disk_of_the_weights(tmp_path, free, said, monk
     assert len(found[1]) > 2 * DEPTH
     assert found[2].program.arena_bytes + found[2].program.scratch_bytes <= budget
     assert found[2].program.staged and "layers spill " in said()
-    assert "computed twice" not in said()
+    assert "recomputed" not in said()
     assert not list((tmp_path / "store").iterdir())
 
 
@@ -175,7 +175,7 @@ def test_by_default_it_is_what_the_machine_has_free(tmp_path, free, monkeypatch,
     found = trained(tmp_path, [ROWS] * 3)
     assert found[0] == losses
     assert activation_bytes(found[2]) <= 0.9 * allowed
-    assert "computed twice" in said()
+    assert "recomputed" in said()
 
 
 def test_nothing_is_said_of_what_fits_nor_of_an_evaluation(tmp_path, said):

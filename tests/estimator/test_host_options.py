@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tf
 
 @pytest.fixture(autouse=True)
 def nothing_told():
-    host_options._tell_once.cache_clear()
+    host_options._warn_once.cache_clear()
 
 
 def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
@@ -31,7 +31,7 @@ def test_options_of_the_wafer_are_told_where_the_host_runs(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"use_vsl": True, "num_threads": 2}, "use_vsl, num_threads: no effect"),
+        ({"use_vsl": True, "num_threads": 2}, "num_threads, use_vsl: no effect"),
         ({"precision": "bfloat16"}, "precision: no effect"),
         ({"multireplica": True}, "multireplica: no effect"),
         ({"cs_config": SimpleNamespace(use_cbfloat16=True)}, "use_cbfloat16: no effect"),

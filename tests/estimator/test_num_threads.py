@@ -45,7 +45,7 @@ def test_kernels_have_as_many_threads_as_the_configuration_says(tmp_path, monkey
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5, "2", 1025])
 def test_what_is_no_number_of_threads_is_refused(count):
-    with pytest.raises(ConfigError, match="num_threads: must be .* at most 1024. Received: "):
+    with pytest.raises(ConfigError, match="num_threads must be .*Received: "):
         CSRunConfig(num_threads=count)
-    with pytest.raises(ConfigError, match="num_threads: must be"):
+    with pytest.raises(ConfigError, match="num_threads must be"):
         CSRunConfig().replace(num_threads=count)

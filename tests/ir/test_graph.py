@@ -7,6 +7,7 @@ import pytest
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType
+from tests.messages import raises
 
 F4 = TensorType("float32", (4,))
 
@@ -40,7 +41,7 @@ def test_names_are_unique_within_a_graph():
 def test_output_refuses_a_node_with_several():
     graph = Graph()
     node = add(graph, "pair", graph.add_input("x", F4), outputs=2)
-    with pytest.raises(GraphError, match=r"one output expected. Received: 2"):
+    with raises(GraphError, 2):
         _ = node.output
 
 
@@ -106,5 +107,5 @@ def test_sort_survives_a_very_long_chain_of_nodes():
 def test_sort_refuses_a_cycle(chain):
     graph, _, exp, _, neg = chain
     exp.inputs = [neg.output]
-    with pytest.raises(GraphError, match=r"graph chain: nodes must not form a cycle"):
+    with raises(GraphError, "chain"):
         graph.sort()

@@ -17,6 +17,7 @@ from cerebras_tf.ir.program import Instruction, Program, Slot
 from cerebras_tf.ir.program_file import VERSION, load_origin, load_program, save_program
 from cerebras_tf.ir.text import print_attribute
 from tests.machines import run_program
+from tests.messages import raises
 from tests.other_process import train_elsewhere
 from tests.steps import features_of, residual_step, starting_values
 
@@ -144,7 +145,7 @@ def test_other_attributes_are_refused_and_leave_the_old_file(tmp_path):
     path = tmp_path / "p"
     save_program(with_attribute("old"), path)
     before = path.read_bytes()
-    with pytest.raises(GraphError, match=r"arrays, graphs or programs. Received: object"):
+    with raises(GraphError, "object"):
         save_program(with_attribute(object()), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["p"]
@@ -198,23 +199,20 @@ def rewritten(path, change):
 
 
 WRONG = {
-    "another format": (lambda s: s.update(format="onnx"), "format must be 'cerebras_tf program'"),
-    "another version": (lambda s: s.update(version=99), f"version must be {VERSION}. Received: 99"),
-    "no steps": (lambda s: s.pop("steps"), "must hold what save_program writes"),
-    "an unknown step": (lambda s: s["steps"].append(["jump", 3]), "unknown step. Received: jump"),
-    "a wrong type": (lambda s: s["slots"].append(["quux[2]", "arena", 0, -1, [0, 0]]), "quux"),
-    "a missing array": (
-        lambda s: s["constants"].update({"0": "feed"}),
-        "must hold what save_program writes",
-    ),
+    "another format": (lambda s: s.update(format="onnx"), ["cerebras_tf program", "onnx"]),
+    "another version": (lambda s: s.update(version=99), [VERSION, 99]),
+    "no steps": (lambda s: s.pop("steps"), ["steps"]),
+    "an unknown entry": (lambda s: s["steps"].append(["jump", 3]), ["jump"]),
+    "a wrong type": (lambda s: s["slots"].append(["quux[2]", "arena", 0, -1, [0, 0]]), ["quux"]),
+    "a missing array": (lambda s: s["constants"].update({"0": "feed"}), ["feed"]),
 }
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG.keys())
-def test_files_of_other_kinds_are_named(change, message, program, tmp_path):
+@pytest.mark.parametrize(("change", "facts"), WRONG.values(), ids=WRONG.keys())
+def test_files_of_other_kinds_are_named(change, facts, program, tmp_path):
     save_program(program, tmp_path / "p")
     rewritten(tmp_path / "p", change)
-    with pytest.raises(GraphError, match=message):
+    with raises(GraphError, *facts):
         load_program(tmp_path / "p")
 
 
@@ -224,7 +222,7 @@ def test_a_truncated_file_is_refused(keep, program, tmp_path):
     save_program(program, path)
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(GraphError, match=r"must be a whole saved program"):
+    with pytest.raises(GraphError):
         load_program(path)
 
 
@@ -235,7 +233,7 @@ def test_flipped_bytes_are_refused(program, tmp_path):
     at = content.index(b"stream_in")
     content[at] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(GraphError, match="must be a whole saved program"):
+    with pytest.raises(GraphError):
         load_program(path)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler import staging
+from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CapacityError, CheckpointError, StoreError
 from cerebras_tf.ir import TensorType, Variable
@@ -53,7 +53,7 @@ def made(tmp_path):
 @pytest.fixture
 def stages_all(monkeypatch):
     """Small gradients are staged too."""
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
 
 
 def pages(*names, size=PAGE // 4):

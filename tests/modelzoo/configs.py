@@ -39,7 +39,7 @@ def build(params, layers=None):
     if hasattr(params.eval_input, "disable_eval_metrics"):  # they may need files of the data
         section = dataclasses.replace(params.eval_input, disable_eval_metrics=True)
         params = dataclasses.replace(params, eval_input=section)
-    room, data = registry.load_room(params.model_name)
+    room, data = registry.load_model(params.model_name)
     tree = schema.as_tree(params)
     with tf.Graph().as_default():
         features, labels = tf.data.make_one_shot_iterator(data.INPUTS.blank(tree)).get_next()

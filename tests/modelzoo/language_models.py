@@ -64,7 +64,7 @@ class SmallModel:
         params = params_from_dict(cls, small_tree(room, **model))
         runconfig = dataclasses.replace(params.runconfig, model_dir=str(folder))
         self.params = dataclasses.replace(params, runconfig=runconfig)
-        self._model, _ = registry.load_room(room)
+        self._model, _ = registry.load_model(room)
         with tf.Graph().as_default(), tf.Session() as session:
             self._logits(tf.zeros([1, 2], tf.int32))
             tf.train.get_or_create_global_step()

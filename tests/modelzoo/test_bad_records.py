@@ -58,7 +58,7 @@ def says(path, feature, number, below):
 def test_every_reader_names_it(tmp_path, task, feature, number, below):
     path = write_bad(tmp_path, task, feature, number)
     params = make_params(tmp_path, task, 3)
-    _, data = registry.load_room(params.model_name)
+    _, data = registry.load_model(params.model_name)
     with pytest.raises(DataError) as error, file_errors_named(params, ["eval_input"]):
         data.INPUTS.processor(params.eval_input).create_dataset(False, 0)
         raise BoundsError("gather: indices must lie in [0, 40).")
@@ -72,7 +72,7 @@ def test_every_reader_names_it(tmp_path, task, feature, number, below):
 def test_a_step_that_meets_it_tells(tmp_path, use_cs, task, feature, number, below):
     path = write_bad(tmp_path, task, feature, number)
     params = make_params(tmp_path, task, 3)
-    model, data = registry.load_room(params.model_name)
+    model, data = registry.load_model(params.model_name)
     estimator = make_estimator(model.model_fn, params, use_cs)
     with pytest.raises(DataError) as error, file_errors_named(params, ["train_input"]):
         estimator.train(data.INPUTS.train, max_steps=3)
@@ -97,7 +97,7 @@ def test_a_wrong_mask_is_told_though_no_step_fails_for_it(tmp_path, task, number
 
 def read_all(params):
     """Reads the batches of an evaluation up to the end."""
-    _, data = registry.load_room(params.model_name)
+    _, data = registry.load_model(params.model_name)
     with tf.Graph().as_default(), tf.Session() as session:
         batches = data.INPUTS.eval(schema.as_tree(params))
         batch = tf.data.make_one_shot_iterator(batches).get_next()

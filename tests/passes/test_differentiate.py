@@ -13,6 +13,7 @@ from cerebras_tf.ops import OPS, Builder, infer
 from cerebras_tf.passes.differentiate import differentiate
 from tests.differences import slope
 from tests.graphs import graph_of, ops_of, random_inputs, run_plain
+from tests.messages import raises
 
 D4 = "float64[4]"
 
@@ -97,11 +98,43 @@ def test_random_functions_have_the_gradient_of_differences(seed):
     check_by_differences(random_function(seed), "float64[3,4]", D4, "float64[]", seed=seed)
 
 
-def test_a_value_with_several_uses_sums_its_cotangents():
-    (x,), (dx,) = results(
-        lambda b, x: gradient(b, [b.op("mul", x, b.op("add", x, b.op("sin", x)))], [x]), D4
-    )
-    np.testing.assert_allclose(dx, 2 * x + np.sin(x) + x * np.cos(x))
+def several_uses(b, x):
+    return gradient(b, [b.op("mul", x, b.op("add", x, b.op("sin", x)))], [x])
+
+
+def stops(b, x):
+    middle = b.op("square", x)
+    return gradient(b, [b.op("mul", middle, x)], [x], stops=[middle])
+
+
+def stop_gradient(b, x):
+    return gradient(b, [b.op("mul", b.op("stop_gradient", b.op("exp", x)), x)], [x])
+
+
+def inside_and_input(b, x):
+    middle = b.op("square", x)
+    return gradient(b, [b.op("exp", middle)], [x, middle])
+
+
+def of_a_gradient(b, x):
+    (once,) = gradient(b, [b.op("sin", b.op("square", x))], [x])
+    return gradient(b, [once], [x])
+
+
+CLOSED_FORMS = {
+    several_uses: lambda x: [2 * x + np.sin(x) + x * np.cos(x)],
+    inside_and_input: lambda x: [2 * x * np.exp(x * x), np.exp(x * x)],
+    stops: lambda x: [x * x],
+    stop_gradient: lambda x: [np.exp(x)],
+    of_a_gradient: lambda x: [2 * np.cos(x * x) - 4 * x * x * np.sin(x * x)],
+}
+
+
+@pytest.mark.parametrize("build", CLOSED_FORMS)
+def test_gradients_have_their_closed_forms(build):
+    (x,), found = results(build, D4)
+    for dx, expected in zip(found, CLOSED_FORMS[build](x)):
+        np.testing.assert_allclose(dx, expected)
 
 
 def test_several_ys_add_up_with_the_cotangents_given():
@@ -110,33 +143,6 @@ def test_several_ys_add_up_with_the_cotangents_given():
 
     (x, dy), (dx,) = results(build, D4, D4)
     np.testing.assert_allclose(dx, 2 * x * dy + np.exp(x))
-
-
-def test_by_a_value_on_the_way_and_by_the_input():
-    def build(b, x):
-        middle = b.op("square", x)
-        return gradient(b, [b.op("exp", middle)], [x, middle])
-
-    (x,), (dx, dmiddle) = results(build, D4)
-    np.testing.assert_allclose(dmiddle, np.exp(x * x))
-    np.testing.assert_allclose(dx, 2 * x * np.exp(x * x))
-
-
-def test_nothing_is_differentiated_behind_stops():
-    def build(b, x):
-        middle = b.op("square", x)
-        return gradient(b, [b.op("mul", middle, x)], [x], stops=[middle])
-
-    (x,), (dx,) = results(build, D4)
-    np.testing.assert_allclose(dx, x * x)
-
-
-def test_stop_gradient_stops():
-    def build(b, x):
-        return gradient(b, [b.op("mul", b.op("stop_gradient", b.op("exp", x)), x)], [x])
-
-    (x,), (dx,) = results(build, D4)
-    np.testing.assert_allclose(dx, np.exp(x))
 
 
 def test_by_a_value_the_ys_do_not_depend_on_is_zero():
@@ -171,29 +177,12 @@ def test_several_calls_in_one_graph_do_not_disturb_each_other():
     np.testing.assert_allclose(dz, x * np.exp(x * z) + 1)
 
 
-def test_a_gradient_of_a_gradient():
-    def build(b, x):
-        (once,) = gradient(b, [b.op("sin", b.op("square", x))], [x])
-        return gradient(b, [once], [x])
-
-    (x,), (twice,) = results(build, D4)
-    np.testing.assert_allclose(twice, 2 * np.cos(x * x) - 4 * x * x * np.sin(x * x))
-
-
-def branch(name, build, *types):
-    graph = Graph(name)
-    values = [graph.add_input(f"v{i}", parse_type(text)) for i, text in enumerate(types)]
-    outputs = build(Builder(graph), *values)
-    graph.outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
-    return graph
-
-
 def conditional(b, p, *xs):
     """exp(x) * y, x or sin(x), y * y."""
     types = [str(x.type) for x in xs]
     graphs = {
-        "then": branch("t", lambda i, x, y: (i.op("mul", i.op("exp", x), y), x), *types),
-        "orelse": branch("e", lambda i, x, y: (i.op("sin", x), i.op("square", y)), *types),
+        "then": graph_of(lambda i, x, y: (i.op("mul", i.op("exp", x), y), x), *types),
+        "orelse": graph_of(lambda i, x, y: (i.op("sin", x), i.op("square", y)), *types),
     }
     return b.multi("cond", p, *xs, **graphs)
 
@@ -214,8 +203,8 @@ def test_only_the_branch_taken_touches_the_gradient():
 
     def build(b, p, x):
         graphs = {
-            "then": branch("t", lambda i, v: i.op("div", v, total(i, v)), D4),
-            "orelse": branch("e", lambda i, v: i.op("mul", v, 2.0), D4),
+            "then": graph_of(lambda i, v: i.op("div", v, total(i, v)), D4),
+            "orelse": graph_of(lambda i, v: i.op("mul", v, 2.0), D4),
         }
         return gradient(b, b.multi("cond", p, x, **graphs), [x])
 
@@ -231,9 +220,7 @@ def test_custom_gradient_uses_the_gradient_it_is_given():
         return b.op("mul", clipped, scale)
 
     def build(b, x, scale):
-        y = b.op(
-            "custom_gradient", x, scale, xs=1, gives=(0,), backward=branch("back", backward, D4, D4)
-        )
+        y = b.op("custom_gradient", x, scale, xs=1, gives=(0,), backward=graph_of(backward, D4, D4))
         return gradient(b, [b.op("mul", y, np.array([5.0, -5.0, 0.5, 0.0]))], [x])
 
     (_, scale), (dx,) = results(build, D4, D4)
@@ -295,7 +282,7 @@ def test_a_rule_that_cannot_be_followed_is_a_missing_one(monkeypatch):
 
     monkeypatch.setitem(OPS, "exp", dataclasses.replace(OPS["exp"], vjp=refuse))
     graph = graph_of(lambda b, x: gradient(b, [b.op("exp", x)], [x]), D4)
-    with pytest.raises(GradientError, match="gradient of exp: must be ours"):
+    with raises(GradientError, "gradient of exp"):
         differentiate(graph)
 
 

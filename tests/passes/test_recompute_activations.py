@@ -9,7 +9,11 @@ from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.ir import verify
 from cerebras_tf.ops import infer, is_view, viewed
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
-from cerebras_tf.passes.recompute_activations import Segment, recompute_activations, remaking
+from cerebras_tf.passes.recompute_activations import (
+    Segment,
+    recompute_activations,
+    recompute_recipe,
+)
 from tests.graphs import check_pass, graph_of, ops_of, random_inputs, run_plain
 from tests.steps import gelu_step
 
@@ -97,7 +101,7 @@ def test_a_fused_body_is_cut_down_to_what_is_wanted():
 
     node = fused_of(mask_and_sum, "float32[8]", "float32[8]", "float32[8]")
     (mask,) = [value for value in node.outputs if value.dtype == "bool"]
-    recipe = remaking(node, [mask])
+    recipe = recompute_recipe(node, [mask])
     assert recipe.outputs == [mask] and recipe.inputs == [node.inputs[0]]
     assert [inner.op for inner in recipe.attrs["body"].nodes if inner.op != "constant"] == [
         "greater_equal"
@@ -113,7 +117,7 @@ def test_a_body_stays_whole_where_a_product_would_lose_a_reader():
         return b.op("add", product, z), b.op("sub", product, z)
 
     node = fused_of(shared_product, *["float32[8]"] * 3)
-    recipe = remaking(node, node.outputs[:1])
+    recipe = recompute_recipe(node, node.outputs[:1])
     assert recipe.outputs == node.outputs and recipe.inputs == node.inputs
 
 
@@ -125,5 +129,5 @@ def test_a_body_stays_whole_where_a_product_would_not_be_written():
     node = fused_of(written_product, *["float32[8]"] * 3)
     total = next(v for v in node.outputs if node.attrs["body"].outputs[v.index].node.op == "add")
     product = next(v for v in node.outputs if v is not total)
-    assert remaking(node, [total]).outputs == node.outputs
-    assert remaking(node, [product]).outputs == [product]
+    assert recompute_recipe(node, [total]).outputs == node.outputs
+    assert recompute_recipe(node, [product]).outputs == [product]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler.layers import assign_layers
-from cerebras_tf.compiler.order import order_nodes
+from cerebras_tf.compiler.order import assign_layers, order_nodes
 from cerebras_tf.ir import verify
 from cerebras_tf.ops import infer
 from cerebras_tf.passes.differentiate import differentiate

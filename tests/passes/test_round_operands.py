@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.compiler import pipeline, staging
-from cerebras_tf.compiler.fit_activations import Budget, SpillRoom
-from cerebras_tf.compiler.layers import assign_layers
-from cerebras_tf.compiler.order import order_nodes
+from cerebras_tf.compiler import pipeline, spilling
+from cerebras_tf.compiler.fit_activations import Budget, SpillSpace
+from cerebras_tf.compiler.order import assign_layers, order_nodes
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir import verify
 from cerebras_tf.ir.program import ARENA
@@ -131,10 +130,10 @@ def test_bits_are_those_of_products_that_round(build, streaming, lowers_all, mon
 def test_bits_stay_where_activations_are_made_again_or_rest_in_the_store(
     spills, lowers_all, monkeypatch
 ):
-    monkeypatch.setattr(staging, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     program, wanted = trained(gelu_step, monkeypatch, True)
     chosen = []
-    room = SpillRoom(1 << 30, 1e15, 1e15, 0.0)
+    room = SpillSpace(1 << 30, 1e15, 1e15, 0.0)
     budget = Budget(
         int(0.75 * (program.arena_bytes + program.scratch_bytes)),
         lambda: DEAR,

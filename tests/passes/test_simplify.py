@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.ir import Graph, parse_type
-from cerebras_tf.ops import Builder
+from cerebras_tf.ir import Graph
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.simplify import simplify
 from tests.graphs import check_pass, graph_of, ops_of, random_inputs, run_plain
@@ -139,14 +138,10 @@ def test_a_broadcast_that_gives_the_result_its_shape_stays():
 
 def test_graphs_in_attributes_are_simplified():
     def build(b, p, x):
-        branches = {}
-        for key in ("then", "orelse"):
-            branch = Graph(key)
-            inner = Builder(branch)
-            value = branch.add_input("x", parse_type(F23))
-            branch.outputs = [inner.op("exp", inner.op("mul", value, 1.0))]
-            branches[key] = branch
-        return b.op("cond", p, x, **branches)
+        then, orelse = (
+            graph_of(lambda b, x: b.op("exp", b.op("mul", x, 1.0)), F23) for _ in range(2)
+        )
+        return b.op("cond", p, x, then=then, orelse=orelse)
 
     graph = graph_of(build, "bool[]", F23)
     check_pass(graph, apply)
@@ -159,15 +154,10 @@ def gradient(b, y, *xs):
 
 
 def stopped_inside_a_branch(b, x):
-    branches = {}
-    for key in ("then", "orelse"):
-        branch = Graph(key)
-        inner = Builder(branch)
-        value = branch.add_input("x", parse_type(F23))
-        branch.outputs = [inner.op("mul", value, inner.op("stop_gradient", value))]
-        branches[key] = branch
-    y = b.op("cond", b.constant(True), x, **branches)
-    return gradient(b, y, x)
+    then, orelse = (
+        graph_of(lambda b, x: b.op("mul", x, b.op("stop_gradient", x)), F23) for _ in range(2)
+    )
+    return gradient(b, b.op("cond", b.constant(True), x, then=then, orelse=orelse), x)
 
 
 SEEN_BY_GRADIENTS = {

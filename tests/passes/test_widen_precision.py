@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.ir import Graph, parse_type, verify
-from cerebras_tf.ops import Builder, infer
+from cerebras_tf.ir import verify
+from cerebras_tf.ops import infer
 from cerebras_tf.passes.simplify import simplify
 from cerebras_tf.passes.widen_precision import widen_precision
 from tests.graphs import canonical, check_pass, graph_of, ops_of, random_inputs, run_plain
@@ -50,13 +50,9 @@ def test_values_beyond_half_precision_survive():
 
 def test_branches_are_widened():
     def build(b, p, x):
-        branches = {}
-        for key, op in (("then", "exp"), ("orelse", "neg")):
-            branch = Graph(key)
-            value = branch.add_input("x", parse_type("float16[4]"))
-            branch.outputs = [Builder(branch).op(op, value)]
-            branches[key] = branch
-        return b.op("cond", p, x, **branches)
+        then = graph_of(lambda b, x: b.op("exp", x), "float16[4]")
+        orelse = graph_of(lambda b, x: b.op("neg", x), "float16[4]")
+        return b.op("cond", p, x, then=then, orelse=orelse)
 
     graph = graph_of(build, "bool[]", "float16[4]")
     widen_precision(graph)

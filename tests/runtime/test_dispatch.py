@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler.assemble import assemble_branch
+from cerebras_tf.compiler.assemble import assemble_region
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.ir import Graph, TensorType
 from cerebras_tf.ir.program import Instruction
@@ -77,7 +77,7 @@ def test_an_op_without_a_kernel_is_named_when_the_program_loads():
 def branches():
     then = graph_of(lambda b, x: (b.op("exp", x), x), "float32[4]")
     orelse = graph_of(lambda b, x: (x, b.op("neg", x)), "float32[4]")
-    return {"then": assemble_branch(then, price), "orelse": assemble_branch(orelse, price)}
+    return {"then": assemble_region(then, price), "orelse": assemble_region(orelse, price)}
 
 
 @pytest.mark.parametrize("way", [True, False])
@@ -119,7 +119,7 @@ def test_outputs_may_be_written_over_each_others_operands():
     )
     x, y = np.zeros(4, np.float32), np.ones(4, np.float32)
     types = [TensorType("bool", ()), F4, F4]
-    branch = assemble_branch(graph, price)
+    branch = assemble_region(graph, price)
     swap = load(instruction("cond", then=branch, orelse=branch), types, [F4, F4])
     swap([np.array(True), x, y], [x, y])
     np.testing.assert_array_equal(x, np.ones(4))

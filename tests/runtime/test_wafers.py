@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from cerebras_tf.compiler import staging
-from cerebras_tf.compiler.fit_activations import Budget, SpillRoom
+from cerebras_tf.compiler import spilling
+from cerebras_tf.compiler.fit_activations import Budget, SpillSpace
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
@@ -36,8 +36,8 @@ def options_of(backend, wafers, streaming, files, fitted):
     """How to compile; from files, all that waits rests there, and activations as far as need be."""
     if not files:
         return Options(streaming=streaming, price=backend.price, wafers=wafers)
-    staging._LEAST_BYTES = 0  # in this process of its own
-    speeds, room = Speeds(1e3, 1e12), SpillRoom(10**9, 1e12, 1e12, 0.0)
+    spilling._LEAST_BYTES = 0  # in this process of its own
+    speeds, room = Speeds(1e3, 1e12), SpillSpace(10**9, 1e12, 1e12, 0.0)
     budget = Budget(1, lambda: speeds, fitted.append, lambda program: room)
     return Options(True, price=backend.price, wafers=wafers, staging=True, budget=budget)
 

@@ -92,7 +92,7 @@ def whole(tmp_path_factory):
 def test_losses_norms_and_variables_are_those_of_the_whole_batch(tmp_path, whole, count):
     found, variables, step = trained(tmp_path, count)
     np.testing.assert_allclose(found, whole[0], rtol=RTOL)
-    assert {name.endswith("sum_over_parts") for name in variables} == {False}
+    assert {name.endswith("sum_over_micro_batches") for name in variables} == {False}
     extra = {name for name in variables if name not in whole[1]}
     assert extra <= {"cerebras_tf/random_step"}
     kept = {name: content for name, content in variables.items() if name not in extra}
@@ -237,18 +237,18 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         (with_loss(normalised), dataset, 2, UnsupportedOpError, "'sub' .sub., which may"),
         (with_loss(against_the_others), dataset, 2, UnsupportedOpError, "may read several"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
-         "a sum over the batch. Take tf.reduce_mean"),
+         "a sum over the batch. Use tf.reduce_mean"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t)) / 2.0), dataset, 2,
          UnsupportedOpError, "a sum over the batch"),
         (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
         (model_fn, more_rows_than_told, 2, DataError, "rows that its shape says, 4. Received: 6"),
-        (moving, dataset, 2, UnsupportedOpError, "gradients of variables alone. Received: .kept"),
-        (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "what depends on variables"),
+        (moving, dataset, 2, UnsupportedOpError, "through gradients only. Received: .kept"),
+        (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "depends on variables"),
         (model_fn, dataset, 3, ConfigError, "must divide the rows of a batch. Received: 3, 4 rows"),
         (model_fn, ragged_dataset, 2, ConfigError, "drop_remainder=True"),
         (model_fn, lambda: ({"x": tf.ones([4, 3]), "once": tf.ones([7])}, tf.ones([4])), 2,
          ConfigError, "Received: 'once', "),
-        (model_fn, dataset, 0, ConfigError, "micro_batches: must be a positive whole number"),
+        (model_fn, dataset, 0, ConfigError, "micro_batches must be at least 1"),
     ],
 )  # fmt: skip
 def test_what_would_be_another_step_is_refused(tmp_path, model, input_fn, count, error, told):

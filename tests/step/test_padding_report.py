@@ -9,9 +9,9 @@ pytest.importorskip("tensorflow")
 
 from cerebras_tf.ir import Dim
 from cerebras_tf.ir.program import Program
-from cerebras_tf.passes.strip_padding import strip_padding
+from cerebras_tf.passes.remove_padding import remove_padding
 from cerebras_tf.step.padding_report import PaddingLines
-from tests.passes.test_strip_padding import language_model
+from tests.passes.test_remove_padding import language_model
 from tests.token_steps import LENGTH, TokenStep, arrays_of
 
 pytestmark = pytest.mark.tf
@@ -22,7 +22,7 @@ FIXED = Program()
 def lines_of(**sizes):
     """What is said of a first batch, by a program of fixed sizes."""
     step, said = language_model(TokenStep(**sizes)), []
-    assert strip_padding(step) == "" and step.padding_told is not None
+    assert remove_padding(step) == "" and step.optional_packing is not None
     features = {name: arrays_of(step)[name] for name in step.features}
     lines = PaddingLines(False, True, said.append)
     lines.compiled(step, False)

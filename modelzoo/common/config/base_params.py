@@ -1,7 +1,7 @@
-"""The whole YAML of a model: the sections that all have, and what inputs take over from others.
+"""The whole YAML of a model: the sections that all have, and the keys that inputs inherit.
 
-Like every params.py it imports no TensorFlow: a mistake in a YAML is told before that has loaded. A
-model's `Params` is made so::
+Like every params.py it imports no TensorFlow, so that a mistake in a YAML is reported at once.
+The `Params` of a model::
 
     @dataclass(frozen=True, kw_only=True)
     class Params(BaseParams):
@@ -39,9 +39,9 @@ IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
 class BaseParams:
     """The sections that the YAML of every model has.
 
-    INHERITED_KEYS are what evaluation and prediction read as training does, unless told otherwise.
-    PREDICTS_EVAL_INPUT says whether prediction reads `eval_input` where the YAML has no section of
-    its own for it. ADVICE says of a section that a mode lacks what to add.
+    INHERITED_KEYS are the keys that evaluation and prediction inherit from training by default.
+    PREDICTS_EVAL_INPUT is whether prediction reads `eval_input` where the YAML has no section
+    `predict_input`. ADVICE is what to add for a section that a mode needs.
     """
 
     model_name: str
@@ -57,13 +57,13 @@ class BaseParams:
     INHERITED_KEYS: ClassVar[tuple[str, ...]] = ()
     PREDICTS_EVAL_INPUT: ClassVar[bool] = True
     ADVICE: ClassVar[Mapping[str, str]] = {
-        "eval_input": "`eval_input: {data_dir: FOLDER}` takes over other keys from train_input.",
-        "predict_input": "It takes over keys that it lacks from eval_input.",
+        "eval_input": "`eval_input: {data_dir: FOLDER}` inherits its other keys from train_input.",
+        "predict_input": "It inherits the keys that it lacks from eval_input.",
     }
 
     @classmethod
     def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another."""
+        """Returns `tree` with the keys that its sections inherit."""
         return inherit_inputs(tree, cls.INHERITED_KEYS, cls.PREDICTS_EVAL_INPUT)
 
     def problems(self):
@@ -112,7 +112,7 @@ class BaseParams:
 
     @property
     def batches_in_turn(self):
-        """Batches that this process computes for a step, one after the other."""
+        """Batches that this process computes for a step, sequentially."""
         return self.batches_per_step // job.wafers()
 
     @property
@@ -126,11 +126,7 @@ class BaseParams:
         return None
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py.
-
-        Args:
-            name: of the input section that reads them.
-        """
+        """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py."""
         return {}
 
     def inputs(self):
@@ -142,10 +138,10 @@ class BaseParams:
 
 
 def inherit_inputs(tree, keys, predicts_eval_input=True):
-    """Returns `tree` with what its input sections take over from one another.
+    """Returns `tree` with the keys that its input sections inherit.
 
-    Evaluation takes over what `keys` name from training, prediction every key of evaluation;
-    where the data processor is another, only SHAPE_KEYS.
+    Evaluation inherits `keys` from training, and prediction every key of evaluation; where the data
+    processor is another, only SHAPE_KEYS.
 
     Args:
         tree: nested dictionary of a YAML.

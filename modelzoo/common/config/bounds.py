@@ -1,4 +1,4 @@
-"""Says which numbers the features of a record may hold, and refuses others. Reads no file.
+"""The numbers that the features of a record may hold. It reads no file.
 
 While training goes well only masks are looked at, for which no step fails. A step that fails for
 such a number, or a wrong mask, names no file: only then are the records searched for it (see
@@ -22,7 +22,7 @@ class Bound:
 
     Attributes:
         below: the first number too large.
-        reason: why, such as the key that tells it.
+        reason: why, such as the key that it follows from.
         mask: a feature that is 1 for the tokens of a record: numbers are places among those.
     """
 
@@ -31,13 +31,13 @@ class Bound:
     mask: Optional[str] = None
 
 
-MASK = Bound(2, "as a mask has them")
+MASK = Bound(2, "as a mask")
 
 
 def token_bound(name, section):
     """Returns the Bound of tokens in an input section of that name."""
     key = "vocab_size" if section.vocab_size else "vocab_file"
-    return Bound(count_vocabulary(section), f"as {name}.{key} tells")
+    return Bound(count_vocabulary(section), f"by {name}.{key}")
 
 
 def check_bounds(where, values, bounds):

@@ -18,9 +18,9 @@ MOST_LAYERS = 10_001  # graphs of as many take hours to build
 class CommonModelParams:
     """Keys that every encoder and every decoder has.
 
-    `use_vsl` leaves padding out of what the wafer computes (variable sequence length), which
-    changes no number: null where the graph proves that, true to refuse training otherwise, false
-    never. Padding of causal models that only weights of the loss tell is left out with true alone.
+    `use_vsl` removes padding from what the wafer computes (variable sequence length), which changes
+    no number. Null does so where the graph proves that, true refuses training otherwise, and false
+    never does. Padding that only the weights of a causal model's loss show needs true.
     """
 
     hidden_size: int = field(minimum=1)

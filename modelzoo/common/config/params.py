@@ -1,7 +1,7 @@
 """Loads a YAML of configs/ into a model's frozen parameters, and writes it back.
 
-It starts nothing and imports no TensorFlow, so that a mistake in a YAML is told at once.
-Precedence: command line, then YAML, then the defaults in the dataclasses.
+It imports no TensorFlow, so that a mistake in a YAML is reported at once. Precedence: flags and
+`--set` of the command line, then the YAML, then the defaults of the dataclasses.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ import yaml
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.config import registry, schema
-from modelzoo.common.config.sections import RunConfigParams
-from modelzoo.common.config.yaml_advice import advice_on_yaml, line_of
 from modelzoo.common.files.path_advice import advice_on_path
 
-MOST_FILES_NAMED = 8
 STARTS = ("checkpoint_path", "resume_from")
 
 
-def load_params(path, overrides=None, model_name=None):
-    """Loads and checks a YAML file.
+def load_params(path, overrides=None, model_name=None, settings=()):
+    """Loads and checks a params file.
+
+    Example:
+        params = load_params("params.yaml", settings=[("model.hidden_size", "64")])
 
     Args:
         path: the YAML file.
-        overrides: values by dotted key (``runconfig.max_steps``) that win over the file; entries
-            of None are ignored.
+        overrides: values by dotted key (``runconfig.max_steps``) that replace those of the file;
+            entries of None are ignored.
         model_name: the model where the YAML has no top-level key `model_name`.
+        settings: dotted key and YAML text of each `--set`; they replace values of the file, too.
 
     Returns:
         The model's parameters: an instance of `Params` of ``modelzoo/<model_name>/params.py``.
@@ -42,23 +43,33 @@ def load_params(path, overrides=None, model_name=None):
     """
     tree, lines = read_yaml(path)
     base = Path(path).resolve().parent
-    report = schema.Report(str(path), lines, lambda value: resolve_path(value, base))
     overrides = {key: value for key, value in (overrides or {}).items() if value is not None}
-    _check_replaced(tree, overrides, report)
+    origins = {}
+    for key, text in settings:
+        origins[key] = f"--set {key}"
+        set_key(tree, key, _parse_setting(key, text), origins[key])
+        if key in overrides and overrides[key] != _parse_setting(key, text):
+            raise ConfigError(
+                f"--set {key}: must not contradict another option. Received: {text} and "
+                f"{overrides[key]}. Leave one out."
+            )
     for key, value in overrides.items():
-        set_key(tree, key, value)
+        set_key(tree, key, value, path)
+    report = schema.Report(str(path), lines, lambda value: resolve_path(value, base), origins)
     tree.setdefault("model_name", model_name)
-    cls = registry.params_class(tree["model_name"], where=str(path))
+    cls = registry.params_class(tree["model_name"], where=origins.get("model_name", str(path)))
     return _build(cls, tree, report)
 
 
-def _check_replaced(tree, overrides, report):
-    """Reports values of the file's runconfig that are none, also where overrides replace them."""
-    section = tree.get("runconfig")
-    for key in overrides:
-        name = key.removeprefix("runconfig.")
-        if isinstance(section, dict) and name != key and name in section:
-            schema.check_key(RunConfigParams, name, section[name], report, key)
+def _parse_setting(key, text):
+    """Returns the value of a `--set`, as the YAML of a params file has it."""
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError, *_WRONG_TAGS) as error:
+        raise ConfigError(
+            f"--set {key}: must be a value of YAML. Received: {text!r}, {_problem(error)}. Put a "
+            "text in quotes."
+        ) from error
 
 
 def params_from_dict(cls, tree, where="params"):
@@ -130,9 +141,9 @@ def saved_difference(params, model_dir, sections=None):
     )
     lines = []
     for key in [*new, *(key for key in old if key not in new)]:
-        told = [f"{sign}{key}: {of[key]}" for sign, of in (("-", old), ("+", new)) if key in of]
+        changed = [f"{sign}{key}: {of[key]}" for sign, of in (("-", old), ("+", new)) if key in of]
         if old.get(key) != new.get(key):
-            lines += told
+            lines += changed
     return [f"--- {path}", "+++ given", *lines] if lines else []
 
 
@@ -162,48 +173,40 @@ class _LineDumper(yaml.SafeDumper):
 _LineDumper.add_representer(str, _LineDumper.represent_str)
 
 
-def read_yaml(path, advice="Begin from one of `cerebras-tf configs list`."):
+def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
     """Reads a YAML file.
-
-    Args:
-        path: the file.
-        advice: what to do where it holds no keys.
 
     Returns:
         The nested dictionary, and the line number of each dotted key.
 
     Raises:
-        ConfigError: if the file is missing, is no YAML, has no key, or names one twice.
+        ConfigError: if the file cannot be read, is not YAML, has no keys, or has one twice.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}. {_advice_on_path(path, error)}"
-        ) from error
+        advice = advice_on_path(path, "Check the path; `cerebras-tf configs list` shows all.")
+        raise ConfigError(f"{path}: must be readable. Received: {error.strerror}. {advice}") from (
+            error
+        )
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path}: must be UTF-8 text. Received: {error}. Save it in this encoding."
         ) from error
+    lines: dict[str, int] = {}
     loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        lines: dict[str, int] = {}
         if node is not None:
-            _collect_lines(node, "", str(path), lines, ())
+            _collect_lines(node, "", str(path), lines)
         tree = loader.construct_document(node) if node is not None else None
-    except yaml.YAMLError as error:
-        line = line_of(error)
-        place = f"{path}: line {line}" if line else str(path)
-        if isinstance(error, _OtherNumberError):
-            raise ConfigError(f"{place}: {error.problem}") from error
-        raise ConfigError(f"{place}: this is not YAML: {advice_on_yaml(error)}") from error
-    except RecursionError as error:
-        at = loader.line + 1 if loader else 1
+    except (yaml.YAMLError, RecursionError, *_WRONG_TAGS) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}: line {mark.line + 1}" if mark else str(path)
         raise ConfigError(
-            f"{path}: line {at}: sections must not nest so deep. Received: too many to follow. "
-            "Take some away."
+            f"{place}: must be YAML. Received: {_problem(error)}. Check indentation, colons, "
+            "brackets and quotes of this line and those above it."
         ) from error
     finally:
         if loader is not None:
@@ -214,89 +217,82 @@ def read_yaml(path, advice="Begin from one of `cerebras-tf configs list`."):
     return tree, lines
 
 
-def _advice_on_path(path, error):
-    if isinstance(error, PermissionError):
-        return "Correct its permissions."
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
-    there = sorted(found.name for found in folder.glob("*.yaml"))
-    advice = "Check the path after -p; `cerebras-tf configs list` names those that come along."
-    if there:
-        advice = f"Files there: {', '.join(there[:MOST_FILES_NAMED])}."
-    return advice_on_path(path, advice)
+# What PyYAML raises besides its own errors for a value that is none of its tag (`!!int x`).
+_WRONG_TAGS = (ValueError, LookupError, TypeError, AttributeError)
 
 
-class _OtherNumberError(yaml.MarkedYAMLError):
-    """YAML reads another number than stands there."""
+def _problem(error):
+    if isinstance(error, RecursionError):
+        return "sections that nest too deep"
+    return getattr(error, "problem", None) or " ".join(str(error).split())
 
 
 class _Loader(yaml.SafeLoader):
-    """Tells the line of what is none of its kind, such as the 45th of a month.
+    """Reads plain numbers as decimal and dates as texts.
 
-    It refuses numbers that YAML 1.1 reads in base 8 or 60. Those in base 2 or 16 begin with what
-    says so, and underscores (1_000) mean nothing to YAML, Python and whoever writes them.
+    YAML 1.1 would read 010 as 8, 1:30 as 90 and 2022-11-31 as an error.
     """
 
-    def construct_object(self, node, deep=False):
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            kind = node.tag.rpartition(":")[2]
-            problem = f"{node.value!r:.60} is no {kind}"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+    yaml_implicit_resolvers = {
+        letter: [
+            (tag, of) for tag, of in pairs if not tag.endswith((":int", ":float", ":timestamp"))
+        ]
+        for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
-    def construct_number(self, node):
-        """Constructs a number that is the one that stands there."""
-        kind, text = node.tag.rpartition(":")[2], self.construct_scalar(node)
-        value = getattr(self, f"construct_yaml_{kind}")(node)
-        base = 60 if ":" in text else 8 if re.match(r"[-+]?0[0-9_]+$", text) else None
-        if base is not None:
-            meant = value if base == 60 else int(text)
-            raise _OtherNumberError(
-                problem=f"a number must not be in base {base}, as YAML reads one "
-                f"{'with colons' if base == 60 else 'that begins with 0'}. Received: {text}, which "
-                f"is {value}. Write {meant} or, for a text, '{text}'.",
-                problem_mark=node.start_mark,
-            )
-        return value
+    def construct_decimal(self, node):
+        """Constructs a whole number, of base 16 or 2 where its prefix says so."""
+        text = self.construct_scalar(node).replace("_", "")
+        return int(text, 0) if re.search("[xb]", text) else int(text)
 
 
-for _kind in ("int", "float"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int",
+    re.compile(r"[-+]?([0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$"),
+    list("-+0123456789"),
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?$"
+        r"|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+    ),
+    list("-+0123456789."),
+)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_decimal)
 
 
-def _collect_lines(node, path, where, lines, above):
+def _collect_lines(node, path, where, lines):
     if not isinstance(node, yaml.MappingNode):
         return
-    above = (*above, node)
     for key_node, value_node in node.value:
         key = f"{path}.{key_node.value}" if path else str(key_node.value)
         line = key_node.start_mark.line + 1
         if key in lines:
             raise ConfigError(
-                f"{where}: key {key} stands twice. Received: lines {lines[key]} and {line}. "
+                f"{where}: key {key} must stand once. Received: lines {lines[key]} and {line}. "
                 "Remove one."
             )
         lines[key] = line
-        if value_node in above:
-            raise ConfigError(
-                f"{where}: line {line}: a section must not hold itself. Received: its alias under "
-                f"{key}. Remove that."
-            )
-        _collect_lines(value_node, key, where, lines, above)
+        _collect_lines(value_node, key, where, lines)
 
 
-def set_key(tree, key, value):
-    """Sets the dotted `key` of a nested dictionary, making sections on the way.
+def set_key(tree, key, value, where="params"):
+    """Sets the dotted `key` of a nested dictionary, making sections that are missing.
 
-    What stands in place of a section stays, for `schema.build` to refuse.
+    Raises:
+        ConfigError: a value that is no section is in place of one; `where` names who set it.
     """
     *sections, last = key.split(".")
-    for section in sections:
+    for at, section in enumerate(sections):
         if tree.get(section) is None:
             tree[section] = {}
         tree = tree[section]
         if not isinstance(tree, dict):
-            return
+            raise ConfigError(
+                f"{where}: {'.'.join(sections[: at + 1])} must be a section of keys to set {key}. "
+                f"Received: {schema.shortened(tree)}. Set it as a whole."
+            )
     tree[last] = value
 
 

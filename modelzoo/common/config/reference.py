@@ -1,6 +1,7 @@
-"""Writes the page of all keys of the params files from the dataclasses that declare them.
+"""Writes the reference pages of the params files from the dataclasses that check them.
 
-``python -m modelzoo.common.config.reference`` writes ``configs/README.md``; a test compares them.
+``python -m modelzoo.common.config.reference`` writes a page a section below ``docs/reference/yaml``
+and the list of ``configs/README.md``; a test compares them.
 """
 
 from __future__ import annotations
@@ -14,71 +15,134 @@ from pathlib import Path
 
 import yaml
 
-from cerebras_tf.cli.arguments import RunArguments
 from cerebras_tf.cli.exit_codes import run_main
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.config import registry, schema
+from modelzoo.common.config.params import read_yaml
 
-PAGE = Path(__file__).resolve().parents[3] / "configs" / "README.md"
-FIRST = ("runconfig", "csconfig", "optimizer", "sparsity")  # sections that all models share
-HEAD = """\
-# Keys of the params files
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = "docs/reference/yaml"
+SHARED = ("runconfig", "csconfig", "optimizer", "sparsity")  # sections that all models share
+BUILT_BY = "<!-- Written by `python -m modelzoo.common.config.reference`. Do not edit. -->\n"
+INDEX = """\
+# Params files
 
-Written by `.venv/bin/python -m modelzoo.common.config.reference` from the dataclasses that check
-the files; not by hand. Precedence: the command line, then the file, then the section that a section
-takes over from, then the default. A key without a default is required. What `eval_input` and
-`predict_input` take over stands with each model, for the same data processor; from another one they
-take over `vocab_size`, `vocab_file`, `max_sequence_length` and `batch_size`. Their `shuffle` and
-`repeat` are False unless they say otherwise themselves. Paths are looked up from the current
-folder, the folder of the file, and the folders above it up to the root of the repository. Where a
-key is a section of its own, its keys stand in the table that is named.
+A params file is the YAML file that describes a model and its run. Every section has a page here:
+
+{pages}
+
+At the top of a file, besides the sections, is `model_name`: a folder of `modelzoo/`, with dots for
+slashes, such as `gpt3` or `bert.fine_tuning.classifier`.
+
+A value is taken from the command line, else from the file, else from the section that a section
+inherits from, else from the default. A key without a default is required. An unknown key is an
+error.
+
+On the command line, flags such as `--max_steps` set keys of `runconfig`, and `--set` sets any key:
+
+```
+cerebras-tf train -p params.yaml --set model.hidden_size=64 --set train_input.batch_size=8
+```
+
+The value is YAML: `null`, `true`, `[1, 2]` and `{{name: constant, value: 0.5}}` are values, too. It
+is checked as the file is, and is saved in `params.yaml` of the model folder. `--set` may be
+repeated. A list is set as a whole.
+
+Numbers are decimal: `010` is 10. Paths are looked up from the current folder, the folder of the
+file, and the folders above it up to the root of the repository.
+"""
+CONFIGS = """\
+# Params files
+
+The keys of these files are described in [docs/reference/yaml](../docs/reference/yaml/index.md).
+`cerebras-tf configs copy NAME` copies a file to the current folder, where NAME is the file's name
+without `params_` and `.yaml`.
+
+| file | model | what it is |
+|---|---|---|
 """
 
 
-def write_page(argv):
-    """Writes the page."""
+def write_pages(argv):
+    """Writes all pages."""
     argparse.ArgumentParser(
         prog="modelzoo.common.config.reference", description=__doc__
     ).parse_args(argv)
-    write_whole(PAGE, page())
-    print(f"wrote {PAGE}")
+    for path, text in pages().items():
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(ROOT / path, text)
+        print(f"wrote {path}")
 
 
-def page():
-    """Returns the text of the page."""
-    classes = {
+def pages():
+    """Returns the text of every page, by its path from the root of the repository."""
+    models = {
         name: registry.params_class(name, where="reference") for name in registry.model_names()
     }
-    tables = Tables()
-    shared = next(iter(classes.values()))
-    parts = [HEAD, "\n## Sections of every model\n\n"]
-    for section in FIRST:
-        parts.append(
-            f"- `{section}`: {', '.join(tables.named(section_classes(shared, section)))}\n"
-        )
-    for name, cls in classes.items():
-        parts.append(f"\n## {name}\n\n{model_lines(name, cls, tables)}")
-    return "".join([*parts, "\n# Tables\n", *tables.texts()])
+    shared = next(iter(models.values()))
+    texts = {name: shared_page(shared, name) for name in SHARED}
+    texts["model"] = model_page(models)
+    texts["input"] = input_page(models)
+    entries = "\n".join(f"- [{title(text)}]({name}.md)" for name, text in texts.items())
+    texts["index"] = BUILT_BY + INDEX.format(pages=entries)
+    return {f"{FOLDER}/{name}.md": text for name, text in texts.items()} | {
+        "configs/README.md": BUILT_BY + CONFIGS + "".join(config_rows())
+    }
 
 
-def model_lines(name, cls, tables):
-    """Returns the lines on a model's own sections: their tables, and what they take over."""
-    path = f"modelzoo/{name.replace('.', '/')}"
-    lines = [f"Page: [{path}](../{path}/README.md)\n\n"]
-    sections: dict[str, list[str]] = {}  # names of sections by what they may be
-    for field in dataclasses.fields(cls):
-        found = section_classes(cls, field.name)
-        if found and field.name not in FIRST:
-            sections.setdefault(", ".join(tables.named(found)), []).append(field.name)
-        elif not found:
-            tables.top.setdefault(field.name, cls)
-    for text, names in sections.items():
-        lines.append(f"- {', '.join(f'`{one}`' for one in names)}: {text}\n")
-    inherited = ", ".join(f"`{key}`" for key in cls.INHERITED_KEYS)
-    lines.append(f"- `eval_input` takes over from `train_input`: {inherited}\n")
-    needed = "" if cls.PREDICTS_EVAL_INPUT else ", and must be there to predict"
-    lines.append(f"- `predict_input` takes over every key of `eval_input`{needed}\n")
-    return "".join(lines)
+def title(text):
+    """Returns the title of a page."""
+    return next(line for line in text.splitlines() if line.startswith("# "))[2:]
+
+
+def config_rows():
+    """Yields a row for each params file of the repository."""
+    for path in sorted((ROOT / "configs").glob("*.yaml")):
+        model = read_yaml(path)[0]["model_name"]
+        page = f"../modelzoo/{model.replace('.', '/')}/README.md"
+        yield f"| `{path.name}` | [{model}]({page}) | {registry.summary(path)} |\n"
+
+
+def shared_page(cls, section):
+    """Returns the page of a section that all models share."""
+    tables = Tables("##")
+    tables.named(section_classes(cls, section))
+    return "".join([BUILT_BY, f"# `{section}`\n", *tables.texts(titled=False)])
+
+
+def model_page(models):
+    """Returns the page of the section ``model``."""
+    parts = [BUILT_BY, "# `model`\n\nThe keys differ from model to model.\n"]
+    tables = Tables("##")
+    for name, cls in models.items():
+        parts.append(f"\n- {name}: {', '.join(tables.named(section_classes(cls, 'model')))}")
+    return "".join([*parts, "\n", *tables.texts()])
+
+
+def input_page(models):
+    """Returns the page of the input sections."""
+    parts = [
+        BUILT_BY,
+        "# `train_input`, `eval_input`, `predict_input`\n\n",
+        "The keys of an input section follow from its `data_processor`. `eval_input` inherits the "
+        "keys listed below from `train_input`, where the data processor is the same; with another, "
+        "it inherits `vocab_size`, `vocab_file`, `max_sequence_length` and `batch_size`. Its "
+        "`shuffle` and `repeat` are False. `predict_input` inherits every key of `eval_input`.\n",
+    ]
+    tables = Tables("###")
+    for name, cls in models.items():
+        parts.append(f"\n## {name}\n\n")
+        by_classes: dict[str, list[str]] = {}
+        for section in ("train_input", "eval_input", "predict_input"):
+            text = ", ".join(tables.named(section_classes(cls, section)))
+            by_classes.setdefault(text, []).append(section)
+        for text, sections in by_classes.items():
+            parts.append(f"- {', '.join(f'`{one}`' for one in sections)}: {text}\n")
+        inherited = ", ".join(f"`{key}`" for key in cls.INHERITED_KEYS)
+        parts.append(f"- `eval_input` inherits: {inherited}\n")
+        if not cls.PREDICTS_EVAL_INPUT:
+            parts.append("- `predict_input` is required to predict\n")
+    return "".join([*parts, "\n## Tables\n", *tables.texts()])
 
 
 def section_classes(cls, name):
@@ -91,14 +155,10 @@ def section_classes(cls, name):
 
 
 class Tables:
-    """The tables that the page needs, each once, in the order they were named.
+    """The tables of a page, each once, in the order in which they were named."""
 
-    Attributes:
-        top: keys at the top of a file that are no sections, and a class that declares them.
-    """
-
-    def __init__(self):
-        self.top = {}
+    def __init__(self, level):
+        self._level = level
         self._order = []
 
     def named(self, classes):
@@ -118,33 +178,35 @@ class Tables:
             self._order.append(cls)
         return f"[{cls.__name__}](#{cls.__name__.lower()})"
 
-    def texts(self):
-        """Yields the tables; those that a table names follow."""
-        rows = "".join(f"| `{key}` | {source_of(cls, key)} |\n" for key, cls in self.top.items())
-        yield "\nAt the top of a file stand, beside the sections:\n\n| key | from |\n|---|---|\n"
-        yield rows
-        for cls in self._order:  # grows while links are made
-            yield f"\n## {cls.__name__}\n\n{inspect.getdoc(cls)}\n\n"
-            yield "| key | type | default | from |\n|---|---|---|---|\n"
-            hints = typing.get_type_hints(cls)
-            for field in dataclasses.fields(cls):
-                yield self._row(cls, field, hints[field.name])
+    def texts(self, titled=True):
+        """Yields the tables; those that a table names follow.
 
-    def _row(self, cls, field, hint):
-        default = "required"
-        if field.default is not dataclasses.MISSING:
-            plain = schema.as_tree(field.default)
-            text = yaml.safe_dump(plain, default_flow_style=True, width=10**6).split("\n...")[0]
-            default = f"`{text.strip()}`"
+        Args:
+            titled: whether the first has a heading.
+        """
+        for at, cls in enumerate(self._order):  # grows while links are made
+            if titled or at:
+                yield f"\n{self._level} {cls.__name__}\n"
+            yield f"\n{inspect.getdoc(cls)}\n\n"
+            hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
+            described = any(field.metadata.get("text") for field in fields)
+            yield f"| key | type | default |{' what it does |' if described else ''}\n"
+            yield f"|---|---|---|{'---|' if described else ''}\n"
+            for field in fields:
+                cells = [f"`{field.name}`", self._values(field, hints[field.name]), _default(field)]
+                if described:
+                    cells.append(_description(field))
+                yield f"| {' | '.join(cells)} |\n"
+
+    def _values(self, field, hint):
+        """Returns what a key takes."""
         words = [self._type(field, hint)]
         if "choices" in field.metadata:
             words.append(f"one of {', '.join(f'`{item}`' for item in field.metadata['choices'])}")
         for key, text in (("minimum", "at least"), ("above", "above"), ("below", "below")):
             if key in field.metadata:
                 words.append(f"{text} {field.metadata[key]}")
-        return (
-            f"| `{field.name}` | {', '.join(words)} | {default} | {source_of(cls, field.name)} |\n"
-        )
+        return ", ".join(words)
 
     def _type(self, field, hint):
         build = field.metadata.get("build")
@@ -163,13 +225,20 @@ class Tables:
         return f"{words}{null}{picked}: {', '.join(self.named(classes))}"
 
 
-def source_of(cls, key):
-    """Returns where a key is declared, and the flag of the command line that sets it."""
-    owner = next(base for base in cls.__mro__ if key in vars(base).get("__annotations__", ()))
-    flags = {field.name for field in dataclasses.fields(RunArguments)}
-    flag = f"`--{key}`, " if cls.__name__ == "RunConfigParams" and key in flags else ""
-    return f"{flag}`{owner.__module__.replace('.', '/')}.py`"
+def _default(field):
+    if field.default is dataclasses.MISSING:
+        return "required"
+    plain = schema.as_tree(field.default)
+    text = yaml.safe_dump(plain, default_flow_style=True, width=10**6).split("\n...")[0]
+    return f"`{text.strip()}`"
+
+
+def _description(field):
+    flags = [f"`{field.metadata['short']}`"] if "short" in field.metadata else []
+    flags += [f"`--{field.name}`"] if "flag" in field.metadata else []
+    text = field.metadata.get("text", "")
+    return f"{text} Flag: {', '.join(flags)}." if flags else text
 
 
 if __name__ == "__main__":
-    sys.exit(run_main(write_page))
+    sys.exit(run_main(write_pages))

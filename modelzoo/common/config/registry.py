@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
@@ -26,7 +27,7 @@ def params_class(name, where):
     """Returns the class `Params` of the model `name`, without importing TensorFlow.
 
     Raises:
-        ConfigError: if there is no such model; `where` says who named it.
+        ConfigError: if there is no such model; `where` is who named it.
     """
     names = model_names()
     if name not in names:
@@ -35,6 +36,14 @@ def params_class(name, where):
             f"{where}: model_name must be one of {', '.join(names)}. Received: {name!r}. {advice}"
         )
     return importlib.import_module(f"modelzoo.{name}.params").Params
+
+
+def summary(path):
+    """Returns the first sentence of the comment that a params file begins with, or nothing."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    text = " ".join(line.lstrip("# ") for line in lines[:end])
+    return re.split(r"(?<!et al)\. ", text)[0].rstrip(".:")
 
 
 def find_prediction(name):
@@ -49,7 +58,7 @@ def find_prediction(name):
     return importlib.import_module(module) if importlib.util.find_spec(module) else None
 
 
-def load_room(name):
+def load_model(name):
     """Imports ``model.py`` and ``data.py`` of the model `name` and returns both modules."""
     model = importlib.import_module(f"modelzoo.{name}.model")
     data = importlib.import_module(f"modelzoo.{name}.data")

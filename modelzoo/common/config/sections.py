@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
-from cerebras_tf.cli.arguments import MODES
+from cerebras_tf.config.run_options import EarlyStopping, KeepBest, RunConfigParams
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
-from cerebras_tf.quantities import MOST_GB
 from modelzoo.common.config.schema import (
     as_number,
-    build_section,
     build_variant,
     convert,
-    in_float32,
+    field,
+    regular_expressions,
     taking,
 )
+
+__all__ = ["EarlyStopping", "KeepBest", "RunConfigParams", "field"]
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 LOSS_SCALING = f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}"
 MINIMUM_LOSS_SCALE = 2.0**-14
-
-
-def field(default=dataclasses.MISSING, **metadata):
-    """Declares a dataclass field with the metadata that ``modelzoo.common.config.schema`` reads."""
-    return dataclasses.field(default=default, metadata=metadata)
 
 
 # ---- initializers
@@ -219,7 +214,7 @@ def build_loss_scaling_factor(value, path, report):
         return value
     number = as_number(value)
     if 0 < number < math.inf:
-        return number if in_float32(number, path, report) else None
+        return convert(float, number, path, report)
     return report.add(path, f"{path} must be {LOSS_SCALING}.", value)
 
 
@@ -232,7 +227,7 @@ class OptimizerParams:
 
     AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
     ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does. Adam
-    always corrects its moments, whatever `use_bias_correction` says, and never epsilon.
+    always corrects its moments, with any `use_bias_correction`, and never epsilon.
     `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
     """
 
@@ -264,7 +259,9 @@ class OptimizerParams:
     epsilon_mode: str = field("uncorrected", choices=("uncorrected", "corrected"))
     use_bias_correction: bool = False
     weight_decay_rate: float = field(0.0, minimum=0.0)
-    exclude_from_weight_decay: list[str] = field(("LayerNorm", "layer_norm", "bias", "Bias"))
+    exclude_from_weight_decay: list[str] = field(
+        ("LayerNorm", "layer_norm", "bias", "Bias"), check=regular_expressions
+    )
     max_gradient_norm: Optional[float] = field(None, minimum=0.0)
     max_gradient_value: Optional[float] = field(None, minimum=0.0)
     grad_accum_steps: int = field(1, minimum=1)
@@ -284,29 +281,20 @@ class OptimizerParams:
         """Yields what is wrong between the fields."""
         if self.max_gradient_norm and self.max_gradient_value:
             yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
-        for pattern in self.exclude_from_weight_decay:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield (
-                    "exclude_from_weight_decay",
-                    f"must hold regular expressions of names of variables: {pattern!r} is none "
-                    f"({error}).",
-                )
         for name, kinds in {**self.OF_KINDS, **self.OF_SCALES}.items():
             given = getattr(self, name) != type(self).__dataclass_fields__[name].default
             is_scale = name in self.OF_SCALES
             chosen = self.loss_scaling_factor if is_scale else self.optimizer_type
             if given and chosen not in kinds:
-                told = f"loss_scaling_factor {chosen}" if is_scale else chosen
-                yield name, f"has no effect with {told}. Use {' or '.join(kinds)}."
+                shown = f"loss_scaling_factor {chosen}" if is_scale else chosen
+                yield name, f"has no effect with {shown}. Use {' or '.join(kinds)}."
         if self.epsilon_mode == "corrected" and not self.use_bias_correction:
             yield "epsilon_mode", "needs use_bias_correction. Set that to True."
         if self.min_loss_scale > self.max_loss_scale:
             yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
 
 
-# ---- sparsity, runconfig, csconfig
+# ---- sparsity, csconfig
 
 
 def build_levels(value, path, report):
@@ -346,146 +334,6 @@ class SparsityParams:
         """Yields what is wrong between the fields."""
         if isinstance(self.sparsity_level, dict) and self.sparsity_distribution != "uniform":
             yield "sparsity_level", f"must be one number for {self.sparsity_distribution}."
-
-
-@dataclass(frozen=True)
-class KeepBest:
-    """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``: by which metric.
-
-    `mode` says whether the smallest or the largest value is the best.
-    """
-
-    metric: str = "loss"
-    mode: str = field("min", choices=("min", "max"))
-
-
-@dataclass(frozen=True)
-class EarlyStopping:
-    """When ``train_and_eval`` ends early: after `patience` evaluations without a better value.
-
-    A value is better if it differs from the best before by more than `min_delta`.
-    """
-
-    metric: str = "loss"
-    mode: str = field("min", choices=("min", "max"))
-    patience: int = field(3, minimum=1)
-    min_delta: float = field(0.0, minimum=0.0)
-
-
-@dataclass(frozen=True)
-class RunConfigParams:
-    """The section ``runconfig``; every command line flag lands here, `mode` among them.
-
-    `checkpoint_path` gives a run its first weights, `resume_from` its step and optimizer state too.
-    `eval_steps` are the batches of an evaluation; null, 0 or less, or more than there are, stand
-    for the whole set. `predict_steps` are the batches of a prediction; null stands for all prompts,
-    and for one batch of anything else.
-
-    With `restore_partially` training goes on from a checkpoint of model_dir that fits in part:
-    variables that the model lacks are left out, those that the checkpoint lacks start anew.
-
-    With `memoryx_dir` weights and optimizer state rest in files of that folder, so that a model may
-    be larger than memory; `memoryx_ram_gb` is how much of main memory they may take, in 10^9 bytes
-    for each wafer (half of what is free where it is not given). With `memoryx_moment_dtype:
-    bfloat16` the moments of the optimizer rest in half of the bytes, in memory as in files, rounded
-    stochastically.
-
-    A step trains on the batches of `num_csx` wafers, whose gradients are averaged. `csrun_wse
-    --num_csx N` starts a process for each, with Slurm by this key alone; one process computes them
-    in turn, and adds the gradients up as `optimizer.grad_accum_steps` does: then each batch weighs
-    the same, where over processes each token or masked word of a step does. It may change at a
-    checkpoint: the data go on where they were.
-
-    `profile` writes a trace of so many steps of training, behind the first two, to
-    ``profile/trace.json`` of model_dir, and says what bounds a step.
-
-    With `multireplica`, in pipelined mode, as many replicas of the model as are fastest share the
-    wafer and every batch of training. How many is said; they are computed together.
-
-    `wafer_memory_gb` bounds the activations of training: what does not fit is computed twice or,
-    with `memoryx_dir`, rests there between the passes.
-
-    `micro_batches` runs every batch of training in so many equal parts, one after another, so that
-    it needs activations for the rows of one. The step is that of the whole batch but for rounding
-    and what dropout draws: gradients and loss are those over all of its tokens, where
-    `optimizer.grad_accum_steps` gives each of its batches the same weight. Other numbers shown of
-    a step are means over the parts, where they can be. On the host it changes nothing.
-
-    `num_threads` threads share the wafer's kernels; without it as many as
-    ``CEREBRAS_TF_THREADS`` of the environment says, else one a core.
-
-    `num_wgt_servers`, `multiple_workers` and `ir_mode` are of the real cluster: they are taken, so
-    that its files load, and a line at the start says that they change nothing here.
-    `execution_strategy` must be that of the launcher: `python-ws` streams weights, `python` keeps
-    all in place.
-    """
-
-    OF_THE_CLUSTER: ClassVar[tuple[str, ...]] = ("num_wgt_servers", "multiple_workers", "ir_mode")
-
-    max_steps: Optional[int] = field(None, minimum=1, long=True)
-    steps: Optional[int] = field(None, minimum=1, long=True)
-    eval_steps: Optional[int] = field(None, long=True)
-    predict_steps: Optional[int] = field(None, minimum=1)
-    save_summary_steps: int = field(100, minimum=1, long=True)
-    save_checkpoints_steps: int = field(1000, minimum=1, long=True)
-    keep_checkpoint_max: int = field(5, minimum=0)
-    log_step_count_steps: Optional[int] = field(None, minimum=1, long=True)
-    disable_standard_logs: bool = False
-    throttle_secs: int = field(0, minimum=0)
-    tf_random_seed: Optional[int] = field(None, long=True)
-    mode: Optional[str] = field(None, choices=tuple(MODES))
-    model_dir: Optional[str] = field(None, path="as given")
-    compile_dir: Optional[str] = field(None, path="as given")
-    cs_ip: Optional[str] = None
-    device: Optional[str] = field(None, names="a device, such as /cpu:0")
-    checkpoint_path: Optional[str] = field(None, path="as given")
-    resume_from: Optional[str] = field(None, path="as given")
-    keep_best_checkpoint: Any = field(None, build=build_section(KeepBest))
-    early_stopping: Any = field(None, build=build_section(EarlyStopping))
-    restore_partially: bool = False
-    memoryx_dir: Optional[str] = field(None, path="as given")
-    memoryx_ram_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
-    memoryx_moment_dtype: Optional[str] = field(None, choices=("bfloat16",))
-    wafer_memory_gb: Optional[float] = field(None, above=0.0, below=MOST_GB)
-    micro_batches: int = field(1, minimum=1)
-    precision: Optional[str] = field(None, choices=("float32", "bfloat16", "emulate"))
-    keep_float32: tuple[str, ...] = ()
-    profile: Optional[int] = field(None, minimum=1)
-    validate_only: bool = False
-    compile_only: bool = False
-    multireplica: bool = False
-    num_threads: Optional[int] = field(None, minimum=1, below=1025)
-    num_csx: int = field(1, minimum=1)
-    num_wgt_servers: Optional[int] = field(None, minimum=1)
-    execution_strategy: Optional[str] = field(None, choices=("weight_streaming", "pipeline"))
-    disable_input_pipeline_ckpt: bool = False
-    use_cs_grad_accum: bool = False
-    enable_distributed: bool = False
-    multiple_workers: bool = False
-    ir_mode: str = "mlir-cirh"
-
-    def without_effect(self):
-        """Returns the keys that were given and change nothing here."""
-        defaults = RunConfigParams()
-        keys = self.OF_THE_CLUSTER
-        return [key for key in keys if getattr(self, key) != getattr(defaults, key)]
-
-    def problems(self):
-        """Yields what is wrong between the fields."""
-        if self.validate_only and self.compile_only:
-            yield "compile_only", "excludes validate_only. Set one of them."
-        if self.memoryx_ram_gb and not self.memoryx_dir:
-            yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
-        if self.checkpoint_path and self.resume_from:
-            yield "resume_from", "excludes checkpoint_path. Set one of them."
-        if self.enable_distributed:
-            yield "enable_distributed", "spreads over GPUs, which this system does not drive."
-        if self.use_cs_grad_accum:
-            yield (
-                "use_cs_grad_accum",
-                "has the compiler choose parts of a batch, and this one chooses none. Remove the "
-                "key, or set runconfig.micro_batches to the number of parts.",
-            )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class InputFunctions:
         self._processors = processors
 
     def train(self, params):
-        """Returns the training batches, going on where the checkpoint of model_dir stands."""
+        """Returns the training batches, continuing where the checkpoint of model_dir is."""
         params = params_from_dict(self._params_class, params)
         per_step = params.batches_per_step
         skip = resume.batches_to_skip(params.train_input, params.runconfig, per_step)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.data import hdf5_files, text_files, tf_records
-from modelzoo.common.data.order import EpochOrder
+from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.data.prepared import check_prepared, check_tokens
 from modelzoo.common.data.prompts import read_prompts
 from modelzoo.common.tokenizers.tokenizers import load_tokenizer
@@ -21,11 +21,7 @@ RECORD_FEATURES = ("input_ids", "input_mask", "labels")
 
 
 class GptTfRecordsProcessor(tf_records.RecordProcessor):
-    """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels.
-
-    Args:
-        section: GptTfRecordsInput.
-    """
+    """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels."""
 
     def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""
@@ -51,11 +47,7 @@ class GptTfRecordsProcessor(tf_records.RecordProcessor):
 
 
 class GptTextDataProcessor:
-    """Reads text files as bytes: tokens 0 to 255, and 256 at the end of each file.
-
-    Args:
-        section: GptTextDataInput.
-    """
+    """Reads text files as bytes: tokens 0 to 255, and 256 at the end of each file."""
 
     def __init__(self, section):
         self.section = section
@@ -148,12 +140,9 @@ class GptHDF5DataProcessor:
 
 
 class GptPromptsProcessor:
-    """The prompts of text generation as batches, padded behind; there are no labels.
+    """The prompts of text generation as batches, padded at the end; there are no labels.
 
     Generation itself does not read these batches, since its features are made from its results.
-
-    Args:
-        section: GptPromptsInput.
     """
 
     def __init__(self, section):

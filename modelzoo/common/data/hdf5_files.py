@@ -26,10 +26,6 @@ def as_folders(data_dir):
 class Hdf5Records:
     """The records of all ``*.h5`` files of a folder or a list of folders, by their number.
 
-    Args:
-        data_dir: the folders.
-        length: S.
-
     Raises:
         ConfigError: if the package h5py is missing.
         DataError: if a folder holds no such file, or a file is damaged or of another length.

@@ -18,8 +18,13 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.text_lines import split
-from modelzoo.common.tokenizers.line_vocabulary import line_tokens, word_pieces
-from modelzoo.common.tokenizers.tokenizers import ByteTokenizer, load_tokenizer, vocabulary_facts
+from modelzoo.common.tokenizers.tokenizers import (
+    ByteTokenizer,
+    line_tokens,
+    load_tokenizer,
+    vocabulary_facts,
+    word_pieces,
+)
 
 READ_FILES = ("*.tfrecord*", "*.h5")  # of a folder of records; see tf_records and hdf5_files
 BYTES = ByteTokenizer.vocab_size
@@ -33,7 +38,7 @@ UNUSED_SHARE = 8
 
 @dataclass(frozen=True)
 class Facts:
-    """What a manifest tells of records, each None where it does not.
+    """What a manifest holds of records, each None where it does not.
 
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
     `vocabulary_sha256`. `labels` are those of classes or of tagged sentences, in the order of their
@@ -54,8 +59,8 @@ class Facts:
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
     """Checks that records are all there, and of the model's vocabulary and sequence length.
 
-    A folder without a manifest of this package was made by hand: a line of the log says that
-    nothing tells its vocabulary. What `check_tokens` sees of it is checked all the same.
+    A folder without a manifest of this package was made by hand: its vocabulary is not known, which
+    is logged. `check_tokens` checks it all the same.
 
     Args:
         folders: paths.
@@ -70,7 +75,7 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
     for folder in folders:
         facts = read_facts(folder)
         if facts is None:
-            _tell_unchecked(str(folder))
+            _log_unchecked(str(folder))
             continue
         check_listed(folder)
         own_size, own_length = facts.vocab_size, facts.length
@@ -83,7 +88,7 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
         if wrong:
             raise DataError(
                 f"{folder}: must hold records of the model's vocabulary and sequence length. "
-                f"Received: {', '.join(wrong)}, as its {MANIFEST} tells. Name another data_dir, "
+                f"Received: {', '.join(wrong)}, by its {MANIFEST}. Name another data_dir, "
                 "make the records again, or set these keys to what the records are."
             )
     check_one_vocabulary(folders, vocab_file)
@@ -115,7 +120,7 @@ def check_listed(folder):
 
 
 def check_one_vocabulary(folders, vocab_file=None):
-    """Checks that folders were made with one vocabulary, where their manifests tell.
+    """Checks that folders were made with one vocabulary, by their manifests.
 
     Args:
         folders: paths.
@@ -123,7 +128,7 @@ def check_one_vocabulary(folders, vocab_file=None):
             be read.
 
     Returns:
-        What has that vocabulary, and its digest; each None where nothing tells.
+        What has that vocabulary, and its digest; each None where it is not known.
 
     Raises:
         DataError: names the first folder that differs, its vocabulary and the other one.
@@ -138,8 +143,8 @@ def check_one_vocabulary(folders, vocab_file=None):
         elif facts.vocabulary_sha256 != expected:
             raise DataError(
                 f"{folder}: must hold records made with the tokens of {name}. Received: those of "
-                f"{facts.made_with}, which are others or have other numbers, as its {MANIFEST} "
-                "tells. Name another data_dir, or make the records again."
+                f"{facts.made_with}, which are others or have other numbers, by its {MANIFEST}. "
+                "Name another data_dir, or make the records again."
             )
     return name, expected
 
@@ -149,7 +154,7 @@ def check_sections(sections, classes=None):
 
     Args:
         sections: input sections; what they do not name counts for nothing.
-        classes: number of labels that the model tells apart; None where it has none.
+        classes: number of labels of the model; None where it has none.
 
     Raises:
         DataError: names what differs; see `check_one_vocabulary`.
@@ -162,21 +167,18 @@ def check_sections(sections, classes=None):
         for key, path, digests in _own_vocabularies(section, size):
             name, expected = _same_tokens(key, path, digests, name, expected)
     for key in LINE_KEYS:
-        told = name, expected
+        first = name, expected
         for path in filter(None, (getattr(section, key, None) for section in sections)):
-            told = _same_tokens(key, path, _line_digests(path), *told)
+            first = _same_tokens(key, path, _line_digests(path), *first)
     check_labels(sections, classes)
 
 
 def told_vocabularies(section):
     """Finds the vocabularies of an input section.
 
-    Args:
-        section: the input section.
-
     Returns:
-        Name and digest of each, by what tells it: "records", or a key. What nothing tells, neither
-        a manifest nor a file, is left out.
+        Name and digest of each, by where it comes from: "records", or a key. Those that neither a
+        manifest nor a file has are skipped.
 
     Raises:
         DataError: see `check_one_vocabulary`.
@@ -207,10 +209,6 @@ def check_labels(sections, classes=None):
 
     Those of tagged sentences are compared with their label_vocab_file, where they are read.
 
-    Args:
-        sections: input sections.
-        classes: see `check_sections`.
-
     Raises:
         DataError: names the first folder or data_dir that differs, its labels and the others.
     """
@@ -219,10 +217,12 @@ def check_labels(sections, classes=None):
         if hasattr(section, "label_vocab_file"):
             continue
         found = [(folder, read_facts(folder)) for folder in _folders(section)]
-        told = [(folder, facts.labels) for folder, facts in found if facts and facts.labels]
+        labelled = [(folder, facts.labels) for folder, facts in found if facts and facts.labels]
         if task := getattr(section, "task", None):
-            told.append((f"{section.data_dir} with {section.data_processor}", list(task.labels)))
-        for where, labels in told:
+            labelled.append(
+                (f"{section.data_dir} with {section.data_processor}", list(task.labels))
+            )
+        for where, labels in labelled:
             if classes not in (None, len(labels)):
                 raise DataError(
                     f"{where}: must have as many labels as model.num_cls_classes, {classes}. "
@@ -248,8 +248,8 @@ def _own_vocabularies(section, size):
     """Yields key, path and digests of the vocabulary that a section itself names, if it does.
 
     Of a tokenizer the first `size` tokens count: those of the records, the last of which may be a
-    separator that no file has. Files of some tokenizers have more behind them, which the records do
-    not use. Without digests its own reader says what is wrong.
+    separator that no file has. Files of some tokenizers have more after them, which the records do
+    not use. Without digests its own reader reports what is wrong.
     """
     kind = getattr(section, "tokenizer_type", None)
     joint = getattr(section, "tokenizer_file", None)
@@ -323,7 +323,7 @@ def check_tokens(where, tokens, vocab_size):
 
 
 def differs(records, model):
-    """Tells whether records of so many tokens are of another vocabulary than the model's."""
+    """Whether records of so many tokens are of another vocabulary than the model's."""
     unused = model - records
     return not 0 <= unused <= min(MOST_UNUSED, records // UNUSED_SHARE)
 
@@ -382,9 +382,9 @@ def _tokens_and_bytes(counts):
 
 
 @functools.cache  # one line a folder and run
-def _tell_unchecked(folder):
+def _log_unchecked(folder):
     tf.logging.info(
-        "%s: no %s of a preparation, so nothing tells the vocabulary of its records",
+        "%s: no %s of a preparation, so the vocabulary of its records is not known",
         folder,
         MANIFEST,
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.json_lines import read_json_lines, require_unicode, text_of
-from modelzoo.common.files.json_text import is_finite
+from modelzoo.common.files.json_text import is_finite, read_json_lines, require_unicode, text_of
 from modelzoo.common.files.text_lines import placed_lines
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
@@ -62,7 +61,7 @@ def section_tokenizer(section, vocab_size):
 
 
 def read_prompts(path, tokenizer, vocab_size, limit):
-    """Reads all prompts, so that a mistake in the last is told before anything runs.
+    """Reads all prompts, so that a mistake in the last is reported before anything runs.
 
     Args:
         path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
@@ -117,12 +116,12 @@ def _of_row(row, where, tokenizer):
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise DataError(
             f"{where}: {TOKENS_KEY} must be a list of whole numbers. Received: {tokens!r:.60}. "
-            "Mend the line."
+            "Correct the line."
         )
     if any(abs(token) >= 2**31 for token in tokens):
         raise DataError(
             f"{where}: {TOKENS_KEY} must be below {2**31}. Received: {max(tokens, key=abs)}. "
-            "Mend the line."
+            "Correct the line."
         )
     return Prompt(where, "", np.array(tokens, np.int64), others)
 
@@ -139,7 +138,7 @@ def _check_others(others, where):
         if not is_finite(value):
             raise DataError(
                 f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
-                f"has no others. Received: {value!r:.60}. Mend the line, or remove the key."
+                f"has no others. Received: {value!r:.60}. Correct the line, or remove the key."
             )
     require_unicode(json.dumps(others, ensure_ascii=False), where)
     if REFERENCE in others:
@@ -155,11 +154,11 @@ def _check(prompt, vocab_size, limit):
         )
     if limit is not None and len(tokens) >= limit:
         raise DataError(
-            f"{prompt.where}: a prompt must leave room in {limit} tokens, max_sequence_length or "
+            f"{prompt.where}: a prompt must be shorter than {limit} tokens, max_sequence_length or "
             f"the model's positions. Received: {len(tokens)} tokens. Shorten it."
         )
     if tokens.min() < 0 or tokens.max() >= vocab_size:
         raise DataError(
             f"{prompt.where}: tokens must be 0 to {vocab_size - 1}. Received: {tokens.min()} to "
-            f"{tokens.max()}. Mend the line."
+            f"{tokens.max()}. Correct the line."
         )

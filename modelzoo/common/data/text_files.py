@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.data.order import EpochOrder
+from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import PACKED
 
@@ -116,9 +116,6 @@ def split_files(files, eval_fraction, training):
 
 def read_tokens(files):
     """Reads files as one row of tokens: their bytes, END_OF_DOCUMENT after each.
-
-    Args:
-        files: pairs of relative path and path.
 
     Returns:
         [number of tokens] uint16.

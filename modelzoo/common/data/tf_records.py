@@ -16,7 +16,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.prepared import check_prepared, check_tokens
-from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_folder
+from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_path
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
 MASK = "input_mask"
@@ -38,7 +38,7 @@ def find_record_files(data_dir):
         found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.tfrecord*")))
         if not found:
             state = "no such file" if os.path.isdir(folder) else "no such folder"
-            meant = advice_on_folder(folder, "")
+            meant = advice_on_path(folder, "")
             raise DataError(
                 f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
                 f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`, in a "
@@ -80,7 +80,7 @@ def check_files(files, layout, batch_size=1, vocab_size=None):
         vocab_size: tokens that the model has; None where it is not known.
 
     Raises:
-        DataError: names the first bad file, or says that there are too few records.
+        DataError: names the first bad file, or that there are too few records.
     """
     whole = sum(os.path.getsize(path) for path in files) <= WHOLE_CHECK_BYTES
     count = 0
@@ -104,11 +104,6 @@ def check_first_record(path, layout, vocab_size=None):
 
 def read_example(where, record, layout):
     """Reads a record.
-
-    Args:
-        where: the record, for messages.
-        record: its bytes.
-        layout: see `check_files`.
 
     Returns:
         The values of each feature, sequences by name.
@@ -183,9 +178,11 @@ def _read_frame(file, path):
 
 def _truncated(path, position):
     size = os.path.getsize(path)
-    told = f"{size} bytes, which end within the record at byte {position}" if size else "0 bytes"
+    received = (
+        f"{size} bytes, which end within the record at byte {position}" if size else "0 bytes"
+    )
     return DataError(
-        f"{path}: must be a whole TFRecord file. Received: {told}. Make or copy the file again."
+        f"{path}: must be a whole TFRecord file. Received: {received}. Make or copy the file again."
     )
 
 
@@ -231,7 +228,7 @@ def find_fault(files, check):
 
 
 def worker_position():
-    """Returns (number of workers, index) as the environment variable TF_CONFIG tells."""
+    """Returns (number of workers, index) by the environment variable TF_CONFIG."""
     settings = json.loads(os.environ.get("TF_CONFIG") or "{}")
     workers = settings.get("cluster", {}).get("worker", [None])
     return len(workers), settings.get("task", {}).get("index", 0)
@@ -342,11 +339,7 @@ def read_batches(section, layout, skip, keep_rest=False, group=None, files=None)
 
 
 class RecordProcessor:
-    """What data processors share that read records of `layout`.
-
-    Args:
-        section: the input section.
-    """
+    """What data processors share that read records of `layout`."""
 
     predicts_records = True  # prediction reads records, too
 

@@ -20,12 +20,12 @@ OF_BYTES = "GptTextDataProcessor"
 
 
 def tokens_per_byte(section, training):
-    """Returns the tokens per byte of an input section's text, None where nothing tells them.
+    """Returns the tokens per byte of an input section's text, None where they are not known.
 
-    Ends of texts are tokens too: what a model pays for them belongs to the cost of the text. Of
-    text read as bytes the files tell, of records the manifest of their preparation; of others the
-    name of their folder or of the one above, such as ``pile_gpt2_msl2048/train``. A line of the log
-    says where neither does.
+    Ends of texts are tokens too: what a model pays for them belongs to the cost of the text.
+    They are counted in text read as bytes, come from the manifest of prepared records, or else from
+    the name of their folder or of the one above, such as
+    ``pile_gpt2_msl2048/train``. A line is logged where none of these has them.
 
     Args:
         section: an input section of a language model, or None.
@@ -49,7 +49,7 @@ def _of_text(section, training):
         files = split_files(files, section.eval_fraction, training)
         text_bytes = sum(os.path.getsize(path) for _, path in files)
     except (DataError, OSError):
-        return None  # the input function, if the mode needs data, tells what is wrong
+        return None  # the input function, if the mode needs data, raises
     return (text_bytes + len(files)) / text_bytes if text_bytes else None
 
 
@@ -64,7 +64,7 @@ def _of_records(folders, vocab_size):
     if len(ratios) == 1 and None not in ratios and vocab_size in GPT2_SIZES:
         return ratios.pop()
     tf.logging.info(
-        "bits per byte are left out: nothing tells how many bytes the tokens of %s stand for",
+        "bits per byte are not shown: it is not known how many bytes the tokens of %s are",
         ", ".join(folders),
     )
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelzoo.common.files.whole_file import write_json_lines
+from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.scores import write_scalars
 
 

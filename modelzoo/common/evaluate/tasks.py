@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.json_lines import read_json_lines, require_unicode, text_of
+from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reads compressed files to an end that is verified, also where the format's own readers do not.
 
-A stream of ``zstandard`` that is cut off looks like a shorter one, ``lzma`` overlooks what stands
-behind a stream, and an empty file is none. What the files hold is for the caller to know.
+A stream of ``zstandard`` that is cut off looks like a shorter one, and ``lzma`` ignores what
+follows a stream.
 """
 
 from __future__ import annotations
@@ -23,19 +23,15 @@ GZIP_WINDOW = 31  # zlib's wbits for a gzip header and trailer
 
 
 def is_compressed(path):
-    """Tells whether a path is named like a compressed file."""
+    """Whether a path is named like a compressed file."""
     return path.lower().endswith(SUFFIXES)
 
 
 def open_decompressed(file, path):
     """Returns a buffered reader of the bytes that `file` holds compressed.
 
-    A file may be several streams, one behind the other. Reading to the end raises a DataError for
-    a file that ends within a stream, holds none, fails a checksum, or has something else behind.
-
-    Args:
-        file: binary file, open at its beginning.
-        path: its path, whose end tells the format.
+    A file may be several streams, concatenated. Reading to the end raises a DataError for a file
+    that ends within a stream, holds none, fails a checksum, or has something else after them.
 
     Raises:
         ConfigError: if the package for the format is missing.
@@ -68,7 +64,7 @@ class _Decompressed(io.RawIOBase):
         self._open_stream = open_stream
         self._stream: Any = None  # None between two streams
         self._streams = 0
-        self._left = b""  # read behind the end of a stream
+        self._left = b""  # read after the end of a stream
         self._ready = memoryview(b"")
 
     def readable(self):

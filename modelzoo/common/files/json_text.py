@@ -1,13 +1,17 @@
-"""Reads the JSON of users' files: what cannot be read is one kind of error."""
+"""Reads the JSON and JSON lines of users' files, and writes JSON lines."""
 
 from __future__ import annotations
 
 import json
 import math
 
+from cerebras_tf.errors import DataError
+from cerebras_tf.whole_file import write_whole
+from modelzoo.common.files import text_lines
+
 
 def parse_json(text, finite=True):
-    """Returns the value that a JSON text stands for.
+    """Returns the value of a JSON text.
 
     Args:
         text: the text.
@@ -16,7 +20,7 @@ def parse_json(text, finite=True):
 
     Raises:
         ValueError: if it is no JSON, nests too deep, or has a key twice or a number that is not
-            finite; a JSONDecodeError, which tells the place, for the first of these.
+            finite; a JSONDecodeError, which has the place, for the first of these.
     """
     try:
         if not finite:
@@ -29,7 +33,7 @@ def parse_json(text, finite=True):
 
 
 def place(error):
-    """Returns what an error of `parse_json` says, with the column where it is of one place."""
+    """Returns the text of an error of `parse_json`, with its column if it has one."""
     if not isinstance(error, json.JSONDecodeError):
         return str(error)
     return f"{error.msg.removesuffix(' at')} at column {error.colno}"
@@ -63,3 +67,58 @@ def _finite(text):
     if not math.isfinite(number):
         raise ValueError(f"{text[:20]}, which is no finite number")
     return number
+
+
+def read_json_lines(path):
+    """Yields the rows of a jsonl file; blank lines are skipped.
+
+    Yields:
+        The place of the row, ``<path>:<line>``, and its object, where numbers may be NaN or
+        infinite: a row is not refused for what nobody reads.
+
+    Raises:
+        DataError: with file and line, if the file is missing or a line is no JSON object.
+    """
+    for where, line in text_lines.placed_lines(path):
+        try:
+            row = parse_json(line, finite=False)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: must be JSON. Received: {line[:60]!r} ({place(error)}). Correct it."
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{where}: must be an object of keys. Received: {line[:60]!r}. Correct the line."
+            )
+        yield where, row
+
+
+def text_of(row, key, where):
+    """Returns the text under `key` of a row.
+
+    Raises:
+        DataError: if it is missing or no text; `where` is the row's place.
+    """
+    if not isinstance(row.get(key), str):
+        raise DataError(
+            f"{where}: {key} must be a text. Received: {row.get(key)!r} among the keys "
+            f"{', '.join(row) or 'none'}. Correct the line."
+        )
+    require_unicode(row[key], where)
+    return row[key]
+
+
+def require_unicode(text, where):
+    """Raises a DataError if a text of JSON has half of a character, as \\ud800 writes one."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: must be text of whole characters. Received: {text[error.start]!r}, which is "
+            "half of one. Correct the line."
+        ) from error
+
+
+def write_json_lines(path, rows):
+    """Writes one JSON object a line, see `write_whole`."""
+    return write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -16,9 +16,7 @@ from modelzoo.common.files import compressed
 from modelzoo.common.files.path_advice import advice_on_path
 
 LF, CR = "\n", "\r"
-TO_UTF8 = "Convert the file to UTF-8."
-PACKED_OTHERWISE = (".bz2", ".zip", ".7z", ".lz4")  # ends of names
-PACKED = (*compressed.SUFFIXES, *PACKED_OTHERWISE)
+PACKED = (*compressed.SUFFIXES, ".bz2", ".zip", ".7z", ".lz4")  # ends of names
 BLOCK_BYTES = 1 << 20
 
 
@@ -46,7 +44,7 @@ def placed_lines(path, keep_blank=False):
     """Yields the lines of a UTF-8 text file that are not blank, each after its place.
 
     Args:
-        path: the file; a byte order mark before its text is left out.
+        path: the file; a byte order mark before its text is skipped.
         keep_blank: also yields those that are.
 
     Raises:
@@ -75,13 +73,7 @@ def split(text, end=None):
 
 
 def decode(data, path, line=1, end=None):
-    """Decodes UTF-8; a byte order mark before the first line is left out.
-
-    Args:
-        data: bytes, whole lines.
-        path: of their file.
-        line: number of the first of them.
-        end: see `split`.
+    """Decodes UTF-8; a byte order mark before the first line is skipped.
 
     Returns:
         str.
@@ -94,22 +86,19 @@ def decode(data, path, line=1, end=None):
     except UnicodeDecodeError as error:
         end = end or (LF if LF.encode() in data else CR)
         line += error.object[: error.start].count(end.encode())
-        packed = str(path).lower().endswith(PACKED)
-        raise not_utf8(path, line, error, "Unpack the file." if packed else TO_UTF8) from error
+        raise not_utf8(path, line, error) from error
 
 
-def not_utf8(path, line, error, advice):
+def not_utf8(path, line, error):
     """Returns the DataError of a UnicodeDecodeError, with the number of its line and its byte."""
-    byte = error.object[error.start]
-    return DataError(f"{path}:{line}: must be UTF-8 text. Received: byte 0x{byte:02x}. {advice}")
+    received = f"byte 0x{error.object[error.start]:02x}"
+    return DataError(
+        f"{path}:{line}: must be UTF-8 text. Received: {received}. Convert or unpack the file."
+    )
 
 
 def line_ends(path, every):
     """Counts the lines of a file, which may be larger than memory.
-
-    Args:
-        path: the file.
-        every: lines of a part.
 
     Returns:
         The number of lines, the bytes at which parts of `every` lines begin and the last one ends,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from modelzoo.common.config.input_sections import GptPromptsInput
 from modelzoo.common.data.prompts import REFERENCE, read_prompts, section_tokenizer
-from modelzoo.common.files.whole_file import write_json_lines
+from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.generate.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generate.generate import Request, generate
 from modelzoo.common.generate.sampling import Sampler

@@ -88,7 +88,7 @@ def _listed(folder):
 def without_list(folder, received):
     """Returns the error for a folder whose list names no checkpoint: what was found in place."""
     found = all_checkpoints(folder)
-    advice = "Remove it to start anew."
+    advice = "Remove it to start again."
     if found:
         line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
         advice = f"To go on from {found[-1]}, make it the line {line}"
@@ -223,9 +223,9 @@ def check_start(runconfig):
 
 
 def validate_checkpoint(mode, runconfig):
-    """Checks the checkpoint that a mode would read, and says what was compared and what will be.
+    """Checks the checkpoint that a mode would read, and logs what was compared and what will be.
 
-    All of a small one is read. The latest stands for those of `eval_all`.
+    All of a small one is read. Of those of `eval_all` the latest is checked.
 
     Raises:
         CheckpointError: it is damaged; names what to take instead.
@@ -276,7 +276,7 @@ def resumed(runconfig):
     Raises:
         CheckpointError: if the checkpoint has no global step, or does not fit the model; names
             the checkpoint, not its copy.
-        DataError: if the ``data_position.json`` beside it is damaged; names that one as well.
+        DataError: if the ``data_position.json`` next to it is damaged; names that one as well.
     """
     model_dir = runconfig.model_dir
     if not runconfig.resume_from or latest_checkpoint(model_dir):
@@ -297,13 +297,13 @@ def resumed(runconfig):
     except (CheckpointError, DataError) as error:
         if os.path.exists(began):
             raise
-        said, advice = str(error), advice_instead(prefix)
+        text, advice = str(error), advice_instead(prefix)
         for of_copy in (advice_on_damage(copy), advice_instead(copy)):
-            said = said.replace(of_copy, advice)
+            text = text.replace(of_copy, advice)
         for name in CARRIED:
             path = os.path.join(os.path.dirname(prefix), name)
-            said = said.replace(os.path.join(model_dir, name), path)
-        raise type(error)(said.replace(copy, prefix)) from error
+            text = text.replace(os.path.join(model_dir, name), path)
+        raise type(error)(text.replace(copy, prefix)) from error
     finally:
         if not os.path.exists(began):
             remove_checkpoint(copy)
@@ -321,7 +321,7 @@ def copy_source(runconfig):
         Its prefix, and that of the copy.
 
     Raises:
-        CheckpointError: there is none, it is damaged, has no global step, or stands in `model_dir`.
+        CheckpointError: there is none, it is damaged, has no global step, or is in `model_dir`.
     """
     model_dir = runconfig.model_dir
     while True:
@@ -333,12 +333,12 @@ def copy_source(runconfig):
                 "another folder after -o."
             )
         paths = [os.path.join(os.path.dirname(prefix), name) for name in CARRIED]
-        beside = list(filter(os.path.exists, paths))
+        others_there = list(filter(os.path.exists, paths))
         try:
             name = f"model.ckpt-{step_of(prefix)}"
-            for path in set(paths).difference(beside):  # of a copy that was killed
+            for path in set(paths).difference(others_there):  # of a copy that was killed
                 _discard(os.path.join(model_dir, os.path.basename(path)))
-            copy_checkpoint(prefix, model_dir, name, beside)
+            copy_checkpoint(prefix, model_dir, name, others_there)
             return prefix, os.path.join(model_dir, name)
         except (CheckpointError, FileNotFoundError):
             if os.path.exists(f"{prefix}.index"):
@@ -360,28 +360,22 @@ def step_of(prefix):
     try:
         return int(read_variable(reader, prefix, "global_step"))
     except CheckpointError as error:
-        said = str(error).replace(advice_on_damage(prefix), advice_instead(prefix))
-        raise CheckpointError(said) from error
+        text = str(error).replace(advice_on_damage(prefix), advice_instead(prefix))
+        raise CheckpointError(text) from error
 
 
-def copy_checkpoint(prefix, folder, name, beside=()):
+def copy_checkpoint(prefix, folder, name, others_there=()):
     """Makes a checkpoint the latest of another folder.
 
     Its list names the copy only once all files are there whole. Those of the checkpoint are linked
     where the file system can. Where copying fails, none is left. Of a checkpoint that is removed
     meanwhile the files are no longer there, the index first of all: that is a FileNotFoundError.
-
-    Args:
-        prefix: of the checkpoint.
-        folder: made if absent.
-        name: of the copy.
-        beside: paths of other files to copy into the folder.
     """
     os.makedirs(folder, exist_ok=True)
     made = os.path.join(folder, name)
     meta = [path for path in (f"{prefix}.meta",) if os.path.exists(path)]
     files = [*data_files(prefix), *meta, f"{prefix}.index"]
-    others = {path: os.path.join(folder, os.path.basename(path)) for path in beside}
+    others = {path: os.path.join(folder, os.path.basename(path)) for path in others_there}
     links.remove_begun(folder)  # by a process that was killed
     try:
         for path in files:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import textwrap
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from cerebras_tf.memoryx.process_folder import require_usable
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 
 LIST = "checkpoint"  # TensorFlow's list of a folder's checkpoints
-DEVICE = re.compile(r"/?(device:)?(cpu:0|(?!cpu)[a-z_]*[gt]pu:\d+)", re.IGNORECASE)
 TRAINED_ON = "trained_on.json"  # see modelzoo/common/train/trained_on.py
 
 
@@ -28,26 +26,16 @@ def default_model_dir(params_path):
 
 
 def check_places(runconfig, mode):
-    """Refuses what a run names and can be told without TensorFlow.
-
-    Args:
-        runconfig: RunConfigParams, its model_dir filled in.
-        mode: what the runner does.
+    """Checks the places that a run names, as far as that needs no TensorFlow.
 
     Raises:
         CheckpointError: nothing is where the checkpoint should be.
-        ConfigError: a path is none by which TensorFlow finds checkpoints, model_dir is a file, or
-            the device is none.
+        ConfigError: TensorFlow finds no checkpoints by a path, or model_dir is a file.
         StoreError: training cannot write to memoryx_dir.
     """
     for name in ("model_dir", "checkpoint_path", "resume_from"):
         if getattr(runconfig, name):
             check_checkpoint_path(getattr(runconfig, name), name)
-    if runconfig.device and not DEVICE.fullmatch(runconfig.device):
-        raise ConfigError(
-            "device: must be one that TensorFlow has: /cpu:0, or such as /gpu:0. Received: "
-            f"{runconfig.device!r}. Leave it out to train on the wafer."
-        )
     folder = Path(os.path.abspath(runconfig.model_dir))
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if "://" not in runconfig.model_dir and not there.is_dir():
@@ -70,6 +58,20 @@ def check_places(runconfig, mode):
         _require_checkpoint(runconfig.checkpoint_path or runconfig.model_dir, "checkpoint_path")
 
 
+def check_device(device):
+    """Raises a ConfigError if TensorFlow has no such device; it would use another."""
+    import tensorflow.compat.v1 as tf
+
+    devices = tf.config.list_physical_devices()
+    names = [item.name.replace("/physical_device:", "/") for item in devices]
+    wanted = (device or names[0]).lower().replace("device:", "").lstrip("/")
+    if f"/{wanted}" not in map(str.lower, names):
+        raise ConfigError(
+            f"device: must be one that TensorFlow has here: {', '.join(names)}. Received: "
+            f"{device!r}. Leave it out to train on the wafer."
+        )
+
+
 def _require_checkpoint(path, option):
     if path and "://" not in path and not _has_checkpoint(path):
         raise no_checkpoint(path, option)
@@ -87,7 +89,7 @@ def _has_checkpoint(path):
 
 
 def no_checkpoint(path, option):
-    """Returns the error for a path where no checkpoint is; names those beside it."""
+    """Returns the error for a path where no checkpoint is; names those next to it."""
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     near = all_checkpoints(folder)
     advice = (
@@ -106,7 +108,7 @@ def write_text_summary(model_dir, text, step):
     Args:
         model_dir: folder of the events; the writer is the one that tf.estimator uses.
         text: plain text, shown as code.
-        step: global step it stands at.
+        step: its global step.
     """
     import tensorflow.compat.v1 as tf
 

@@ -1,4 +1,4 @@
-"""Tells an input pipeline where to go on after a restart. Of a checkpoint it reads two counters.
+"""Finds where an input pipeline continues after a restart, from two counters of a checkpoint.
 
 All pipelines here are a function of their seed, so skipping the batches that a checkpoint has
 seen gives the very stream that an uninterrupted run would have seen. How many they are follows from
@@ -25,7 +25,7 @@ PARTS = "accum_step_counter"  # batches of a step that has not ended
 COSTS = "accum_step_costs"  # sums over them, see optimizers/training.py
 ORDER_DIFFERS = (
     "; batches of another size come in another order, so until the epoch ends some records may "
-    "come again and others be left out"
+    "come again and others be skipped"
 )
 
 
@@ -66,9 +66,9 @@ def checkpoint_counts(model_dir):
 def read_history(model_dir):
     """Returns how many batches steps had: a list of [step, batches read by then, batches a step].
 
-    Each entry holds from its step on; they ascend. There are none without a model_dir. Behind these
-    numbers stand, if they were told, the rows of a batch and the tokens of a row, 0 where a row has
-    no such length.
+    Each entry holds from its step on; they ascend. There are none without a model_dir. After
+    these numbers come, if they were given, the rows of a batch and the tokens of a row, 0 where
+    a row has no such length.
 
     Raises:
         DataError: if the file holds something else.
@@ -120,7 +120,7 @@ def batches_by(step, history, batches_per_step):
     Args:
         step: global step.
         history: of `read_history`.
-        batches_per_step: batches of each step where the history does not tell.
+        batches_per_step: batches of each step that the history does not have.
     """
     start, batches, rate = _entry(step, history, batches_per_step)[:3]
     return batches + (step - start) * rate
@@ -132,8 +132,8 @@ def stretches_by(step, history, batches_per_step, sizes):
     Args:
         step: global step.
         history: of `read_history`.
-        batches_per_step: of each step where the history does not tell.
-        sizes: rows of a batch and tokens of a row where the history does not tell.
+        batches_per_step: of each step that the history does not have.
+        sizes: rows of a batch and tokens of a row that the history does not have.
 
     Returns:
         A list of (batches, rows of a batch, tokens of a row).
@@ -141,8 +141,8 @@ def stretches_by(step, history, batches_per_step, sizes):
     begun = [entry for entry in history if entry[0] < step] or [[0, 0, batches_per_step]]
     ends = [*(entry[0] for entry in begun[1:]), step]
     found = [(begun[0][1], *(begun[0][3:] or sizes))]  # before the first was remembered
-    for (start, _, rate, *told), end in zip(begun, ends):
-        found.append(((end - start) * rate, *(told or sizes)))
+    for (start, _, rate, *given), end in zip(begun, ends):
+        found.append(((end - start) * rate, *(given or sizes)))
     return found
 
 
@@ -172,7 +172,7 @@ def remember_position(model_dir, step, batches_per_step, sizes=()):
 def batches_to_skip(section, runconfig, batches_per_step=1):
     """Returns how many batches training has read before, counted in those of `section`.
 
-    Where their size was another, a line of the log says where data go on.
+    Where their size was another, the place where data continue is logged.
 
     Args:
         section: the input section, with `skip_steps` (a number wins over the checkpoint).
@@ -193,8 +193,8 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
     records = records_of([*stretches, (parts or 0, before)])
     if before != size:
         tf.logging.warning(
-            "train_input.batch_size was %d and is %d: data go on behind the %d records read so far"
-            "%s%s",
+            "train_input.batch_size was %d and is %d: data continue after the %d records read "
+            "so far%s%s",
             before,
             size,
             records,
@@ -207,7 +207,7 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
 def records_of(stretches):
     """Returns how many records were read in stretches of (batches, records of a batch, ...).
 
-    Each begins behind the last of its own batches that was read whole by then. Records that fill no
+    Each begins after the last of its own batches that was read whole by then. Records that fill no
     batch at the end of an epoch are not counted, as nobody knows here how many an epoch has.
     """
     records = 0

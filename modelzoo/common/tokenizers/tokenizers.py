@@ -18,8 +18,7 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 from modelzoo.common.files.json_text import parse_json, place
 from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
-from modelzoo.common.tokenizers.gpt2_files import check_merges, check_numbers
-from modelzoo.common.tokenizers.line_vocabulary import require_tokens_differ, word_pieces
+from modelzoo.common.files.text_lines import split
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
 # Which algorithm of `cerebras-tf prepare vocab` makes such files.
@@ -49,6 +48,9 @@ WORD_CUT = re.compile(r"(?=[ \n,.;:!?\")])(?:(?<=[a-zA-Z])|(?<=\S)(?=[ \n]\S))")
 CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
+TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
+MOST_EARLY = 0.01  # share of merges that may stand before those that make their parts
 
 
 class ByteTokenizer:
@@ -67,7 +69,7 @@ class ByteTokenizer:
 
     @property
     def facts(self):
-        """What a manifest tells of the vocabulary; see FileTokenizer."""
+        """What a manifest holds of the vocabulary; see FileTokenizer."""
         return vocabulary_facts({"ByteTokenizer": self.eos_id})
 
     def encode(self, text):
@@ -121,7 +123,7 @@ class FileTokenizer:
 
     @property
     def facts(self):
-        """What a manifest tells of the vocabulary: its size and its digest."""
+        """What a manifest holds of the vocabulary: its size and its digest."""
         return vocabulary_facts(self.library.get_vocab())
 
     def encode(self, text):
@@ -136,7 +138,7 @@ class FileTokenizer:
         return found
 
     def encode_with_offsets(self, text):
-        """Tokenizes and tells where each token stands.
+        """Tokenizes, with the place of each token.
 
         Returns:
             Tokens [n] int32 and their first and one past last character in `text`, [n, 2] int32.
@@ -220,7 +222,7 @@ class ByteLevelTokenizer(FileTokenizer):
         if lost:
             raise ConfigError(
                 f"{self.source}: must have a token for every byte of the text. Received: "
-                f"{word.strip()[:40]!r}, with {len(lost)} that have none and would be left out; it "
+                f"{word.strip()[:40]!r}, with {len(lost)} that have none and would be dropped; it "
                 f"lacks {len(self._lacking)} of the 256 bytes. Take another vocabulary."
             )
 
@@ -246,10 +248,7 @@ def split_text(text, limit):
 
 
 def vocabulary_facts(vocabulary):
-    """Describes a vocabulary, so that records of another one are told apart.
-
-    Args:
-        vocabulary: number of each token.
+    """Describes a vocabulary, so that records of another one can be recognized.
 
     Returns:
         ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in hexadecimal,
@@ -318,10 +317,6 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
 
 def require_tokens(tokenizer, *names):
     """Checks that a vocabulary has the special tokens that a preparation needs.
-
-    Args:
-        tokenizer: what `load_tokenizer` returned.
-        *names: keys of SPECIAL_TOKENS.
 
     Raises:
         ConfigError: names the missing ones.
@@ -470,3 +465,103 @@ def _read(path, algorithm):
             f"{path}: must be a tokenizer file. Received: {error}. "
             f"{advice_on_vocabulary(path, error, algorithm)}"
         ) from error
+
+
+# ---- files of vocabularies
+
+
+def word_pieces(text):
+    """Returns the tokens of the text of a vocab.txt of BERT, in the order of their numbers."""
+    return split(text.rstrip("\r\n"))
+
+
+def line_tokens(lines):
+    """Returns the tokens of a vocabulary for text in tokens, in the order of their numbers.
+
+    Args:
+        lines: of its file, a token each; where it lacks the special tokens they come first.
+    """
+    tokens = [line.split()[0] for line in lines if line.split()]
+    lacks = tokens[: len(TRANSLATION_TOKENS)] != list(TRANSLATION_TOKENS)
+    return [*TRANSLATION_TOKENS, *tokens] if lacks else tokens
+
+
+def require_tokens_differ(path, tokens):
+    """Raises a ConfigError if a vocabulary has a token twice.
+
+    Args:
+        path: the vocabulary.
+        tokens: those of its lines from the first on, as text or bytes.
+    """
+    first: dict[str | bytes, int] = {}
+    for line, token in enumerate(tokens, start=1):
+        before = first.setdefault(token, line)
+        if before != line:
+            raise ConfigError(
+                f"{path}: must have each token on one line. Received: {token[:40]!r} on lines "
+                f"{before} and {line}. Copy the file again: without one of the lines, the tokens "
+                "after it would have other numbers."
+            )
+
+
+def check_numbers(path, vocabulary):
+    """Raises a ConfigError where numbers of tokens are none; some may have no token."""
+    limit = 2 * len(vocabulary) + 1024
+    of: dict[int, str] = {}
+    for token, number in vocabulary.items():
+        problem = f"{number!r:.60} for {token!r:.60}"
+        if type(number) is int and 0 <= number <= limit:
+            other = of.setdefault(number, token)
+            if other == token:
+                continue
+            problem += f" and {other!r:.60}"
+        raise ConfigError(
+            f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
+            f"each number once. Received: {problem}. Copy the file again."
+        )
+
+
+def check_merges(path, pairs, of, vocabulary):
+    """Raises a ConfigError where merges do not make the tokens of a vocabulary, in their order.
+
+    Text would get other tokens, all of them valid, and nothing else would notice. The library's
+    trainer may write a few pairs late.
+    """
+    made, early = {token for token in vocabulary if len(token) == 1}, []
+    problem, advice = "", "Copy the file again."
+    for pair in pairs:
+        if not made.issuperset(pair):
+            early.append(pair)
+        made.add("".join(pair))
+    lacking = _lacking(vocabulary, made)
+    if len(early) > MOST_EARLY * len(pairs):
+        problem = (
+            f"{' '.join(early[0])!r} before a line that makes its parts, one of {len(early)} "
+            f"such lines of {len(pairs)}"
+        )
+    elif len(set(pairs)) < len(pairs):
+        problem = "a line twice"
+    elif lacking:
+        problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
+        advice += " Write a token that was added after those of the merges as <name> or [name]."
+    if problem:
+        raise ConfigError(
+            f"{path}: must hold the merges that make the tokens of {of}, in their order. "
+            f"Received: {problem}. {advice}"
+        )
+
+
+def _lacking(vocabulary, made):
+    """Returns the tokens that merges should have made: those of two others.
+
+    Others were added by hand, as are those that look so.
+    """
+    return [
+        token
+        for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        if token not in made and not NOT_MERGED.match(token) and _is_of_two(token, vocabulary)
+    ]
+
+
+def _is_of_two(token, vocabulary):
+    return any(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import fields
 from pathlib import PurePosixPath
 
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from cerebras_tf.checkpoints.content import named, saved_shapes
-from cerebras_tf.cli.exit_codes import tell_if_stopped
+from cerebras_tf.cli.exit_codes import set_stop_message
+from cerebras_tf.config.address import check_wafer_address
+from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.errors import CheckpointError, DataError
-from cerebras_tf.estimator.run_config import check_wafer_address
 from cerebras_tf.swarmx import job
 from modelzoo.common.config import schema
 from modelzoo.common.config.params import save_params
@@ -43,20 +45,6 @@ ANOTHER_CHECKPOINT = (
 MOST_NAMED = 12  # variables in an error
 # Of optimizers/training.py.
 GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
-
-# Keys of runconfig that CSRunConfig has, too.
-OF_THE_WAFER = (
-    "memoryx_dir",
-    "memoryx_ram_gb",
-    "memoryx_moment_dtype",
-    "wafer_memory_gb",
-    "micro_batches",
-    "precision",
-    "keep_float32",
-    "profile",
-    "multireplica",
-    "num_threads",
-)
 
 
 def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
@@ -94,8 +82,10 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         model_fn = checked(model_fn, warm_start, taken_over, check_taken_over)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
+    shared = {each.name: getattr(runconfig, each.name) for each in fields(SharedOptions)}
+    # The launcher's wafers; this process computes the batches of others sequentially.
+    shared.update(num_csx=1, restore_partially=partially)
     config = CSRunConfig(
-        cs_ip=runconfig.cs_ip,
         model_dir=runconfig.model_dir,
         stack_params={"ir_mode": runconfig.ir_mode},
         tf_random_seed=runconfig.tf_random_seed,
@@ -104,10 +94,9 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         keep_checkpoint_max=runconfig.keep_checkpoint_max,
         log_step_count_steps=None if runconfig.disable_standard_logs else every,
         device_fn=(lambda op: runconfig.device) if runconfig.device else None,
-        restore_partially=partially,
         use_vsl=getattr(params.model, "use_vsl", None),
         cs_config=params.csconfig,
-        **{name: getattr(runconfig, name) for name in OF_THE_WAFER},
+        **shared,
     )
     return CerebrasEstimator(
         model_fn=model_fn,
@@ -232,7 +221,7 @@ class StartHook(tf.estimator.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Writes the parameters."""
-        tell_if_stopped(None)  # from now on the estimator says at which step
+        set_stop_message(None)  # from now on the estimator says at which step
         wafers, here = self._params.runconfig.num_csx, job.wafers()
         if wafers > 1:
             tf.logging.info(

@@ -172,7 +172,7 @@ def unreadable_record(params, sections, told):
     """
     import tensorflow.compat.v1 as tf
 
-    _, data = registry.load_room(params.model_name)
+    _, data = registry.load_model(params.model_name)
     for name in sections:
         processor = data.INPUTS.processor(getattr(params, name))
         if hasattr(processor, "find_fault"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.whole_file import write_json_lines
+from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.scores import drop_scores, write_scalars
 
 

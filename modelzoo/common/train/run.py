@@ -17,11 +17,10 @@ import os
 import sys
 
 from cerebras_tf.cli.arguments import parse_arguments
-from cerebras_tf.cli.exit_codes import run_main, tell_if_stopped
+from cerebras_tf.cli.exit_codes import run_main, set_stop_message
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from cerebras_tf.swarmx import job, mpi
 from modelzoo.common.config import registry, schema
-from modelzoo.common.config.device import check_against_wafer, check_device
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
 from modelzoo.common.train.console import announce, quiet_logging, quiet_native_logging, quieter
@@ -81,14 +80,14 @@ def main(argv, model_name=None, program=None):
 
 def execute(args, model_name=None):
     """Does what the RunArguments `args` say; see `main`."""
-    tell_if_stopped(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
+    set_stop_message(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
     params = read_params(args, model_name)
     runconfig = params.runconfig
     with interrupt.ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
         announce(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
-        registry.load_room(params.model_name)
+        registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
-    tell_if_stopped(f"{args.mode} was stopped {place}; give the same command to begin anew")
+    set_stop_message(f"{args.mode} was stopped {place}; give the same command to begin anew")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
 
@@ -104,9 +103,8 @@ def lock_for(mode, model_dir):
 
 def read_params(args, model_name=None):
     """Loads the YAML under the command line and checks that the mode has what it needs."""
-    overrides = {f"runconfig.{key}": value for key, value in args.overrides().items()}
-    overrides.update(launchers_overrides())
-    params = load_params(args.params, overrides, model_name)
+    overrides = args.overrides() | launchers_overrides()
+    params = load_params(args.params, overrides, model_name, args.settings)
     runconfig = params.runconfig
     missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
     if missing:
@@ -115,7 +113,6 @@ def read_params(args, model_name=None):
             f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
     check_options(args, runconfig)
-    check_against_wafer(runconfig)
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
     runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
     folder.check_places(runconfig, args.mode)
@@ -137,25 +134,25 @@ def check_options(args, runconfig):
         )
     instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
     for name, advice in OF_TRAINING.items():
-        if not trains and getattr(args, name) is not None:
+        if not trains and name in args.given:
             raise ConfigError(
                 f"--{name}: is of training, and mode {args.mode} makes none. Received: "
-                f"{getattr(args, name)}. {advice.format(instead)}"
+                f"{args.given[name]}. {advice.format(instead)}"
             )
-    if args.eval_steps is not None and args.mode in ("train", "predict"):
+    if "eval_steps" in args.given and args.mode in ("train", "predict"):
         instead = "runconfig.predict_steps" if args.mode == "predict" else "-m train_and_eval"
         raise ConfigError(
             f"--eval_steps: counts batches of evaluations, and mode {args.mode} makes none. "
-            f"Received: {args.eval_steps}. Leave it out, or use {instead}."
+            f"Received: {args.given['eval_steps']}. Leave it out, or use {instead}."
         )
-    if args.checkpoint_path is not None and args.mode == "eval_all":
+    if "checkpoint_path" in args.given and args.mode == "eval_all":
         raise ConfigError(
             "--checkpoint_path: names one checkpoint, and mode eval_all takes all of the model's "
-            f"folder. Received: {args.checkpoint_path}. Use -m eval, or leave it out."
+            f"folder. Received: {args.given['checkpoint_path']}. Use -m eval, or leave it out."
         )
-    asked = args.profile if args.profile is not None else trains and runconfig.profile
+    asked = args.given.get("profile", trains and runconfig.profile)
     if asked and (not trains or runconfig.device):
-        name = "--profile" if args.profile is not None else f"{args.params}: runconfig.profile"
+        name = "--profile" if "profile" in args.given else f"{args.params}: runconfig.profile"
         raise ConfigError(
             f"{name}: counts steps of training on the wafer. Received: {asked}, with "
             f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
@@ -205,9 +202,9 @@ def start_mode(mode, params):
     runconfig = params.runconfig
     sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
     check_sections(sections, params.label_count)
-    model, data = registry.load_room(params.model_name)
+    model, data = registry.load_model(params.model_name)
     use_cs = not runconfig.device
-    check_device(runconfig.device)
+    folder.check_device(runconfig.device)
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
     excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
@@ -347,7 +344,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
         check_evaluation(model, data, params, evaluations)
         path = latest_checkpoint(runconfig.model_dir)
         tf.logging.info("evaluating %s, which has no evaluation yet", path)
-        tell_if_stopped(f"stopped before its first step; the same command goes on from {path}")
+        set_stop_message(f"stopped before its first step; the same command goes on from {path}")
         hooks = [CheckpointHook(path), BatchesHook()]
         found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)
         evaluations.export(estimator, "", path, found, False)

@@ -33,27 +33,18 @@ def main(arguments):
         check_script(command)
         print(given or 1, "yes" if given else "no", os.path.abspath("csrun_logs"))
         return
-    if given and args.num_csx not in (None, given):
+    asked = args.given.get("num_csx")
+    if given and asked not in (None, given):
         raise ConfigError(
             f"--num_csx: must be the same for csrun_wse and for the command. Received: {given} and "
-            f"{args.num_csx}. Leave one of them out."
+            f"{asked}. Leave one of them out."
         )
     runconfig = read_params(args).runconfig
     written = read_yaml(args.params)[0].get("runconfig") or {}
-    if "num_csx" in written:  # what csrun_wse was given does not make it right
-        check_written(args.params, written["num_csx"])
-    is_asked = given or args.num_csx or "num_csx" in written
+    is_set = "num_csx" in written or "runconfig.num_csx" in dict(args.settings)
+    is_asked = given or asked or is_set
     logs = os.path.join(os.path.abspath(runconfig.model_dir), "logs")
     print(given or runconfig.num_csx, "yes" if is_asked else "no", logs)
-
-
-def check_written(path, number):
-    """Raises ConfigError where a params file gives a number of wafers that cannot be."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigError(
-            f"{path}: runconfig.num_csx: must be a whole number, at least 1. Received: {number!r}. "
-            "Correct it, or leave it out."
-        )
 
 
 def check_script(command):

@@ -36,13 +36,13 @@ def estimator_of(folder, **settings):
     """(estimator, its parameters)."""
     given = {"runconfig.mode": "train", "runconfig.model_dir": str(folder), **settings}
     params = load_params(str(CONFIG), given)
-    room, _ = registry.load_room(params.model_name)
+    room, _ = registry.load_model(params.model_name)
     return make_estimator(room.model_fn, params, use_cs=True), params
 
 
 def random_tokens(params):
     """Batches of random tokens, three of them."""
-    _, data = registry.load_room(params.model_name)
+    _, data = registry.load_model(params.model_name)
     vocabulary = params.train_input.vocab_size
     random = np.random.default_rng(5)
     batches = []
@@ -110,6 +110,6 @@ def test_gpt2_small_at_its_own_batch_is_compiled_within_6_gb(tmp_path):
     setting = {"runconfig.wafer_memory_gb": 6.0}
     estimator, params = estimator_of(tmp_path, **setting)
     assert params.train_input.batch_size == 32 and params.train_input.max_sequence_length == 1024
-    _, data = registry.load_room(params.model_name)
+    _, data = registry.load_model(params.model_name)
     program = estimator.compile(data.INPUTS.blank, save=False)
     assert program.arena_bytes + program.scratch_bytes <= 6e9

@@ -16,9 +16,8 @@ from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_P
 from modelzoo.bert.fine_tuning.classifier.tasks import find_files, read_rows
 from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.common.data import tf_records
-from modelzoo.common.data.batch_plan import BatchPlan
+from modelzoo.common.data.batches import BatchPlan, planned_batches, row_lengths, row_shape
 from modelzoo.common.data.functions import InputFunctions
-from modelzoo.common.data.planned_batches import planned_batches, row_lengths, row_shape
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 

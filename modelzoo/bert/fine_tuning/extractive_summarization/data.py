@@ -18,8 +18,8 @@ from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
 from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
 from modelzoo.common.data import tf_records
+from modelzoo.common.data.batches import predict_batches, row_lengths, row_shape
 from modelzoo.common.data.functions import InputFunctions
-from modelzoo.common.data.planned_batches import predict_batches, row_lengths, row_shape
 from modelzoo.common.data.preparation import cnn_dailymail, input_files
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from modelzoo.bert.fine_tuning.extractive_summarization.data import read_articles
 from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
-from modelzoo.common.files.whole_file import write_json_lines
+from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.rouge import mean_rouge
 from modelzoo.common.train import predictions
 

@@ -21,8 +21,8 @@ from modelzoo.bert.fine_tuning.question_answering.params import Params
 from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
 from modelzoo.common.data import tf_records
+from modelzoo.common.data.batches import predict_batches, row_lengths, row_shape
 from modelzoo.common.data.functions import InputFunctions
-from modelzoo.common.data.planned_batches import predict_batches, row_lengths, row_shape
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 LABELS = ("start_positions", "end_positions")

@@ -15,8 +15,8 @@ from modelzoo.bert.fine_tuning.cropping import crop_padding
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
 from modelzoo.common.data import tf_records
+from modelzoo.common.data.batches import row_lengths
 from modelzoo.common.data.functions import InputFunctions
-from modelzoo.common.data.planned_batches import row_lengths
 from modelzoo.common.data.prepared import MANIFEST, read_facts
 
 RECORD_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids")

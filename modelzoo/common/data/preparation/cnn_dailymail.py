@@ -3,7 +3,7 @@
 A row has its article under ``article`` and its highlights, one a line, under ``highlights``. A
 story has paragraphs, then each highlight after a line ``@highlight`` (Hermann et al., Teaching
 Machines to Read and Comprehend, 2015). A ``.bin`` file (See et al., Get To The Point, 2017) is a
-row of records, each an int64, little end first, with the bytes of the tf.train.Example behind it,
+row of records, each an int64, little end first, followed by the bytes of the tf.train.Example,
 whose features ``article`` and ``abstract`` hold a text each; highlights stand between ``<s>`` and
 ``</s>``.
 """
@@ -71,8 +71,8 @@ def _records(path, start, end, on_read):
             following = position + LENGTH_BYTES + length
             if len(header) < LENGTH_BYTES or length < 0 or following > size:
                 raise DataError(
-                    f"{path}: at byte {position} must stand the length of a record, 8 bytes, with "
-                    f"the record behind it. Received: {length}, and {size - position} bytes to the "
+                    f"{path}: at byte {position} must be the length of a record, 8 bytes, and "
+                    f"then the record. Received: {length}, and {size - position} bytes to the "
                     "end. Fetch the file again."
                 )
             if position < start:

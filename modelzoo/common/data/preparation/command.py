@@ -14,7 +14,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.data.preparation import records
 
 MOST_PER_CORE = 16  # worker processes: more only wait for one another
-CLOCK_TICK_S = 0.01  # what the system's clock of processor time can tell apart
+CLOCK_TICK_S = 0.01  # what the system's clock of processor time can resolve
 
 
 def share(text):
@@ -72,7 +72,7 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
         inputs: paths of what the records are made of.
         output_dir: named in the closing line.
         total: amount of input, None if it is not known beforehand.
-        unit: of `total`; ``B`` is told in MB.
+        unit: of `total`; ``B`` is shown in MB.
         remedy: what to do if there was input and not one record was made of it, a sentence, or a
             function of the manifest's counts that returns one.
 
@@ -97,7 +97,7 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
     elapsed_s = max(time.monotonic() - started, CLOCK_TICK_S)
     # Of this process and of its workers, which have ended.
     cpu_s = max(sum(os.times()[:4]) - busy, CLOCK_TICK_S)
-    told = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
+    counted = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
     if not manifest["counts"]["records"]:
         if not any(manifest["counts"].values()):
             remedy = "They are empty. Add input."
@@ -105,14 +105,14 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
             remedy = remedy(manifest["counts"])
         raise DataError(
             f"{output_dir}: must get at least one record, of {records.first_names(inputs)}. "
-            f"Received: {told}. {remedy}"
+            f"Received: {counted}. {remedy}"
         )
     scale, name = (1e6, "MB") if unit == "B" else (1, unit)
     speed = (
         f"{done / scale / elapsed_s:.1f} {name}/s, {done / scale / cpu_s:.1f} {name} a CPU second"
     )
     print(
-        f"{told} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s, "
+        f"{counted} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s, "
         f"{speed if done else 'nothing left to do'})"
     )
     return manifest

@@ -14,8 +14,8 @@ from modelzoo.common.data.preparation.input_files import named_like
 from modelzoo.common.data.preparation.records import sha256_of
 from modelzoo.common.files import json_text
 from modelzoo.common.files.compressed import is_compressed, open_decompressed
-from modelzoo.common.files.json_lines import require_unicode
-from modelzoo.common.files.text_lines import PACKED_OTHERWISE, TO_UTF8, not_utf8
+from modelzoo.common.files.json_text import require_unicode
+from modelzoo.common.files.text_lines import not_utf8
 
 SUFFIXES = (
     *(".txt", ".txt.zst", ".txt.gz", ".jsonl", ".jsonl.zst", ".jsonl.gz"),
@@ -23,21 +23,12 @@ SUFFIXES = (
 )
 BUFFER_BYTES = 1 << 17
 TEXT_KEY = "text"  # where a row of JSON lines has its text
-# What to do about files of other formats, by the ends of their names.
-OTHER_FORMATS = (
-    (PACKED_OTHERWISE, "Unpack the file, or pack it as .gz, .xz or .zst."),
-    ((".parquet", ".arrow", ".pdf", ".docx"), "Convert it to text or to .jsonl."),
-)
 LISTED_FILES = 1000  # input files that a manifest names one by one
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
 
 def refuse_idle_key(files, text_key):
     """Refuses a key of rows where no file can have rows.
-
-    Args:
-        files: what `input_files.find_inputs` listed.
-        text_key: what --text_key holds.
 
     Raises:
         ConfigError: it is not the default, and each file is read as one text.
@@ -67,17 +58,17 @@ def plan_units(files, unit_bytes):
         A list of units, each a list of (path, first byte, one past the last byte).
     """
     units: list[list[tuple[str, int, int]]] = []
-    room = 0
+    left = 0
     for path in files:
         size = os.path.getsize(path)
         step = unit_bytes if named_like(path, (".jsonl", ".bin")) else max(size, 1)
         for start in range(0, max(size, 1), step):
-            if room <= 0:
+            if left <= 0:
                 units.append([])
-                room = unit_bytes
+                left = unit_bytes
             end = min(start + step, size)
             units[-1].append((path, start, end))
-            room -= end - start
+            left -= end - start
     return units
 
 
@@ -86,7 +77,7 @@ def read_documents(path, text_key=TEXT_KEY, start=0, end=None, on_read=lambda si
 
     A text file is one document; each line of a jsonl file is an object with its text under
     `text_key`; the files of an archive are read like files by themselves. Blank lines and files are
-    left out, as is a byte order mark at the beginning of a file.
+    skipped, as is a byte order mark at the beginning of a file.
 
     Args:
         path: the file.
@@ -104,13 +95,6 @@ def read_documents(path, text_key=TEXT_KEY, start=0, end=None, on_read=lambda si
 
 def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
     """Yields the rows of a file of JSON lines, compressed or not, as dictionaries.
-
-    Args:
-        path: the file.
-        keys: each row must have text under these.
-        start: see `read_documents`.
-        end: see `read_documents`.
-        on_read: see `read_documents`.
 
     Raises:
         DataError: with file and line, for a row that cannot be read, or if the file has no rows.
@@ -143,7 +127,7 @@ def _read(path, keys, start, end, on_read):
 
 
 class _Counted(io.RawIOBase):
-    """A file that tells how much was read from it."""
+    """A file that reports how much was read from it."""
 
     def __init__(self, file, on_read):
         self._file = file
@@ -228,11 +212,10 @@ def _lines_before(path, position):
 
 def _decode(data, path, place, first=True):
     try:
-        return data.decode("utf-8-sig" if first else "utf-8")  # a byte order mark is left out
+        return data.decode("utf-8-sig" if first else "utf-8")  # a byte order mark is skipped
     except UnicodeDecodeError as error:
         line = place() + error.object[: error.start].count(b"\n")
-        advice = [told for ends, told in OTHER_FORMATS if named_like(path, ends)]
-        raise not_utf8(path, line, error, next(iter(advice), TO_UTF8)) from error
+        raise not_utf8(path, line, error) from error
 
 
 def _row_of(line, path, place, keys):
@@ -241,7 +224,7 @@ def _row_of(line, path, place, keys):
     except ValueError as error:
         raise DataError(
             f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} "
-            f"({json_text.place(error)}). Mend or remove the line."
+            f"({json_text.place(error)}). Correct or remove the line."
         ) from error
     named = row if isinstance(row, dict) else {}
     missing = [key for key in keys if not isinstance(named.get(key), str)]
@@ -252,7 +235,7 @@ def _row_of(line, path, place, keys):
             received = ", ".join(f"{key}{kinds.get(key, '')}" for key in sorted(row)) or "no key"
         raise DataError(
             f"{path}:{place()}: must be a JSON object with text under "
-            f"{' and '.join(map(repr, missing))}. Received: {received}. Mend or remove the line, "
+            f"{' and '.join(map(repr, missing))}. Received: {received}. Correct or remove it, "
             "or name the key where there is an option for it (--text_key)."
         )
     for key in keys:
@@ -261,7 +244,7 @@ def _row_of(line, path, place, keys):
 
 
 def describe(files):
-    """Returns what a manifest tells of input files, so that a changed one is noticed.
+    """Returns what a manifest holds of input files, so that a changed one is noticed.
 
     That is path, bytes and SHA-256 of each, or a sum for many. Hashing reads every file once, at a
     hundred times the speed of tokenizing it.

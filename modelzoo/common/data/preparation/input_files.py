@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.compressed import is_compressed
 from modelzoo.common.files.path_advice import advice_on_path
-
-MOST_ENDINGS = 5  # endings of files left out that are told one by one
 
 
 def named_like(path, suffixes):
-    """Tells whether a name ends like one of some suffixes in lower case, in letters of any case."""
+    """Whether a name ends like one of some suffixes in lower case, in letters of any case."""
     return str(path).lower().endswith(suffixes)
 
 
@@ -23,9 +19,9 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
 
     Args:
         paths: files, or folders of which all files named like `suffixes` are taken, at any depth,
-            also behind symbolic links.
+            also through symbolic links.
         suffixes: ends of file names, in lower case.
-        tell: called with a line for each folder of which files are left out for their names.
+        tell: called with a line for each folder of which files are skipped for their names.
 
     Returns:
         Sorted paths, each once; a link to a file is a file of its own.
@@ -41,7 +37,7 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
             others = [file for file in files if not named_like(file, suffixes) and file.is_file()]
             _refuse_lost(file for file in inside if not file.exists())
             inside = [file for file in inside if file.is_file()]
-            received = f"a folder without any{f' and with {_endings(others)}' if others else ''}"
+            received = f"a folder without any, with {len(others)} others"
         else:
             inside, others = [path] if path.is_file() else [], []
             received = "no such path"
@@ -53,24 +49,13 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
             )
         if others:
             tell(
-                f"{path}: {len(others)} of {len(others) + len(inside)} files are left out for "
-                f"their names ({_endings(others)}), {others[0]} for one; those of a folder that "
-                f"are read end in {', '.join(suffixes)}"
+                f"{path}: {len(others)} of {len(others) + len(inside)} files are skipped for "
+                f"their names, such as {others[0]}; files that are read end in "
+                f"{', '.join(suffixes)}"
             )
         for file in inside:
             found.setdefault(os.path.join(os.path.realpath(file.parent), file.name), str(file))
     return sorted(found.values())
-
-
-def _endings(files):
-    counts = Counter(map(_ending, files)).most_common()
-    told = [f"{count} {ending}" for ending, count in counts[:MOST_ENDINGS]]
-    return ", ".join([*told, "..."] if len(counts) > MOST_ENDINGS else told)
-
-
-def _ending(path):
-    ends = path.suffixes[-2 if is_compressed(path.name) else -1 :]
-    return "".join(ends) or "without an ending"
 
 
 def _files_below(top):

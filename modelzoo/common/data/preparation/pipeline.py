@@ -1,7 +1,4 @@
-"""Runs a data preparation: units of work over processes, progress marks, files and a manifest.
-
-What a unit is, each preparation says.
-"""
+"""Runs a data preparation: units of work over processes, progress marks, files and a manifest."""
 
 from __future__ import annotations
 
@@ -62,8 +59,8 @@ def prepare(
 ):
     """Does `work` on each unit and writes what it makes to `output_dir`, with a manifest.
 
-    The same call goes on where an earlier one was stopped, and only tells the manifest once all is
-    done. Each file appears whole or not at all.
+    The same call continues where an earlier one was stopped, and only returns the manifest once all
+    is done. Each file appears whole or not at all.
 
     Args:
         units: what `work` takes, one a unit; small, picklable, and the same in every run.

@@ -65,7 +65,7 @@ class RecordWriter:
             self.close()
 
     def open(self, path):
-        """Opens a file for `append`; a writer of another format says how."""
+        """Opens a file for `append`; a writer of another format overrides it."""
         import tensorflow.compat.v1 as tf
 
         return tf.io.TFRecordWriter(path)
@@ -111,7 +111,7 @@ def ends_sha256(path):
 
 
 def content_of(path):
-    """Returns what a manifest tells of a file's content."""
+    """Returns what a manifest holds of a file's content."""
     return {
         "bytes": Path(path).stat().st_size,
         "sha256": sha256_of(path),
@@ -161,7 +161,7 @@ def read_json(path, key="settings"):
 
 
 def first_names(names):
-    """Returns the first of some names, and how many more there are, as an error tells them."""
+    """Returns the first of some names, and how many more there are, as an error shows them."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"{', '.join(list(names)[:MOST_NAMED])}{more}"
 
@@ -177,7 +177,7 @@ def _files_changed(before, now):
 
 
 def lost_file(folder, described):
-    """Says what is wrong with the first file that a preparation lists and that is not as it was.
+    """Returns what is wrong with the first file of a manifest that is not as it was, or None.
 
     Of content of the same size its beginning and its end count.
     """
@@ -186,8 +186,8 @@ def lost_file(folder, described):
             path, size = folder / entry["file"], entry["bytes"]
             found = path.stat().st_size if path.is_file() else None
             if found != size:
-                told = "gone" if found is None else f"of {found} bytes in place of {size}"
-                return f"{entry['file']}, which is {told}"
+                state = "gone" if found is None else f"of {found} bytes in place of {size}"
+                return f"{entry['file']}, which is {state}"
             # Manifests of earlier versions do not have it.
             if entry.get("ends_sha256") not in (None, ends_sha256(path)):
                 return f"{entry['file']}, which is another file of as many bytes"
@@ -247,7 +247,7 @@ class Progress:
         write_json(self._marks / "settings.json", {"settings": self.settings})
 
     def _has_begun(self):
-        """Tells whether the folder has whole files of a run before."""
+        """Whether the folder has whole files of a run before."""
         files = {path for path in self.folder.iterdir() if path.is_file()}
         return bool(files.difference(self._parts())) or any(self._marks.glob("unit-*.json"))
 

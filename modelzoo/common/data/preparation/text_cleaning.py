@@ -1,4 +1,4 @@
-"""Mends text before it is tokenized: broken encodings, and the spacing of WikiText.
+"""Corrects text before it is tokenized: broken encodings, and the spacing of WikiText.
 
 No document is removed.
 """
@@ -10,7 +10,7 @@ import re
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 
-# WikiText as published is split into words. (what stands there, what was written), in order.
+# WikiText as published is split into words. (what is there, what was written), in order.
 WIKITEXT_RULES = [
     (re.compile(pattern), written)
     for pattern, written in (
@@ -32,23 +32,23 @@ WIKITEXT_RULES = [
 
 
 def detokenize_wikitext(text):
-    """Returns WikiText as it was written before it was split into words, as far as can be told."""
+    """Returns WikiText as it was before it was split into words, as far as can be inferred."""
     for pattern, written in WIKITEXT_RULES:
         text = pattern.sub(written, text)
     return text
 
 
 def clean(text, unicode_form=None, wikitext=False):
-    """Mends text.
+    """Corrects text.
 
     Args:
         text: a document.
-        unicode_form: None leaves the characters alone; otherwise ftfy mends wrongly decoded ones
+        unicode_form: None leaves the characters alone; otherwise ftfy corrects wrongly decoded ones
             and brings the text into this normal form (NFC, NFKC, NFD, NFKD; ``none`` for no form).
         wikitext: whether to undo the word splitting of WikiText.
 
     Returns:
-        The mended text.
+        The corrected text.
 
     Raises:
         ConfigError: if ftfy is needed and not installed.

@@ -21,7 +21,7 @@ from typing import Optional
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation import documents, input_files, records
 from modelzoo.common.tokenizers import tokenizers
-from modelzoo.common.tokenizers.line_vocabulary import TRANSLATION_TOKENS
+from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS
 
 SPECIAL_TOKENS = {
     "byte_bpe": (tokenizers.END_OF_TEXT,),
@@ -38,7 +38,7 @@ MIN_FREQUENCY = 2
 class VocabularySettings:
     """How a vocabulary is trained.
 
-    `special_tokens` come first, numbered from 0; none given stands for SPECIAL_TOKENS. Pairs rarer
+    `special_tokens` come first, numbered from 0; none given means SPECIAL_TOKENS. Pairs rarer
     than `min_frequency` are not joined, None for MIN_FREQUENCY; a unigram model has no such limit.
     `limit_alphabet` is the largest number of characters, None for all. `do_lower_case` also removes
     accents.
@@ -68,7 +68,7 @@ def train(inputs, output_dir, settings, on_progress=lambda size: None):
     Raises:
         ConfigError: if the settings do not go together, or the folder holds another vocabulary, or
             another preparation writes to it.
-        DataError: names what cannot be read, or says that there is no text.
+        DataError: names what cannot be read, or that there is no text.
     """
     settings = _checked(settings)
     files = input_files.find_inputs(inputs, documents.SUFFIXES)

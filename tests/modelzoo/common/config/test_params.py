@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.config import registry, schema
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import (
     load_params,
     read_yaml,
@@ -14,6 +14,7 @@ from modelzoo.common.config.params import (
     saved_difference,
     saved_runconfig,
 )
+from tests.messages import names
 
 TINY = """\
 model_name: gpt3
@@ -51,40 +52,12 @@ def test_load_params_reads_numbers_yaml_takes_for_texts(write):
     assert params.optimizer.learning_rate[0].learning_rate == 1e-3
 
 
-@pytest.mark.parametrize(
-    "key", ["model_dir", "checkpoint_path", "resume_from", "memoryx_dir", "device"]
-)
-def test_empty_paths_and_names_of_the_runconfig_are_refused(write, key):
-    path = write(f"{TINY}    {key}: ''\n")
-    with pytest.raises(ConfigError) as error:
-        load_params(path)
-    what = "a device, such as /cpu:0" if key == "device" else "a file or folder"
-    told = f"runconfig.{key} must name {what}, not be empty. Received: ''. To leave it out, write "
-    assert f"{told}null." in str(error.value)
-    load_params(write(f"{TINY}    {key}: null\n"))
-
-
 def test_command_line_wins_over_yaml_and_yaml_over_defaults(write):
     path = write(TINY)
     assert load_params(path).runconfig.max_steps == 5
     assert load_params(path, {"runconfig.max_steps": 7}).runconfig.max_steps == 7
     assert load_params(path, {"runconfig.max_steps": None}).runconfig.max_steps == 5
     assert load_params(path).runconfig.save_checkpoints_steps == 1000
-
-
-def test_a_wrong_value_of_the_file_is_refused_also_where_the_command_line_has_another(write):
-    key = "    max_steps: 5"
-    path = write(TINY.replace(key, f"{key}\n    mode: trian"))
-    for overrides in ({}, {"runconfig.mode": "eval"}):
-        with pytest.raises(ConfigError) as error:
-            load_params(path, overrides)
-        assert str(error.value) == (
-            f"{path}: runconfig.mode must be one of train, eval, train_and_eval, eval_all, "
-            "predict. Received: 'trian'. Did you mean train? Line 17."
-        )
-    path = write(TINY.replace(key, "    max_steps: five"))
-    with pytest.raises(ConfigError, match="runconfig.max_steps must be a whole number"):
-        load_params(path, {"runconfig.max_steps": 5})
 
 
 def test_the_mode_of_the_command_line_wins_over_the_files(write):
@@ -95,126 +68,109 @@ def test_the_mode_of_the_command_line_wins_over_the_files(write):
 
 
 def test_load_params_raises_every_mistake_at_once_with_its_line(write):
-    text = TINY.replace("    num_hidden_layers: 1", "    num_layers: 24").replace(
-        "    batch_size: 2", "    batch_size: two"
-    )
-    path = write(text)
+    text = TINY.replace("    num_hidden_layers: 1", "    num_layers: 24")
+    path = write(text.replace("    batch_size: 2", "    batch_size: two") + "eval_input: {}\n")
     with pytest.raises(ConfigError) as error:
         load_params(path)
-    message = str(error.value)
-    assert (
-        f"{path}: unknown key model.num_layers. Did you mean model.num_hidden_layers? "
-        "Received: 24. Line 8." in message
-    )
-    assert "train_input.batch_size must be a whole number. Received: 'two'. Line 5." in message
-    assert "model.num_hidden_layers is required. Add it to the section model. Line 6." in message
-    assert len(message.splitlines()) == 3
-
-
-def test_a_mistake_that_sections_take_over_is_told_once(write):
-    wrong = TINY.replace("batch_size: 2", "batch_size: two")
-    path = write(wrong + "eval_input:\n    shuffle: false\n")
-    with pytest.raises(ConfigError) as error:
-        load_params(path)
-    assert str(error.value).count("batch_size") == str(error.value).count("Line 5.") == 1
-    path = write(wrong + "eval_input:\n    batch_size: two\n")
-    with pytest.raises(ConfigError, match="Line 5.\n.*eval_input.batch_size must.*Line 18"):
-        load_params(path)
-
-
-def test_keys_that_two_sections_lack_are_told_of_both():
-    report = schema.Report("f.yaml", {"train_input": 1, "eval_input": 5})
-    for section in ("train_input", "eval_input"):
-        report.add(f"{section}.src_data_dir", f"{section}.src_data_dir is required.")
-    assert report.text().count("is required") == 2
-
-
-@pytest.mark.parametrize("given", ["0", "-2.5", ".inf"])
-def test_memory_for_activations_must_be_an_amount(write, given):
-    key = "    max_steps: 5"
-    assert key in TINY
-    with pytest.raises(
-        ConfigError, match=r"runconfig.wafer_memory_gb must be (above 0|a finite number)"
-    ):
-        load_params(write(TINY.replace(key, f"{key}\n    wafer_memory_gb: {given}")))
-    params = load_params(write(TINY.replace(key, f"{key}\n    wafer_memory_gb: 6")))
-    assert params.runconfig.wafer_memory_gb == 6.0
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="absent.yaml: cannot be read: No such file"):
-        load_params(str(tmp_path / "absent.yaml"))
-
-
-def test_files_of_a_folder_or_beside_a_missing_one_are_named(tmp_path):
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "b.yaml").touch()
-    (tmp_path / "inner" / "a.yaml").touch()
-    with pytest.raises(ConfigError, match=r"inner: cannot be read: .*Files there: a\.yaml\.$"):
-        load_params(str(tmp_path / "inner"))
-    with pytest.raises(ConfigError, match=r"x\.txt: cannot be read: .*Files there: b\.yaml\.$"):
-        load_params(str(tmp_path / "x.txt"))
-
-
-def test_broken_yaml_is_reported_with_its_line(write):
-    with pytest.raises(ConfigError, match="line 3: this is not YAML"):
-        load_params(write("a: 1\nb: [1, 2\n"))
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3  # eval_input inherits its mistake
+    assert names(lines, path, "model.num_layers", "model.num_hidden_layers?", 24, "Line 8.")
+    assert names(lines, "train_input.batch_size", "'two'", "Line 5.")
+    assert names(lines, "model.num_hidden_layers is required", "Line 6.")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("settings", "key", "value"),
     [
-        ("b: 1:30", "a number must not be in base 60, as YAML reads one with colons. "
-         "Received: 1:30, which is 90. Write 90 or, for a text, '1:30'."),
-        ("b: [1, 010]", "a number must not be in base 8, as YAML reads one that begins with 0. "
-         "Received: 010, which is 8. Write 10 or, for a text, '010'."),
-        ("b: {c: -1:30.5}", "Received: -1:30.5, which is -90.5. Write -90.5 or, "),
-        ("-010: 1", "Received: -010, which is -8. Write -10 or, "),
+        (["model.hidden_size=16"], "model.hidden_size", 16),
+        (["model.hidden_size=16", "model.hidden_size=32"], "model.hidden_size", 32),
+        (["model.layer_norm_epsilon=1e-3"], "model.layer_norm_epsilon", 1e-3),
+        (["model.mixed_precision=true"], "model.mixed_precision", True),
+        (["model.max_position_embeddings=null"], "model.max_position_embeddings", None),
+        (["optimizer.exclude_from_weight_decay=[a, b]"], "optimizer.exclude_from_weight_decay",
+         ("a", "b")),
+        (["optimizer.learning_rate={scheduler: Constant, learning_rate: 0.5}"],
+         "optimizer.learning_rate.0.learning_rate", 0.5),
+        (["model.initializer.name=constant", "model.initializer.value=2"],
+         "model.initializer.value", 2.0),
+        (["sparsity.mask_type=topk"], "sparsity.mask_type", "topk"),
+        (["runconfig.max_steps=9"], "runconfig.max_steps", 9),
+        (["train_input.shuffle_seed=7", "eval_input={}"], "eval_input.batch_size", 2),
     ],
 )  # fmt: skip
-def test_numbers_that_yaml_reads_in_another_base_are_refused(write, text, says):
-    path = write(f"a: 1\n{text}\n")
-    with pytest.raises(ConfigError) as error:
-        read_yaml(path)
-    assert str(error.value).startswith(f"{path}: line 2: a number must not be in base ")
-    assert says in str(error.value)
-
-
-def test_numbers_of_one_meaning_are_read(write):
-    text = "a: 1_000\nb: 0\nc: '010'\nd: 0x1F\ne: 0.5\nf: '1:30'\n"
-    tree, _ = read_yaml(write(text))
-    assert tree == {"a": 1000, "b": 0, "c": "010", "d": 31, "e": 0.5, "f": "1:30"}
-
-
-def test_file_of_bytes_that_are_no_text_is_refused(write):
-    path = write("\x00\x01")
-    with pytest.raises(ConfigError, match=f"{path}: this is not YAML: unacceptable character"):
-        load_params(path)
-
-
-def test_key_given_twice_is_refused(write):
-    with pytest.raises(ConfigError, match="key model.a stands twice. Received: lines 2 and 3"):
-        read_yaml(write("model:\n    a: 1\n    a: 2\n"))
+def test_set_replaces_keys_of_the_file_and_is_saved(write, tmp_path, settings, key, value):
+    pairs = [tuple(text.split("=", 1)) for text in settings]
+    params = load_params(write(TINY), settings=pairs)
+    found = params
+    for name in key.split("."):
+        found = found[int(name)] if name.isdecimal() else getattr(found, name)
+    assert found == value
+    save_params(params, tmp_path)
+    assert load_params(tmp_path / "params.yaml") == params
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("key", "text", "facts"),
     [
-        ("a: 1\nb: 2022-13-45\n", "line 2: .*'2022-13-45' is no timestamp"),
-        ("a: 1\nb: !!int abc\n", "line 2: .*'abc' is no int"),
-        ("a: 1\nb: !!bool abc\n", "line 2: .*'abc' is no bool"),
-        ("x: &a {b: *a}\n", "line 1: a section must not hold itself"),
-        ("a: 1\nx: " + "{a: " * 2000 + "1" + "}" * 2000, "line 2: .* must not nest so deep"),
+        ("model.hiden_size", "8", ("unknown key", "Did you mean model.hidden_size?")),
+        ("modle.hidden_size", "8", ("unknown key modle", "Did you mean model?")),
+        ("model.hidden_size", "eight", ("a whole number", "'eight'")),
+        ("train_input.batch_size", "0", ("at least 1",)),
+        ("model.initializer", "{name: constant, value: x}", ("model.initializer.value", "'x'")),
+        ("optimizer.learning_rate.steps", "5", ("optimizer.learning_rate must be a section",)),
+        ("model.nonlinearity", "[", ("YAML", "'['")),
+        ("model_name", "gpt4", ("gpt3", "'gpt4'")),
+        ("runconfig.max_steps", "9", ("9", "7")),
     ],
 )
-def test_what_yaml_cannot_make_is_told_with_its_line(write, text, words):
-    with pytest.raises(ConfigError, match=words):
-        read_yaml(write(text))
+def test_a_wrong_set_is_refused_by_its_name(write, key, text, facts):
+    with pytest.raises(ConfigError) as error:
+        load_params(write(TINY), {"runconfig.max_steps": 7}, settings=[(key, text)])
+    assert names(error.value, f"--set {key}", *facts)
+    assert "Line" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("a: 1\nb: [1, 2\n", ("line 3", "YAML")),
+        ("a:\n\tb: 1\n", ("line 2", "YAML")),
+        ("a: 1\nb 2\nc: 3\n", ("line 3", "YAML")),
+        ("a: *.txt\n", ("line 1", "YAML")),
+        ("a: 1\n---\nb: 2\n", ("line 2", "another document")),
+        ("\x00\x01", ("YAML",)),
+        ("model:\n    a: 1\n    a: 2\n", ("model.a", "lines 2 and 3")),
+        ("a: !!int abc\n", ("YAML", "abc")),
+        ("x: &a {b: *a}\n", ("too deep",)),
+        ("a: 1\nx: " + "{a: " * 2000 + "1" + "}" * 2000, ("too deep",)),
+        ("# ---\n", ("sections of keys", "nothing")),
+        ("5", ("sections of keys", "5")),
+    ],
+)
+def test_a_text_that_holds_no_sections_is_refused(write, text, facts):
+    path = write(text)
+    with pytest.raises(ConfigError) as error:
+        read_yaml(path)
+    assert names(error.value, path, "Received: ", *facts)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    for path in (tmp_path / "absent.yaml", tmp_path):
+        with pytest.raises(ConfigError) as error:
+            load_params(path)
+        assert names(error.value, path)
+
+
+def test_numbers_are_decimal_and_dates_are_texts(write):
+    text = "a: 1_000\nb: 010\nc: 1:30\nd: 0x1F\ne: 0.5\nf: 2022-13-45\ng: -5\nh: 1:30.5\n"
+    tree, _ = read_yaml(write(text))
+    assert list(tree.values()) == [1000, 10, "1:30", 31, 0.5, "2022-13-45", -5, "1:30.5"]
 
 
 def test_unknown_model_is_refused_with_the_names(write):
-    with pytest.raises(ConfigError, match="gpt3.*Received: 'gpt4'. Did you mean gpt3?"):
+    with pytest.raises(ConfigError) as error:
         load_params(write(TINY.replace("gpt3", "gpt4")))
+    assert names(error.value, "model_name", "'gpt4'", "gpt3")
     assert "gpt3" in registry.model_names()
 
 
@@ -298,20 +254,16 @@ def test_difference_is_a_line_a_key_where_texts_have_line_breaks(write, tmp_path
 
 def test_a_batch_of_more_tokens_than_sizes_can_count_is_refused(write):
     text = TINY.replace("max_sequence_length: 16", "max_sequence_length: 1073741824")
-    assert text != TINY
-    says = (
-        r"train_input.max_sequence_length times .* Received: 1073741824 x 2\. "
-        r"Lower one of them\. Line"
-    )
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError) as error:
         load_params(write(text))
+    assert names(error.value, "train_input.max_sequence_length", "1073741824 x 2", "Line 4.")
 
 
 @pytest.mark.parametrize("given", ["[[max_steps, 2]]", "max_steps 2"])
 def test_a_runconfig_that_is_no_section_is_refused_with_options_too(write, given):
     path = write(TINY.replace("runconfig:\n    max_steps: 5", f"runconfig: {given}"))
     for overrides in ({}, {"runconfig.max_steps": 7}):
-        with pytest.raises(ConfigError, match="runconfig must be a section of keys. Received: "):
+        with pytest.raises(ConfigError, match="runconfig must be a section of keys"):
             load_params(path, overrides)
     assert load_params(write(TINY.replace("    max_steps: 5", "")), {"runconfig.max_steps": 7})
 
@@ -334,18 +286,9 @@ def test_a_saved_file_without_parameters_is_named(write, tmp_path, content):
         saved_difference(params, tmp_path)
 
 
-@pytest.mark.parametrize("path", ['"a\\0b"', '[a, "a\\0b"]'])
-def test_a_path_with_a_null_byte_is_refused(write, path):
+@pytest.mark.parametrize("path", ["''", "[]", "[a, '']", '"a\\0b"', '[a, "a\\0b"]'])
+def test_an_empty_path_or_one_with_a_null_byte_is_refused(write, path):
     text = TINY.replace("    batch_size: 2", f"    batch_size: 2\n    data_dir: {path}")
-    says = r"train_input.data_dir must be a path, which has no null byte. Received: .*a\\x00b"
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError) as error:
         load_params(write(text))
-    with pytest.raises(ConfigError, match="runconfig.memoryx_dir must be a path"):
-        load_params(write(f'{TINY}    memoryx_dir: "a\\0b"\n'))
-
-
-@pytest.mark.parametrize("path", ["''", "[]", "[a, '']"])
-def test_an_empty_path_is_refused(write, path):
-    text = TINY.replace("    batch_size: 2", f"    batch_size: 2\n    data_dir: {path}")
-    with pytest.raises(ConfigError, match="train_input.data_dir must name a file or folder"):
-        load_params(write(text))
+    assert names(error.value, "train_input.data_dir", "Received: ")

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from modelzoo.common.config import schema
-from modelzoo.common.config.sections import OptimizerParams, RunConfigParams
+from modelzoo.common.config.sections import OptimizerParams
 
 NUMBERS = (
     ("beta1", -0.9, "must be at least 0.0"),
@@ -73,13 +73,3 @@ def test_keys_of_other_kinds_of_optimizer_are_refused():
             OptimizerParams, {"optimizer_type": kind, "learning_rate": 1.0, **given}, report
         )
     assert not report.messages
-
-
-def test_parts_of_a_batch_that_a_compiler_chooses_are_refused_with_what_does_the_same():
-    report = schema.Report("f.yaml")
-    schema.build(RunConfigParams, {"use_cs_grad_accum": True}, report)
-    (message,) = report.messages
-    assert message.startswith("f.yaml: use_cs_grad_accum has the compiler choose parts of a batch")
-    assert "set runconfig.micro_batches to the number of parts" in message
-    schema.build(RunConfigParams, {"use_cs_grad_accum": False}, report)
-    assert len(report.messages) == 1

@@ -39,6 +39,7 @@ from modelzoo.common.data.preparation.records import RecordWriter
 from modelzoo.common.tokenizers.tokenizers import vocabulary_facts
 from modelzoo.transformer.data import TransformerTfRecordsProcessor
 from modelzoo.transformer.params import TransformerRecordsInput
+from tests.messages import names
 
 V, S = 50257, 128
 GIVEN = {"vocab_size": V, "max_sequence_length": S, "batch_size": 2}
@@ -81,12 +82,9 @@ def label_names(monkeypatch):
 def test_records_of_another_vocabulary_or_length_are_refused(tmp_path, name):
     file = "a.h5" if name == "hdf5" else "a.tfrecords"
     folder = make_folder(tmp_path, 30522, length=512, file=file)
-    words = (
-        f"{folder}: must hold records .*Received: a vocabulary of 30522 tokens where vocab_size "
-        "is 50257, sequences of 512 where max_sequence_length is 128"
-    )
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError) as error:
         open_reader(name, folder)
+    assert names(error.value, folder, "vocab_size", 30522, V, "max_sequence_length", 512, S)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +93,7 @@ def test_records_of_another_vocabulary_or_length_are_refused(tmp_path, name):
 def test_a_damaged_manifest_is_not_taken_for_an_absent_one(tmp_path, text):
     folder = make_folder(tmp_path)
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match="manifest.json: must be what a preparation wrote"):
-        open_reader("gpt", folder)
-
-
-def test_a_folder_is_not_taken_for_an_absent_manifest(tmp_path):
-    folder = make_folder(tmp_path)
-    (tmp_path / "manifest.json").unlink()
-    (tmp_path / "manifest.json").mkdir()
-    with pytest.raises(DataError, match="manifest.json: must be a file that can be read"):
+    with pytest.raises(DataError, match=r"manifest\.json"):
         open_reader("gpt", folder)
 
 
@@ -126,11 +116,10 @@ def test_a_folder_with_other_files_than_its_manifest_lists_is_refused(tmp_path, 
         file.write_bytes((tmp_path / "examples-00002.tfrecords").read_bytes())
     else:
         (tmp_path / change).write_bytes(file.read_bytes())
-    told = f"{file.name}, which is .* Restore it, or make the records again"
-    if change not in ("gone", "cut", "other"):
-        told = f"{change} as well. .* remove its manifest.json to read what is there"
-    with pytest.raises(DataError, match=f"manifest.json lists, and no others. Received: {told}"):
+    with pytest.raises(DataError) as error:
         prepared.check_prepared([tmp_path], {"vocab_size": V}, S)
+    fact = file.name if change in ("gone", "cut", "other") else change
+    assert names(error.value, tmp_path, "manifest.json", fact)
     if change == "other":  # a manifest of an earlier version does not tell
         for entry in facts["files"]:
             del entry["ends_sha256"]
@@ -147,7 +136,7 @@ def test_pairs_of_another_vocabulary_are_refused(tmp_path):
         tgt_vocab_size=8000,
         **lengths,
     )
-    with pytest.raises(DataError, match="of 37000 tokens where tgt_vocab_size is 8000, as"):
+    with pytest.raises(DataError, match="of 37000 tokens where tgt_vocab_size is 8000"):
         TransformerTfRecordsProcessor(section).create_dataset(True, 0)
     section = dataclasses.replace(section, tgt_vocab_size=37000)
     with pytest.raises(DataError, match="must be a whole TFRecord file"):  # the next check
@@ -174,7 +163,7 @@ def test_rows_that_no_token_uses_make_no_other_vocabulary(records, model, differ
 def test_what_a_manifest_does_not_tell_is_not_compared(tmp_path):
     folder = make_folder(tmp_path, None, key="max_sequence_length")
     prepared.check_prepared([folder], {"vocab_size": V}, S)
-    with pytest.raises(DataError, match="Received: sequences of 128 where .* is 64, as"):
+    with pytest.raises(DataError, match="Received: sequences of 128 where .* is 64"):
         prepared.check_prepared([folder], {"vocab_size": V}, 64)
 
 
@@ -186,10 +175,7 @@ def test_folder_made_by_hand_is_told_in_one_line_and_read(tmp_path, monkeypatch,
     monkeypatch.setattr(tf.logging, "info", lambda text, *args: told.append(text % args))
     for _ in range(2):
         prepared.check_prepared([str(tmp_path)], {"vocab_size": V}, S)
-    assert told == [
-        f"{tmp_path}: no manifest.json of a preparation, so nothing tells the vocabulary of its "
-        "records"
-    ]
+    assert len(told) == 1 and names(told, tmp_path, "manifest.json")
 
 
 def test_token_that_the_model_lacks_is_refused_without_a_manifest():
@@ -221,20 +207,18 @@ def test_vocabularies_of_equal_size_are_told_apart(tmp_path):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
     one, two = make_digests(tmp_path, one=same, two=other)
     prepared.check_prepared([one, str(tmp_path)], {}, None, str(vocab_file))
-    words = (
-        f"{two}: must hold records made with the tokens of {vocab_file}. Received: those of "
-        "two.txt, which are others or have other numbers, as its manifest.json tells"
-    )
-    with pytest.raises(DataError, match=words):
-        prepared.check_prepared([one, two], {}, None, str(vocab_file))
-    words = f"{two}: must hold records made with the tokens of one.txt, as {one}. .* two.txt, "
-    for vocab_file in (None, str(tmp_path / "nowhere.txt")):
-        with pytest.raises(DataError, match=words):
-            prepared.check_prepared([one, two], {}, None, vocab_file)
+    for file, fact in (
+        (str(vocab_file), vocab_file),
+        (None, f"one.txt, as {one}"),
+        (str(tmp_path / "nowhere.txt"), f"one.txt, as {one}"),
+    ):
+        with pytest.raises(DataError) as error:
+            prepared.check_prepared([one, two], {}, None, file)
+        assert names(error.value, f"{two}: ", fact, "two.txt")
     given = {**GIVEN, "data_processor": "GptTfRecordsProcessor"}
     sections = [GptTfRecordsInput(**given, data_dir=each) for each in (one, [one, two])]
     prepared.check_sections([sections[0], None, object()])
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=f"{two}: "):
         prepared.check_sections(sections)
 
 
@@ -300,9 +284,9 @@ def test_prompts_of_a_model_of_bytes_are_bytes(tmp_path, size):
     if size == 50257:  # most of whose tokens no byte uses: another vocabulary's model
         prepared.check_sections(sections)
         return
-    words = f"{path}: vocab_file must hold the tokens of GptTextDataProcessor, under the same"
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError) as error:
         prepared.check_sections(sections)
+    assert names(error.value, path, "vocab_file", "GptTextDataProcessor")
 
 
 def test_vocabularies_of_text_in_tokens_are_compared_side_by_side(tmp_path):
@@ -342,10 +326,10 @@ def test_labels_in_another_order_and_another_number_of_them_are_refused(tmp_path
     given = {**GIVEN, "data_processor": "GlueTfRecordsProcessor"}
     train, other, both = (GlueRecordsInput(**given, data_dir=d) for d in (one, two, [one, two]))
     prepared.check_sections([train, train, None], 2)
-    words = f"{two}: must have the labels of {one}, under the same numbers: 0, 1. Received: 1, 0"
     for sections in ([train, other], [both]):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError) as error:
             prepared.check_sections(sections, 2)
+        assert names(error.value, f"{two}: ", one, "0, 1", "1, 0")
     text = ClassifierInput(
         **{**given, "data_processor": "Sst2DataProcessor", "vocab_file": "v"}, data_dir="sst2"
     )

@@ -1,17 +1,17 @@
-"""Tests of reading prompts and jsonl: what is read, and what file and line mistakes are told."""
+"""Tests of reading prompts and JSON lines: what is read, and how mistakes are reported."""
 
 from __future__ import annotations
 
 import json
-import re
 from types import SimpleNamespace
 
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.prompts import read_prompts, section_tokenizer
-from modelzoo.common.files.json_lines import read_json_lines
+from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
+from tests.messages import names
 
 
 def read(path, text, limit=20):
@@ -37,9 +37,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path, name):
 
 @pytest.mark.parametrize("blank", ["", "  ", "\t"])
 def test_a_blank_line_is_refused_in_text_and_left_out_of_json_lines(tmp_path, blank):
-    says = rf"a.txt:2: a prompt must be more than spaces. Received: {re.escape(repr(blank))}\. Rem"
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError) as error:
         read(tmp_path / "a.txt", f"one\n{blank}\ntwo\n")
+    assert names(error.value, "a.txt:2", repr(blank))
     assert len(read(tmp_path / "a.jsonl", '{"prompt": "one"}\n  \n{"prompt": "  "}\n')) == 2
 
 
@@ -57,46 +57,43 @@ def test_jsonl_holds_texts_or_tokens_and_keeps_other_keys(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, message",
+    "line, facts",
     [
-        ("{", "must be JSON"),
-        ("[1]", "must be an object of keys"),
-        ('{"prompt": 3}', "prompt must be a text. Received: 3"),
-        ('{"question": "a"}', "prompt must be a text. Received: None among the keys question"),
-        (r'{"prompt": "\ud800"}', "must be text of whole characters"),
-        ('{"prompt": ""}', "a prompt must have a token"),
-        ('{"text": "a", "prompt_tokens": [1]}', "Received: both text and prompt_tokens"),
-        ('{"text": "a", "prompt": "b"}', "Received: both prompt and text. Remove one"),
-        (r'{"prompt": "a", "x": ["\ud800"]}', "must be text of whole characters"),
-        (r'{"prompt": "a", "\ud800": 1}', "must be text of whole characters"),
-        ('{"prompt": "a", "reference": 3}', "reference must be a text. Received: 3"),
-        ('{"prompt": "a", "reference": null}', "reference must be a text. Received: None"),
-        ('{"prompt": "a", "sample": 1, "tokens": 2}', "whose own are .* Received: sample, tokens"),
-        ('{"prompt_tokens": []}', "a prompt must have a token"),
-        ('{"prompt_tokens": ["a"]}', "must be a list of whole numbers"),
-        ("[" * 5000, "must be JSON"),
-        ('{"prompt": "a", "score": Infinity}', "score .* must hold finite numbers.*Received: inf"),
-        ('{"prompt": "a", "s": [1, {"t": NaN}]}', r"s .* must hold .*Received: \[1, {'t': nan}\]"),
-        ('{"prompt": "a", "score": 1e999}', "score .* must hold finite numbers.*Received: inf"),
-        ('{"prompt": NaN}', "prompt must be a text. Received: nan"),
-        ('{"prompt_tokens": [NaN]}', "must be a list of whole numbers"),
-        ('{"prompt_tokens": [1' + 23 * "0" + "]}", "prompt_tokens must be below 2147483648"),
-        ('{"prompt_tokens": [257]}', "tokens must be 0 to 256. Received: 257 to 257"),
-        ('{"prompt": "12345678901234567890"}', "must leave room in 20 tokens.*Received: 20"),
-        (b'{"prompt": "\xff"}', "must be UTF-8 text"),
+        *((line, ("must be JSON",)) for line in ("{", "[" * 5000)),
+        ("[1]", ("object",)),
+        ('{"prompt": 3}', ("prompt", "Received: 3")),
+        ('{"question": "a"}', ("prompt", "question")),
+        (r'{"prompt": "\ud800"}', ("characters",)),
+        (r'{"prompt": "a", "x": ["\ud800"]}', ("characters",)),
+        (r'{"prompt": "a", "\ud800": 1}', ("characters",)),
+        ('{"prompt": ""}', ("a token",)),
+        ('{"prompt_tokens": []}', ("a token",)),
+        ('{"text": "a", "prompt_tokens": [1]}', ("text", "prompt_tokens")),
+        ('{"text": "a", "prompt": "b"}', ("prompt", "text")),
+        ('{"prompt": "a", "reference": 3}', ("reference", 3)),
+        ('{"prompt": "a", "sample": 1, "tokens": 2}', ("Received: sample, tokens",)),
+        ('{"prompt_tokens": ["a"]}', ("prompt_tokens", "'a'")),
+        ('{"prompt_tokens": [NaN]}', ("prompt_tokens", "nan")),
+        ('{"prompt_tokens": [1' + 23 * "0" + "]}", ("prompt_tokens", 2147483648)),
+        ('{"prompt_tokens": [257]}', ("0 to 256", 257)),
+        ('{"prompt": "a", "score": Infinity}', ("score", "finite", "inf")),
+        ('{"prompt": "a", "s": [1, {"t": NaN}]}', ("s ", "finite", "[1, {'t': nan}]")),
+        ('{"prompt": NaN}', ("prompt", "nan")),
+        ('{"prompt": "12345678901234567890"}', (20,)),
+        (b'{"prompt": "\xff"}', ("UTF-8",)),
     ],
 )
-def test_mistakes_are_told_with_file_and_line(tmp_path, line, message):
+def test_mistakes_are_reported_with_file_and_line(tmp_path, line, facts):
     first = b'{"prompt": "fine"}\n'
-    with pytest.raises(DataError, match=f"a.jsonl:2: .*{message}") as raised:
+    with pytest.raises(DataError) as error:
         read(tmp_path / "a.jsonl", first + (line if isinstance(line, bytes) else line.encode()))
-    assert "Traceback" not in str(raised.value)
+    assert names(error.value, "a.jsonl:2: ", *facts)
 
 
 def test_missing_and_empty_files_are_named(tmp_path):
-    with pytest.raises(DataError, match="none.jsonl: must be a readable text file"):
+    with pytest.raises(DataError, match=r"none\.jsonl"):
         list(read_json_lines(str(tmp_path / "none.jsonl")))
-    with pytest.raises(DataError, match="a.txt: must hold prompts. Received: an empty file"):
+    with pytest.raises(DataError, match=r"a\.txt: .* an empty file"):
         read(tmp_path / "a.txt", "")
 
 
@@ -105,8 +102,8 @@ def test_a_vocabulary_larger_than_the_models_is_refused():
         tokenizer_type="ByteTokenizer", vocab_file=None, encoder_file=None, eos_id=None
     )
     assert section_tokenizer(section, 257).vocab_size == 257
-    with pytest.raises(ConfigError, match="at most the 256 tokens of the model"):
-        section_tokenizer(section, 256)
-    section.eos_id = 257
-    with pytest.raises(ConfigError, match="eos_id: must be 256, which ends a text"):
-        section_tokenizer(section, 257)
+    for eos_id, vocab_size in ((None, 256), (257, 257)):
+        section.eos_id = eos_id
+        with pytest.raises(ConfigError) as error:
+            section_tokenizer(section, vocab_size)
+        assert names(error.value, "eos_id" if eos_id else "tokenizer_type", 256)

@@ -1,4 +1,4 @@
-"""Tests of json_text.py, and that configurations of other programs are refused by name."""
+"""Tests of json_text.py: what is no JSON, what is not finite, and lines written as a whole."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from cerebras_tf.errors import CerebrasError
 from modelzoo.common.convert.hugging_face import read_json
-from modelzoo.common.convert.keys import our_nonlinearity
-from modelzoo.common.files.json_text import is_finite, parse_json
+from modelzoo.common.files.json_text import is_finite, parse_json, write_json_lines
+from tests.messages import names
 
 
 @pytest.mark.parametrize(
@@ -17,20 +17,25 @@ def test_what_cannot_be_read_is_a_value_error(tmp_path, text):
     with pytest.raises(ValueError):
         parse_json(text)
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(CerebrasError, match="config.json: must be a JSON file"):
+    with pytest.raises(CerebrasError) as error:
         read_json(tmp_path / "config.json")
+    assert names(error.value, tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("text", ["[Infinity]", '{"a": [{"b": NaN}]}', "1e400", "-Infinity"])
-def test_numbers_that_are_not_finite_are_read_and_told_on_request(text):
+def test_numbers_that_are_not_finite_are_found(text):
     assert not is_finite(parse_json(text, finite=False))
 
 
 @pytest.mark.parametrize("text", ["[" * 900 + "]" * 900, '{"a": [1, 2.5, null, "NaN", true]}'])
-def test_finite_values_are_told(text):
+def test_finite_values_are_found(text):
     assert is_finite(parse_json(text, finite=False))
 
 
-def test_an_activation_that_is_no_text_is_refused():
-    with pytest.raises(CerebrasError, match="activation_function must be one of"):
-        our_nonlinearity({"activation_function": ["gelu"]}, "activation_function", "x", "c.json")
+def test_a_row_that_cannot_be_written_leaves_the_file_before(tmp_path):
+    path = write_json_lines(tmp_path / "rows.jsonl", [{"é": 1}, {"b": [2]}])
+    assert path.read_text(encoding="utf-8") == '{"é": 1}\n{"b": [2]}\n'
+    with pytest.raises(TypeError):
+        write_json_lines(path, [{"a": 1}, {"b": object()}])
+    assert path.read_text(encoding="utf-8") == '{"é": 1}\n{"b": [2]}\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]

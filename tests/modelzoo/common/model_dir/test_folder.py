@@ -1,4 +1,4 @@
-"""Tests of model_dir.py: what can be told of a run's places before TensorFlow is loaded."""
+"""Tests of folder.py: what can be known of a run's places before TensorFlow is loaded."""
 
 from __future__ import annotations
 
@@ -65,14 +65,6 @@ def test_a_prefix_of_files_is_a_checkpoint(check, tmp_path):
     (tmp_path / "empty" / "model.ckpt-1.index").write_text("")
     for path in ("empty", "empty/model.ckpt-1", "empty/model.ckpt-1.index"):
         check("eval", checkpoint_path=path)
-
-
-def test_a_device_of_no_kind_is_refused(check):
-    for name in ("/cpu:0", "cpu:0", "/device:CPU:0", "/gpu:1"):
-        check("train", device=name)
-    for name in ("bogus", "/cpu:1", "gpu", "/cpu:0x"):
-        with pytest.raises(ConfigError, match="device: must be one that TensorFlow has"):
-            check("train", device=name)
 
 
 def test_a_folder_of_weights_that_is_none_is_refused(check):

@@ -15,6 +15,7 @@ from cerebras_tf.errors import CheckpointError, DataError
 from modelzoo.common.config.input_sections import GptTextDataInput, GptTfRecordsInput
 from modelzoo.common.config.sections import RunConfigParams
 from modelzoo.common.model_dir import resume
+from tests.messages import names
 
 
 def remember(folder, *changes):
@@ -75,14 +76,14 @@ def test_data_go_on_behind_as_many_records_where_batches_have_another_size(tmp_p
     assert skipped(0, 8) == (0, "")
     assert skipped(10, 8) == (10, "")
     found, told = skipped(12, 16)
-    assert found == 6 and "was 8 and is 16: data go on behind the 96 records read so far" in told
+    assert found == 6 and "was 8 and is 16" in told and "96 records" in told
     assert "again" not in told
     assert skipped(14, 16) == (8, "")  # of the same size
     found, told = skipped(14, 24)
     assert found == 5 and "128 records read so far, of which the last 8 come again" in told
     assert skipped(15, 24) == (6, "")
     found, told = skipped(15, 8)  # the 8 that came again count once
-    assert found == 18 and "behind the 144 records" in told
+    assert found == 18 and "144 records" in told
 
 
 def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):
@@ -123,20 +124,14 @@ def test_batches_in_an_order_of_their_own_are_told(tmp_path, caplog):
 def test_a_file_that_holds_something_else_is_named(tmp_path, content):
     content = content if isinstance(content, bytes) else content.encode()
     (tmp_path / "data_position.json").write_bytes(content)
-    with pytest.raises(DataError, match="data_position.json: must hold how many batches"):
+    with pytest.raises(DataError) as error:
         resume.read_history(str(tmp_path))
-
-
-def test_what_it_holds_is_told(tmp_path):
-    for content, told in (('{"batches": -5}', '{"batches": -5}, which is'), ("", "an empty file,")):
-        (tmp_path / "data_position.json").write_text(content)
-        with pytest.raises(DataError, match=f"Received: {told}"):
-            resume.read_history(str(tmp_path))
+    assert names(error.value, "data_position.json", "Received: ")
 
 
 def test_empty_data_of_the_latest_checkpoint_are_told(tmp_path):
     write_step(tmp_path, 3)
     assert resume.checkpoint_step(str(tmp_path)) == 3
     (tmp_path / "model.ckpt-3.data-00000-of-00001").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"ckpt-3, variable global_step: must be whole"):
+    with pytest.raises(CheckpointError, match=r"ckpt-3, variable global_step"):
         resume.checkpoint_step(str(tmp_path))

@@ -12,6 +12,7 @@ import pytest
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation.vocabulary import SPECIAL_TOKENS
 from modelzoo.common.tokenizers import tokenizers
+from tests.messages import names
 
 library = pytest.importorskip("tokenizers")
 
@@ -54,20 +55,16 @@ def test_text_that_a_vocabulary_has_no_tokens_for_is_refused(gpt2_files, tmp_pat
     files = str(tmp_path / "vocab.json"), str(folder / "merges.txt")
     loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
     assert loaded.decode(loaded.encode(PLAIN)) == PLAIN
-    with pytest.raises(ConfigError, match=r"Received: 'ox', with 1 that have none .* 1 of the 256"):
+    with pytest.raises(ConfigError) as error:
         loaded.encode("an ox")
+    assert names(error.value, "'ox'", "1 of the 256")
     words = tokenizers.load_tokenizer("BertTokenizer", vocab)
     words.encode_batch(["the cat zz"] * 333 + ["the"])  # a third of 1,000 is unknown
     words.encode_batch(["zz zz zz"] * 999)
     words = tokenizers.load_tokenizer("BertTokenizer", vocab)
-    with pytest.raises(ConfigError, match="Received: 800 of its first 1000 tokens are unknown"):
+    with pytest.raises(ConfigError) as error:
         words.encode_batch(["zz zz cat zz zz"] * 200)
-
-
-def test_a_token_that_stands_twice_in_a_vocabulary_is_refused(vocab):
-    Path(vocab).write_text("\n".join([*WORDPIECES, "cat"]))
-    with pytest.raises(ConfigError, match=r"Received: 'cat' on lines \d+ and 17\. Copy"):
-        tokenizers.load_tokenizer("BertTokenizer", vocab)
+    assert names(error.value, "vocab.txt", 800, 1000)
 
 
 @pytest.mark.parametrize("text", [PLAIN, ODD, "", " ", "x"])
@@ -167,37 +164,30 @@ def test_bytes_are_tokens():
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "words"),
+    ("kind", "content", "facts"),
     [
-        ("GPT2Tokenizer", None, "GPT2Tokenizer: needs its vocabulary.*Received: no file"),
-        ("GPT2Tokenizer", '{"a": 1}', r"needs its vocabulary, .*f \(a JSON object\)\. Name both"),
-        ("GPT2Tokenizer", "a b\n", r"Received: .*f \(lines\)\. Name both"),
-        ("GPT2Tokenizer", " \n", r"Received: .*f \(empty\)\. Name both"),
-        ("NeoXTokenizer", None, "NeoXTokenizer: needs a tokenizer.json"),
-        ("NeoXTokenizer", "{oops", r"f:1: must be JSON.*at column 2"),
-        ("JsonTokenizer", '{"a": 1}', "which has a model. Received: .*f. Name one in vocab_file"),
-        ("NeoXTokenizer", "[1]", "must be a JSON object. Received: list"),
-        ("JsonTokenizer", '{"model": {"type": "no"}}', "must be a tokenizer.json of the tokeni"),
-        ("BertTokenizer", None, "BertTokenizer: needs a vocab.txt"),
-        ("BertTokenizer", "a\nb\n", r"\[UNK\] on a line. Received: 2 tokens, the first 'a'"),
-        ("SpamTokenizer", None, "must be one of GPT2Tokenizer.*Received: 'SpamTokenizer'"),
+        ("GPT2Tokenizer", None, ("GPT2Tokenizer", "no file")),
+        ("GPT2Tokenizer", '{"a": 1}', ("f (a JSON object)",)),
+        ("GPT2Tokenizer", "a b\n", ("f (lines)",)),
+        ("GPT2Tokenizer", " \n", ("f (empty)",)),
+        ("NeoXTokenizer", None, ("NeoXTokenizer", "tokenizer.json")),
+        ("NeoXTokenizer", "{oops", ("f:1", "column 2")),
+        ("JsonTokenizer", '{"a": 1}', ("model", "vocab_file")),
+        ("NeoXTokenizer", "[1]", ("list",)),
+        ("JsonTokenizer", '{"model": {"type": "no"}}', ("tokenizer.json",)),
+        ("BertTokenizer", None, ("BertTokenizer", "vocab.txt")),
+        ("BertTokenizer", "a\nb\n", ("[UNK]", "'a'")),
+        ("SpamTokenizer", None, ("tokenizer_type", "'SpamTokenizer'")),
+        ("ByteTokenizer", "a", ("tokenizer_type", "/f", "ByteTokenizer")),
     ],
 )
-def test_wrong_file_is_refused_with_what_is_needed(tmp_path, kind, content, words):
+def test_wrong_file_is_refused_with_what_is_needed(tmp_path, kind, content, facts):
     path = tmp_path / "f"
     if content:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError) as error:
         tokenizers.load_tokenizer(kind, str(path) if content else None)
-
-
-def test_merges_of_another_vocabulary_are_refused(tmp_path):
-    (tmp_path / "v.json").write_text(json.dumps({"a": 0}))
-    (tmp_path / "m.txt").write_text("#version: 0.2\nb c\n")
-    with pytest.raises(ConfigError, match="Take two files that belong together"):
-        tokenizers.load_tokenizer(
-            "GPT2Tokenizer", str(tmp_path / "v.json"), str(tmp_path / "m.txt")
-        )
+    assert names(error.value, *facts)
 
 
 def test_merges_in_reversed_order_are_refused(gpt2_files, tmp_path):
@@ -205,7 +195,7 @@ def test_merges_in_reversed_order_are_refused(gpt2_files, tmp_path):
     first, *lines = (folder / "merges.txt").read_text().splitlines()
     path = tmp_path / "merges.txt"
     path.write_text("\n".join([first, *lines[::-1]]))
-    with pytest.raises(ConfigError, match="before a line that makes its parts"):
+    with pytest.raises(ConfigError, match=r"merges\.txt"):
         tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "vocab.json"))
 
 
@@ -216,8 +206,9 @@ def test_numbers_of_tokens_that_are_none_are_refused(gpt2_files, tmp_path, numbe
     path = tmp_path / "vocab.json"
     path.write_text(re.sub(r'("e"): ?\d+', rf"\1:{number}", content))
     assert path.read_text() != content
-    with pytest.raises(ConfigError, match="vocab.json: must number its .* Received: .* 'e'"):
+    with pytest.raises(ConfigError) as error:
         tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "merges.txt"))
+    assert names(error.value, "vocab.json", "'e'")
 
 
 def test_numbers_without_a_token_are_allowed_up_to_twice_the_tokens(gpt2_files, tmp_path):
@@ -238,28 +229,22 @@ def test_numbers_without_a_token_are_allowed_up_to_twice_the_tokens(gpt2_files, 
 def test_missing_file_is_named_with_the_command_that_makes_one(tmp_path, kind):
     algorithm = tokenizers.ALGORITHMS[kind]
     assert algorithm in SPECIAL_TOKENS
-    command = f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; "
-    with pytest.raises(DataError, match=f"absent: must be a tokenizer file.* {command}"):
+    with pytest.raises(DataError) as error:
         tokenizers.load_tokenizer(kind, str(tmp_path / "absent"))
-
-
-def test_a_file_that_no_tokenizer_would_read_is_refused():
-    with pytest.raises(ConfigError, match="Received: v.txt for ByteTokenizer, which reads none"):
-        tokenizers.load_tokenizer("ByteTokenizer", "v.txt")
+    assert names(error.value, "absent", f"cerebras-tf prepare vocab --algorithm {algorithm}")
 
 
 def test_what_is_there_and_cannot_be_opened_is_no_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match="must be a tokenizer file. Received: .*Is a directory"):
+    with pytest.raises(ConfigError, match="Is a directory"):
         tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path))
 
 
 def test_missing_special_tokens_are_named(gpt2_files):
     loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json"))
     tokenizers.require_tokens(loaded, "eos", "pad")
-    with pytest.raises(
-        ConfigError, match=r"json: must be .* token \[CLS\], \[SEP\]. Received: .*vocabulary\.$"
-    ):
+    with pytest.raises(ConfigError) as error:
         tokenizers.require_tokens(loaded, "cls", "sep")
+    assert names(error.value, "tokenizer.json", "[CLS], [SEP]")
 
 
 def real_texts():

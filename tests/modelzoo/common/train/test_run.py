@@ -379,7 +379,7 @@ def test_data_that_ends_before_the_last_step_is_told(call, caplog):
 
 
 def test_device_and_wafer_address_exclude_each_other(call):
-    with pytest.raises(ConfigError, match="device: runs the model on the host"):
+    with pytest.raises(ConfigError, match="device excludes cs_ip"):
         call("train", "--cs_ip", "127.0.0.1")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation import documents, input_files
+from tests.messages import names
 
 TEXTS = ["first document", "the second, é", "third\nwith two lines"]
 ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
@@ -39,9 +40,9 @@ def test_a_key_of_rows_is_refused_where_no_file_can_have_rows(tmp_path):
     for name in ("a.jsonl", "c.jsonl.zst", "d.tar.gz", str(tmp_path / "odd.dat")):
         documents.refuse_idle_key([*plain, name], "body")
     documents.refuse_idle_key(plain, "text")
-    words = r"--text_key: must come .*Received: 'body' with .*a.txt, .*b.md\. Name such"
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError) as error:
         documents.refuse_idle_key(plain, "body")
+    assert names(error.value, "--text_key", "'body'", "a.txt", "b.md")
 
 
 def test_text_file_is_one_document_and_an_empty_one_is_none(tmp_path):
@@ -71,24 +72,6 @@ def test_compressed_rows_are_read(tmp_path, suffix, compress):
     assert read(path) == TEXTS
 
 
-def test_zstd_is_read_over_its_frames(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
-    path = tmp_path / "x.jsonl.zst"
-    half = ROWS.index(b"\n") + 1
-    compress = zstandard.ZstdCompressor().compress
-    path.write_bytes(compress(ROWS[:half]) + compress(ROWS[half:]))
-    assert read(path) == TEXTS
-
-
-def test_zstd_cut_at_any_byte_is_refused(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
-    whole = zstandard.ZstdCompressor().compress(ROWS)
-    for end in range(len(whole)):
-        (tmp_path / "x.jsonl.zst").write_bytes(whole[:end])
-        with pytest.raises(DataError, match="x.jsonl.zst: must be a whole zst file"):
-            read(tmp_path / "x.jsonl.zst")
-
-
 def test_compressed_text_is_one_document(tmp_path):
     (tmp_path / "x.txt.xz").write_bytes(lzma.compress(b"one\ntwo"))
     assert read(tmp_path / "x.txt.xz") == ["one\ntwo"]
@@ -105,15 +88,6 @@ def test_bad_row_in_an_archive_is_named_with_member_and_line(tmp_path):
     make_archive(tmp_path / "x.tar.gz", "w:gz", {"rows.jsonl": ROWS + b"{oops\n"})
     with pytest.raises(DataError, match=r"x.tar.gz:rows.jsonl:4: must be a JSON object"):
         read(tmp_path / "x.tar.gz")
-
-
-@pytest.mark.parametrize("suffix", [".jsonl.zst", ".jsonl.gz", ".jsonl.xz", ".tar.gz"])
-def test_damaged_file_is_named(tmp_path, suffix):
-    if suffix.endswith(".zst"):
-        pytest.importorskip("zstandard")
-    (tmp_path / f"x{suffix}").write_bytes(b"\0no archive of any kind" * 99)
-    with pytest.raises(DataError, match=f"x{suffix}: must be a whole .* file.*Copy it again"):
-        read(tmp_path / f"x{suffix}")
 
 
 def test_archive_cut_at_any_byte_is_refused(tmp_path):
@@ -136,25 +110,25 @@ def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "facts"),
     [
-        (b"[" * 5000, "b.jsonl:4: must be a JSON object. Received: "),
-        (b"{oops", "b.jsonl:4: must be a JSON object. Received: '{oops"),
-        (b'{"text": NaN}', r"b.jsonl:4: .*'text'. Received: text \(float\)"),
-        (b'{"text": "a", "n": ' + b"1" * 5000 + b"}", "b.jsonl:4: must be a JSON object. Received"),
-        (b'{"body": "x"}', "b.jsonl:4: .*'text'. Received: body. .*--text_key"),
-        (b"[1]", "b.jsonl:4: .*Received: list"),
-        (b'{"text": null}', r"b.jsonl:4: .*Received: text \(NoneType\)"),
-        (b'{"text": "a\\ud800"}', r"b.jsonl:4: must be text of whole .* Received: '\\ud800'"),
-        (b'{"text": "\xff"}', "b.jsonl:4: must be UTF-8 text. Received: byte 0xff"),
+        *((line, ("must be a JSON object",)) for line in (b"[" * 5000, b"{oops")),
+        (b'{"text": "a", "n": ' + b"1" * 5000 + b"}", ("must be a JSON object",)),
+        (b'{"text": NaN}', ("'text'", "text (float)")),
+        (b'{"text": null}', ("text (NoneType)",)),
+        (b'{"body": "x"}', ("'text'", "Received: body", "--text_key")),
+        (b"[1]", ("Received: list",)),
+        (b'{"text": "a\\ud800"}', (r"'\ud800'",)),
+        (b'{"text": "\xff"}', ("0xff",)),
     ],
 )
-def test_bad_row_is_named_with_file_and_line_in_any_part(tmp_path, line, words):
+def test_bad_row_is_named_with_file_and_line_in_any_part(tmp_path, line, facts):
     path = tmp_path / "b.jsonl"
     path.write_bytes(ROWS + line + b"\n" + ROWS)
     for start in (0, len(ROWS)):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError) as error:
             read(path, start=start)
+        assert names(error.value, "b.jsonl:4: ", *facts)
 
 
 def test_numbers_that_are_not_finite_are_passed_over_where_nobody_reads_them(tmp_path):
@@ -166,10 +140,10 @@ def test_numbers_that_are_not_finite_are_passed_over_where_nobody_reads_them(tmp
 
 def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"fine\nbad \xff\n")
-    with pytest.raises(DataError, match="a.txt:2: must be UTF-8 text. Received: byte 0xff"):
+    with pytest.raises(DataError, match=r"a\.txt:2: .* byte 0xff"):
         read(tmp_path / "a.txt")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"fine\nbad \xff\n"))
-    with pytest.raises(DataError, match="a.txt.gz:2: must be UTF-8 .* Convert the file to UTF-8."):
+    with pytest.raises(DataError, match=r"a\.txt\.gz:2: .* byte 0xff"):
         read(tmp_path / "a.txt.gz")
 
 

@@ -1,0 +1,167 @@
+"""Decides which examples make which batch, and makes datasets of batches of examples in memory.
+
+A batch is a function of its number and the seed, so a stream of batches can begin anywhere at no
+cost. Examples of like lengths are batched together, because padding takes as long as tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cerebras_tf.errors import DataError
+
+
+class EpochOrder:
+    """Batches of numbered examples, each example once in every epoch.
+
+    Args:
+        count: number of examples.
+        batch_size: examples of a batch.
+        seed: of the order, which is another in every epoch; None for the examples' own order.
+        keep_rest: whether an epoch ends with the examples that do not fill a batch.
+
+    Attributes:
+        batches_per_epoch: number of batches, 0 where the examples do not fill one.
+    """
+
+    def __init__(self, count, batch_size, seed, keep_rest=False):
+        self._count = count
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch, self._order = None, np.arange(count)
+        self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
+
+    def examples_of(self, number):
+        """Returns the numbers of the examples of a batch: int64 [its size]."""
+        epoch, position = divmod(int(number), self.batches_per_epoch)
+        if self._seed is not None and epoch != self._epoch:
+            generator = np.random.default_rng([self._seed, epoch])
+            self._epoch, self._order = epoch, generator.permutation(self._count)
+        start = position * self._batch_size
+        return self._order[start : start + self._batch_size]
+
+
+def bucket_of(lengths, bounds):
+    """Returns the numbers of the buckets that lengths belong to; see BatchPlan's `bounds`."""
+    return np.searchsorted(bounds[:-1], lengths, side="right")
+
+
+class BatchPlan:
+    """Batches of examples, addressed by their number.
+
+    Args:
+        lengths: [number of examples] integers, tokens of each.
+        batch_size: examples of a batch.
+        bounds: lengths of rows, ascending; the last holds every example, the others those shorter.
+        seed: of the order, which is another in every epoch; None for the order of the examples.
+        keep_rest: whether an epoch ends with the examples that do not fill a batch.
+
+    Raises:
+        DataError: if the examples do not fill one batch, or with `keep_rest` if there are none.
+    """
+
+    def __init__(self, lengths, batch_size, bounds, seed, keep_rest=False):
+        self._lengths = np.asarray(lengths)
+        self._batch_size = batch_size
+        self._bounds = list(bounds)
+        self._seed = seed
+        self._keep_rest = keep_rest
+        self._epoch, self._batches = None, None
+        count = len(self._lengths)
+        self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
+        if not self.batches_per_epoch:
+            raise DataError(
+                f"data: must hold at least {1 if keep_rest else batch_size} examples, one "
+                f"batch. Received: {count}. Add examples, or lower batch_size."
+            )
+
+    def batch(self, number):
+        """Returns the examples of a batch, int64 [its size], and the length of its rows."""
+        epoch, position = divmod(int(number), self.batches_per_epoch)
+        if self._seed is None:
+            start = position * self._batch_size
+            last = min(start + self._batch_size, len(self._lengths))
+            chosen = np.arange(start, last)
+        else:
+            chosen = self._batches_of(epoch)[position]
+        return chosen, self._bounds[bucket_of(self._lengths[chosen].max(), self._bounds)]
+
+    def _batches_of(self, epoch):
+        """Cuts every bucket into batches, then the rests of all, and mixes the batches."""
+        if epoch == self._epoch:
+            return self._batches
+        generator = np.random.default_rng([self._seed, epoch])
+        order = generator.permutation(len(self._lengths))
+        buckets = bucket_of(self._lengths[order], self._bounds)
+        size, batches, rests = self._batch_size, [], []
+        for bucket in range(len(self._bounds)):
+            members = order[buckets == bucket]
+            whole = len(members) // size * size
+            batches += list(members[:whole].reshape(-1, size))
+            rests.append(members[whole:])
+        rest = np.concatenate(rests)
+        batches += [rest[start : start + size] for start in range(0, len(rest), size)]
+        short = batches.pop() if batches and len(batches[-1]) < size else None
+        batches = [batches[place] for place in generator.permutation(len(batches))]
+        if short is not None and self._keep_rest:
+            batches.append(short)
+        self._epoch, self._batches = epoch, batches
+        return batches
+
+
+def planned_batches(plan, assemble, columns, skip, batch_size=None, repeats=False):
+    """Makes a dataset of batches that are assembled in Python.
+
+    Args:
+        plan: BatchPlan.
+        assemble: function of the numbers of a batch's examples, int64 [B], and the length of its
+            rows; returns the arrays of `columns` by name.
+        columns: shape of an example's part and type, by name; None for a length that changes.
+        skip: batches to leave out at the beginning.
+        batch_size: B where all batches are of one size, None where the last may be smaller.
+        repeats: whether epochs follow one another without end.
+
+    Returns:
+        A dataset of dictionaries of tensors [B, ...].
+    """
+
+    def arrays(number):
+        made = assemble(*plan.batch(number))
+        return [made[name] for name in columns]
+
+    def batch(number):
+        tensors = tf.numpy_function(arrays, [number], [dtype for _, dtype in columns.values()])
+        for tensor, (shape, _) in zip(tensors, columns.values()):
+            tensor.set_shape([batch_size, *shape])
+        return dict(zip(columns, tensors))
+
+    last = tf.int64.max if repeats else plan.batches_per_epoch
+    return tf.data.Dataset.range(skip, last).map(batch).prefetch(4)
+
+
+def predict_batches(section, lengths, assemble, columns, skip):
+    """Makes the dataset of a prediction: every example once, in order.
+
+    Args:
+        section: an input section with `batch_size`, `buckets` and `max_sequence_length`.
+        lengths: [number of examples] integers, tokens of each.
+        assemble: see `planned_batches`.
+        columns: see `planned_batches`.
+        skip: see `planned_batches`.
+
+    Returns:
+        See `planned_batches`.
+    """
+    plan = BatchPlan(lengths, section.batch_size, row_lengths(section), seed=None, keep_rest=True)
+    return planned_batches(plan, assemble, columns, skip)
+
+
+def row_lengths(section):
+    """Returns the lengths that the rows of a batch may have, ascending."""
+    return [*(section.buckets or ()), section.max_sequence_length]
+
+
+def row_shape(section):
+    """Returns the shape of a row of tokens, as far as it is the same in all batches."""
+    return [None if section.buckets else section.max_sequence_length]
