@@ -86,12 +86,12 @@ def watched(clock: Clock) -> Iterator[None]:
     from tensorflow.python.client.session import BaseSession
 
     from cerebras_tf.frontend import model_step
-    from cerebras_tf.runtime.executor import Machine
+    from cerebras_tf.runtime.executor import Executor
 
     parts = (
         (SESSION, BaseSession, "_call_tf_sessionrun"),
         (WAFER, model_step.ModelStep, "run"),
-        (INSTRUCTIONS, Machine, "execute"),
+        (INSTRUCTIONS, Executor, "execute"),
     )
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(model_step, "timed", idle_backend))

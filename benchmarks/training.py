@@ -146,12 +146,12 @@ def make_turn_hook(pipe: Any, started: float) -> Any:
     import tensorflow as tf
 
     from cerebras_tf.estimator.call import enclosing_training
-    from cerebras_tf.memoryx.store import Traffic
+    from cerebras_tf.memoryx.store import IoStats
 
-    def moved() -> Traffic:
+    def moved() -> IoStats:
         """The traffic of this training's store so far; none on the host."""
         call = enclosing_training()
-        return dataclasses.replace(call.model.store.traffic) if call and call.model else Traffic()
+        return dataclasses.replace(call.model.store.io_stats) if call and call.model else IoStats()
 
     class TurnHook(tf.estimator.SessionRunHook):
         """Waits between turns and times every step of a turn, from end to end of the loop."""
@@ -159,7 +159,7 @@ def make_turn_hook(pipe: Any, started: float) -> Any:
         def __init__(self) -> None:
             self._left = WARM_UP_STEPS
             self._turns = Turns(started)
-            self._before = Traffic()
+            self._before = IoStats()
 
         def before_run(self, run_context: Any) -> Any:
             """Asks for the loss."""

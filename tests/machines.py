@@ -1,12 +1,13 @@
 """Runs compiled programs in tests, and walks them without computing.
 
-`check_schedule` is the abstract machine: it knows which slots hold something readable and nothing
+`check_schedule` is the abstract executor: it knows which slots hold something readable and nothing
 of their contents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Union
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from cerebras_tf.ir import StepGraph, Variable
 from cerebras_tf.ir.program import ARENA, CONSTANT, FEATURE, VARIABLE, VIEW, Program
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.client import ProgramSource, SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
+from cerebras_tf.runtime.session import Session
 from tests.steps import Arrays
 
 
@@ -24,12 +27,18 @@ def run_program(
 ) -> tuple[Arrays, Arrays]:
     """Results of the last step and variables after it."""
     store = store_of(step.specs.values(), variables)
-    machine = Machine(program, store, CpuBackend())
-    machine.arena[:] = 0xFF  # what is read before it is written is NaN
+    executor = Executor(program, store, CpuBackend())
+    executor.arena[:] = 0xFF  # what is read before it is written is NaN
     results: Arrays = {}
     for features in steps:
-        results = machine.run(features)
+        results = executor.run(features)
     return results, contents(store)
+
+
+def client_of(source: Union[ProgramSource, Program], store: Store, backend=None, **given):
+    """The client of a session in this process, for a source of programs or for one program."""
+    session = Session(store, backend or CpuBackend(), **given)
+    return SessionClient(session, SavedProgram(source) if isinstance(source, Program) else source)
 
 
 def store_of(specs: Iterable[Variable], values: Arrays) -> MemoryStore:
@@ -43,6 +52,11 @@ def store_of(specs: Iterable[Variable], values: Arrays) -> MemoryStore:
 def contents(store: Store) -> Arrays:
     """Copies of all variables."""
     return {name: content_of(store, name) for name in store.specs}
+
+
+def variables_of(client: SessionClient) -> Arrays:
+    """Copies of all variables of a session."""
+    return {name: client.session.get(name) for name in client.session.specs}
 
 
 def content_of(store: Store, name: str) -> np.ndarray:

@@ -16,15 +16,13 @@ sys.modules["tensorflow"] = None  # importing it raises ImportError
 import numpy as np
 from cerebras_tf.ir import Variable
 from cerebras_tf.ir.program_file import load_program
-from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
-from tests.machines import contents, store_of
+from tests.machines import client_of, contents, store_of
 
 program = load_program(sys.argv[1])
 variables, features = (dict(np.load(path)) for path in sys.argv[2:4])
 specs = [Variable(name, program.slots[slot].type) for name, slot in program.variables.items()]
 store = store_of(specs, {name: variables[name] for name in program.variables})
-session = Session(SavedProgram(program), store, CpuBackend())
+session = client_of(program, store)
 steps = [dict(zip(features, arrays)) for arrays in zip(*features.values())]
 results = [session.run(step) for step in steps]
 found = {name: np.stack([result[name] for result in results]) for name in results[0]}

@@ -10,16 +10,61 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Union
+from typing import Optional, Union
 
 from cerebras_tf.bundle.sorted_table import read_table, read_varint, write_table, write_varint
-from cerebras_tf.bundle.tensor_slices import TensorSlice
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.compiled_crc32c import mask_crc, unmask_crc
+from cerebras_tf.memoryx.store import FileRegion
+
+
+@dataclass(frozen=True)
+class TensorSlice:
+    """A block of a variable.
+
+    Attributes:
+        name: of the whole variable.
+        shape: of the whole variable.
+        start: first index of the block along every axis.
+        size: of the block along every axis.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @property
+    def key(self) -> bytes:
+        """Its key in the index."""
+        extents = (part for extent in zip(self.start, self.size) for part in extent)
+        parts = [_number(0), _text(self.name), _number(len(self.start)), *map(_signed, extents)]
+        return b"".join(parts)
+
+
+def _number(value: int) -> bytes:
+    """A number from zero, in order: how many bytes it has, then these, the highest first."""
+    length = -(-value.bit_length() // 8)
+    return bytes([length]) + value.to_bytes(length, "big")
+
+
+def _text(value: str) -> bytes:
+    """A text, in order: its bytes, zero escaped (as is 0xff, never in UTF-8), and an end."""
+    return value.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
+
+
+def _signed(value: int) -> bytes:
+    """Any number, in order: as many ones in front as bytes, which hold seven bits each."""
+    length = (value if value >= 0 else ~value).bit_length() // 7 + 1
+    ones = ((1 << length) - 1) << 7 * length
+    return ((value & ((1 << 8 * length) - 1)) ^ ones).to_bytes(length, "big")
+
 
 _HEADER_KEY = b""
 # enum DataType of tensorflow/core/framework/types.proto
@@ -51,31 +96,23 @@ _Field = Union[int, bytes]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where the bytes of a variable lie.
+class Entry(FileRegion):
+    """A variable in a checkpoint.
 
     Attributes:
-        dtype: as the IR names it; "" for what the IR has no name for, such as strings.
-        shape: of the variable.
-        path: of the data file.
-        offset: of its first byte there.
-        size: of its bytes.
-        checksum: CRC-32C of them.
-        raw: the entry as it stood in the index it was read from.
+        raw: the entry as it is in the index that it was read from.
     """
 
-    dtype: str
-    shape: tuple[int, ...]
-    path: str
-    offset: int
-    size: int
-    checksum: int
     raw: bytes = b""
 
     @property
     def is_whole(self) -> bool:
         """Whether its bytes are all there is: neither slices of it, nor strings."""
         return bool(self.dtype) and _SLICES not in _fields(self.raw)
+
+    def advice_on_damage(self) -> str:
+        """See FileRegion.advice_on_damage."""
+        return advice_on_damage(self.path.rpartition(".data-")[0])
 
 
 Entries = dict[str, Entry]
@@ -94,10 +131,6 @@ def index_path(prefix: str) -> str:
 def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType({})) -> Entries:
     """The entries of a checkpoint by name.
 
-    Args:
-        prefix: path prefix of its files.
-        slices: parts of partitioned variables to look for, by name; others are left out.
-
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
     """
@@ -110,7 +143,7 @@ def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType
 
 
 def data_paths(prefix: str) -> list[str]:
-    """Paths of the data files of a checkpoint, as many as its index says; no others belong to it.
+    """Paths of the data files of a checkpoint, as many as its index has; no others belong to it.
 
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
@@ -189,7 +222,7 @@ def _reading(prefix: str) -> Iterator[None]:
 
 def write_index(
     prefix: str,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, FileRegion],
     shards: int,
     slices: Mapping[str, TensorSlice] = MappingProxyType({}),
 ) -> None:
@@ -234,9 +267,9 @@ def _entry(item: bytes, prefix: str, shards: int) -> Entry:
     )
 
 
-def _encoded(entry: Entry, shard: int) -> bytes:
+def _encoded(entry: FileRegion, shard: int) -> bytes:
     """The entry in the index of a checkpoint in which its data file has this number."""
-    if entry.raw:
+    if isinstance(entry, Entry) and entry.raw:
         kept = _fields(entry.raw)
         kept[_SHARD] = [shard]
         fields = [(number, value) for number, found in kept.items() for value in found]
@@ -311,3 +344,41 @@ def _encode(number: int, value: _Field, fixed: bool = False) -> bytes:
     if fixed:
         return write_varint(number << 3 | _FOUR_BYTES) + struct.pack("<I", value)
     return write_varint(number << 3 | _NUMBER) + write_varint(value)
+
+
+def is_a_checkpoint(prefix: str) -> bool:
+    """Whether a path such as `model_dir/model.ckpt-100` has its index and all data files."""
+    try:
+        shards = data_paths(prefix)
+    except CheckpointError:
+        return False
+    return bool(shards) and all(map(os.path.isfile, shards))
+
+
+def all_checkpoints(folder: str) -> list[str]:
+    """The prefixes of the complete checkpoints in a folder, in the order of their steps."""
+    prefixes = (str(index.with_suffix("")) for index in Path(folder).glob("*.index"))
+    return sorted(filter(is_a_checkpoint, prefixes), key=lambda prefix: (step_of(prefix), prefix))
+
+
+def checkpoint_before(prefix: str) -> Optional[str]:
+    """The last complete checkpoint of an earlier step in the same folder, or None."""
+    found = all_checkpoints(os.path.dirname(prefix) or ".")
+    return next((p for p in reversed(found) if step_of(p) < step_of(prefix)), None)
+
+
+def step_of(prefix: str) -> int:
+    """The step that ends a checkpoint's name, -1 where none does."""
+    step = re.search(r"-(\d+)$", prefix)
+    return int(step.group(1)) if step else -1
+
+
+def advice_on_damage(prefix: str) -> str:
+    """What to do about a damaged checkpoint: a sentence."""
+    before = checkpoint_before(prefix)
+    if before is None:
+        return "Restore the file; no earlier checkpoint is there."
+    listed = os.path.join(os.path.dirname(prefix), "checkpoint")
+    # TensorFlow looks up relative names next to the list.
+    line = f'the line model_checkpoint_path: "{os.path.basename(before)}"'
+    return f"Restore the file, or go on from the one before, {before}: make {listed} {line}"

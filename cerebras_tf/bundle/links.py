@@ -1,6 +1,6 @@
 """Checkpoints of TensorFlow's format made of files that are there: by links, and an index.
 
-Data files of a checkpoint are arrays behind one another, which is what the files of a store are
+Data files of a checkpoint are concatenated arrays, which is what the files of a store are
 too. So nothing is written but the index, unless the checkpoint is on another file system.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from cerebras_tf.bundle.index import Entry, data_path, index_path, write_index
-from cerebras_tf.bundle.tensor_slices import TensorSlice
+from cerebras_tf.bundle.index import TensorSlice, data_path, index_path, write_index
+from cerebras_tf.memoryx.store import FileRegion
 
 # What TensorFlow calls a list of checkpoints or a graph until it is whole.
 _BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
@@ -25,7 +25,7 @@ _BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
 
 def link_checkpoint(
     prefix: str,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, FileRegion],
     slices: Mapping[str, TensorSlice] = MappingProxyType({}),
 ) -> int:
     """Makes a checkpoint; it is there as a whole once its index is, and on the disk.
@@ -94,7 +94,7 @@ def remove_begun(folder: str) -> None:
 
     It does so where the disk is full, or where it is killed. Nobody may be writing in the folder.
     """
-    with contextlib.suppress(OSError):  # what stays does no harm
+    with contextlib.suppress(OSError):  # what is left does no harm
         for name in filter(_BEGUN.fullmatch, os.listdir(folder)):
             os.unlink(os.path.join(folder, name))
 

@@ -15,10 +15,6 @@ PATTERN_LETTERS = "[\\"
 def check_checkpoint_path(path: Union[str, os.PathLike[str]], name: str) -> None:
     """Refuses a path whose checkpoints TensorFlow writes but does not find again.
 
-    Args:
-      path: of a checkpoint, or of a folder for checkpoints.
-      name: what the path was given as, for the error.
-
     Raises:
       ConfigError: it has one of `PATTERN_LETTERS`.
     """

@@ -1,7 +1,7 @@
 """Sorted tables of LevelDB: the container of a checkpoint's index.
 
 Format: github.com/google/leveldb/blob/main/doc/table_format.md. Blocks of entries whose keys share
-prefixes, a block that says where they are, and a footer; each block has a checksum. Tables are read
+prefixes, a block with their places, and a footer; each block has a checksum. Tables are read
 and written whole, uncompressed, as TensorFlow writes them.
 """
 
@@ -65,7 +65,7 @@ def read_table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     start, at = read_varint(footer, at)
     size, at = read_varint(footer, at)
     if any(footer[at : _FOOTER_BYTES - 8]):
-        raise ValueError("a footer with content behind its two places")
+        raise ValueError("a footer with content after its two places")
     for _, handle in _entries(_block(table, start, size)):
         start, at = read_varint(handle, 0)
         size, at = read_varint(handle, at)

@@ -12,12 +12,17 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 
-from cerebras_tf.bundle.discovery import advice_on_damage, all_checkpoints, step_of
-from cerebras_tf.bundle.index import CutFile, find_cut_files
+from cerebras_tf.bundle.index import (
+    CutFile,
+    advice_on_damage,
+    all_checkpoints,
+    find_cut_files,
+    step_of,
+)
 from cerebras_tf.checkpoints.errors import CheckpointLackError, CheckpointMismatchError
 from cerebras_tf.checkpoints.reader import CheckpointReader
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.runtime.session import RANDOM_STEP_KEY
+from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 
 # Entries beside a model's variables: the graph of objects of tf.train.Checkpoint, its counter, and
 # the flag of tf.estimator's early stopping hooks, which says nothing to a training without them.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cerebras_tf.bundle.links import remove_begun
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.memoryx import process_lock
+from cerebras_tf.memoryx import process_folder
 
 # Folders locked now, with the process and the thread that train in them.
 _held: set[tuple[str, int, int]] = set()
@@ -52,9 +52,9 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             f"model_dir: must be a folder to write to. Received: {model_dir!r} "
             f"({error.strerror}). Give another one (-o of the model zoo's runner)."
         ) from error
-    with file, process_lock.let_go_after(file.fileno()):
+    with file, process_folder.forgetting(file.fileno()):
         try:
-            process_lock.lock(file.fileno())
+            process_folder.lock(file.fileno())
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().decode().strip() or "unknown"

@@ -10,7 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from cerebras_tf.bundle.tensor_slices import TensorSlice
+from cerebras_tf.bundle.index import TensorSlice
 
 # A variable's name, or the name of the whole and the slice of a part, as SaveV2 takes it.
 Key = Union[str, tuple[str, str]]

@@ -8,7 +8,7 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.bundle import discovery
+from cerebras_tf.bundle import index
 from cerebras_tf.errors import CheckpointError
 
 
@@ -53,7 +53,7 @@ class CheckpointReader:
     @staticmethod
     def is_a_checkpoint(path: str) -> bool:
         """Says whether `path`, such as `model_dir/model.ckpt-100`, has its index and all shards."""
-        return discovery.is_a_checkpoint(path)
+        return index.is_a_checkpoint(path)
 
     @staticmethod
     def all_checkpoints(model_dir: str) -> list[str]:
@@ -62,7 +62,7 @@ class CheckpointReader:
         The files are looked at, not the list TensorFlow keeps beside them, so checkpoints copied
         in are found and deleted ones are not.
         """
-        return discovery.all_checkpoints(model_dir)
+        return index.all_checkpoints(model_dir)
 
     @classmethod
     def latest(cls, model_dir: str) -> Optional[str]:
@@ -76,9 +76,9 @@ class CheckpointReader:
     @staticmethod
     def before(path: str) -> Optional[str]:
         """Returns the last complete checkpoint of an earlier step in the same folder, or None."""
-        return discovery.checkpoint_before(path)
+        return index.checkpoint_before(path)
 
     @staticmethod
     def step_of(path: str) -> int:
         """Returns the step that ends a checkpoint's name, -1 where none does."""
-        return discovery.step_of(path)
+        return index.step_of(path)

@@ -38,13 +38,11 @@ from cerebras_tf.checkpoints.reader import CheckpointReader
 from cerebras_tf.checkpoints.storage_dtypes import converted, differing
 from cerebras_tf.checkpoints.writer import Shard, unfinished, write_checkpoint, write_shards
 from cerebras_tf.errors import CheckpointError, StoreError
-from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.store import Store, write
-from cerebras_tf.runtime.session import RANDOM_STEP_KEY
-from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.swarmx import job, mpi
-from cerebras_tf.swarmx.heartbeats import tell_checkpoint
+from cerebras_tf.swarmx.heartbeats import record_checkpoint
 from cerebras_tf.tf_session.arrays import for_tensorflow
 
 # A shard holds variables of at most this many bytes together, or a single larger one.
@@ -245,7 +243,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
     def _write(self, prefix: str, session: Any) -> None:
-        places = self._wafer_store.settle()
+        places = self._wafer_store.linkable_regions()
         beside, rest = self._of_session(session)
         if places is None:
             # Variables are released at once where writing fails, not when their store is closed.
@@ -329,7 +327,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             for name in self._wafer_store.specs:
                 if name in missing or name in lent:
                     continue
-                if name not in places or not self._wafer_store.adopt(name, places[name]):
+                if name not in places or not self._wafer_store.link_source(name, places[name]):
                     write(self._wafer_store, name, read_variable(reader, save_path, name))
         names = self.saver_def
         with whole(save_path, "what the session holds"):
@@ -338,8 +336,8 @@ class WaferSaver(tf.compat.v1.train.Saver):
             found = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
             self._step.restore_draws({n: int(read_variable(reader, save_path, n)) for n in found})
             self._step.saved_as(save_path)
-        if isinstance(self._wafer_store, SharedStore):
-            self._wafer_store.make_equal()
+        store = self._wafer_store
+        store.broadcast(filter(store.has_value, store.specs), 0)
         self._restored = save_path
         self._connect(sess)
 
@@ -352,10 +350,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
     def _borrowed(self, path: str) -> set[str]:
         """Names of the variables that a training around lends instead of the checkpoint."""
         store, lender = self._wafer_store, self._lender
-        if lender is None or not isinstance(store, BorrowingStore) or not lender.is_saved_as(path):
-            return set()
-        store.borrow()
-        return {name for name in store.specs if store.is_lent(name)}
+        return store.borrow() if lender is not None and lender.is_saved_as(path) else set()
 
     def _check(self, path: str, reader: Any) -> list[str]:
         """Names of the wafer's variables that a checkpoint lacks, where that is allowed."""
@@ -393,7 +388,7 @@ def is_kept(prefix: str, restored: Optional[str]) -> bool:
 def _tell_launcher(prefix: str) -> None:
     """Tells the job's launcher of a checkpoint; without that the training goes on as well."""
     try:
-        tell_checkpoint(job.folder(), prefix)
+        record_checkpoint(job.folder(), prefix)
     except OSError as error:
         tf.compat.v1.logging.warning(
             "%s is whole, but the job's folder could not be written, and --requeue does not count "

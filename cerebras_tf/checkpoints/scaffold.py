@@ -24,7 +24,6 @@ from cerebras_tf.checkpoints.saver import WaferSaver
 from cerebras_tf.checkpoints.stored_variables import StoredVariables
 from cerebras_tf.checkpoints.user_saver import UserSaver
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.tf_session import initial_values
 
@@ -77,8 +76,8 @@ def wafer_scaffold(
             asked.run_init_op(stored, session, given.init_feed_dict)
             initialise(session, stored.missing())
         asked.run_init_fn(stored, scaffold, session)
-        if isinstance(stored.store, SharedStore):
-            stored.store.make_equal()
+        store = stored.store
+        store.broadcast(filter(store.has_value, store.specs), 0)
         connect(session)
 
     if asked.saver is not None:
@@ -178,7 +177,7 @@ def _check_local_init(stored: StoredVariables, local_init: Optional[Any]) -> Non
 
 
 def _check_one_wafer(stored: StoredVariables) -> None:
-    if isinstance(stored.store, SharedStore):
+    if stored.store.is_shared:
         raise ConfigError(
             "Scaffold.saver: must be left out where several wafers train, which save together. "
             "Received: a Saver. Leave it out, or train with one wafer (num_csx 1)."

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from cerebras_tf.bundle.index import Entry, read_index
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.checkpoints.content import open_checkpoint, read_variable
 from cerebras_tf.checkpoints.writer import beside_for_conversion
 from cerebras_tf.console.log import say
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.half_precision import to_storage
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 
 _CONVERTED = ("bfloat16", "float32")
 

@@ -157,7 +157,7 @@ class StoredVariables:
         names = list(names)
         self._check_prepared(names)
         try:
-            for name in filter(self.store.holds, names):
+            for name in filter(self.store.has_value, names):
                 assign = self._variables[name].initializer
                 run(assign, {assign.inputs[1]: self.content(name)})
             yield
@@ -176,7 +176,7 @@ class StoredVariables:
 
     def missing(self) -> list[str]:
         """Names of variables without a value."""
-        return [name for name in self.store.specs if not self.store.holds(name)]
+        return [name for name in self.store.specs if not self.store.has_value(name)]
 
     def touches(self, op: Any) -> bool:
         """Whether an operation reads or assigns one of the variables."""
@@ -205,7 +205,7 @@ class StoredVariables:
         return all(
             other is op or (other.type == "ReadVariableOp" and not other.control_inputs)
             for other in ancestors(op)
-            if any(map(self.store.holds, self._given(other)))
+            if any(map(self.store.has_value, self._given(other)))
         )
 
     def read_by(self, tensor: Any) -> Optional[str]:
@@ -357,7 +357,7 @@ class _ServedRun:
                 fed[tensor] = read_variable(reader, path, key)
             elif reads and tensor.op.type == "ReadVariableOp" and not tensor.op.control_inputs:
                 name = self._stored.read_by(tensor)
-                if name is not None and self._stored.store.holds(name):
+                if name is not None and self._stored.store.has_value(name):
                     fed[tensor] = self._stored.content(name)
         return {**fed, **self._feed}
 
@@ -398,7 +398,7 @@ class _ServedRun:
         store = self._stored.store
         most = min(SHARD_BYTES, initial_values.bytes_at_once(store))
         read = [self._stored.read_by(tensor) for save in saves for tensor in save.inputs[3:]]
-        store.follow([[name] for name in read if name is not None])
+        store.set_access_order([[name] for name in read if name is not None])
         shard: dict[Key, np.ndarray] = {}
         shard.update(self._stored.draws().items())
         for save in saves:

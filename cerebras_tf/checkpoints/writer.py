@@ -14,7 +14,7 @@ import tensorflow as tf
 from cerebras_tf.bundle.index import index_path
 from cerebras_tf.bundle.links import move_checkpoint, remove_checkpoint
 from cerebras_tf.checkpoints.partitions import Key
-from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
+from cerebras_tf.memoryx.process_folder import OwnFolder, remove_abandoned
 
 Shard = Union[Mapping[Key, np.ndarray], Callable[[str], None]]
 # In the names of folders, between the name of the checkpoint that they are for and chance.

@@ -11,9 +11,8 @@ import tensorflow as tf
 from cerebras_tf.console.log import say
 from cerebras_tf.kernels.blas import library_name
 from cerebras_tf.runtime.profile_tables import tables
-from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler
+from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler, write_trace
 from cerebras_tf.runtime.speeds import measured_speeds
-from cerebras_tf.runtime.trace_file import write_trace
 
 FOLDER = "profile"
 # Steps that are not recorded: kernels are compiled, memory is touched first, and rates settle.

@@ -14,7 +14,7 @@ from tensorflow.python.training import training_util
 
 from cerebras_tf import quantities
 from cerebras_tf.console import log
-from cerebras_tf.memoryx.store import Traffic
+from cerebras_tf.memoryx.store import IoStats
 from cerebras_tf.swarmx.swarm import Exchange
 
 
@@ -105,7 +105,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
             log.say("%s", self._moved(self._first, now).line)
 
 
-def of_files(before: Traffic, now: Traffic, steps: int, seconds: float) -> Moved:
+def of_files(before: IoStats, now: IoStats, steps: int, seconds: float) -> Moved:
     """`memoryx/bytes_read_per_step`, `bytes_written_per_step` and `stalled_share`.
 
     `stalled_share` is the part of the time for which the wafer waited for files.

@@ -34,11 +34,10 @@ from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.compiled_threads import set_num_threads
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
-from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
+from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store
-from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.passes.split_micro_batches import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
@@ -264,7 +263,7 @@ def _store_of(
     if swarm.size > 1:
         return SharedStore(own, swarm)
     # What several wafers keep, no one of them can lend.
-    return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.session.store)
+    return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.store)
 
 
 def _ram_bytes(config: Any, mode: str) -> int:

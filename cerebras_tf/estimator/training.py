@@ -120,7 +120,7 @@ def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
     every = config.save_summary_steps or 100
     store, swarm = call.model.store, call.model.step.swarm
     if config.memoryx_dir is not None:
-        yield TrafficHook(folder, every, lambda: store.traffic, of_files)
+        yield TrafficHook(folder, every, lambda: store.io_stats, of_files)
     if swarm.size > 1:
         yield TrafficHook(folder, every, lambda: swarm.exchange, of_wafers)
 

@@ -11,12 +11,10 @@ from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import measured_disk_speeds
-from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import plan_streaming
 from cerebras_tf.swarmx.swarm import Swarm
@@ -73,14 +71,7 @@ class ActivationBudget:
 
         Those whose size differs from batch to batch, as after padding removal, are not spilled.
         """
-        return self._files() is not None
-
-    def _files(self) -> Optional[FileStore]:
-        """This wafer's store on files; None if there is none."""
-        store = self._store
-        here = store.here if isinstance(store, SharedStore) else store
-        is_on_disk = isinstance(here, FileStore) and here.disk.folder is not None
-        return here if is_on_disk else None  # type: ignore[return-value]
+        return self._store.folder is not None
 
     def options(self, options: Options, found: list[Fitting]) -> Options:
         """Options with which activations fit; appends to `found` what was chosen for that."""
@@ -97,22 +88,21 @@ class ActivationBudget:
 
     def _spill_space(self, program: Program) -> Optional[SpillSpace]:
         """The disk space that activations may be spilled to; None if weights are not on files."""
-        store = self._files()
-        speeds = None if store is None else self._disk_speeds()
-        if store is None or speeds is None:
+        most = self._store.memory_limit
+        speeds = None if self._store.folder is None else self._disk_speeds()
+        if most is None or speeds is None:
             return None
         read, write = speeds
-        most = store.disk.most_bytes
         wafer = 0 if program.wafers > 1 else None  # all wafers must find the same
-        plan = plan_streaming(program, store.specs.values(), most, self._backend, wafer)
+        specs = self._store.specs.values()
+        plan = plan_streaming(program, specs, most, self._backend, wafer)
         return SpillSpace(most, read, write, plan.bytes_read / read + plan.bytes_written / write)
 
     def _measure_disk(self) -> Optional[tuple[float, float]]:
         """Bytes per second that the disk reads and writes; None if it is full."""
-        store = self._files()
-        assert store is not None and store.disk.folder is not None
+        assert self._store.folder is not None
         try:
-            return measured_disk_speeds(store.disk.folder)
+            return measured_disk_speeds(self._store.folder)
         except OSError:  # no space to measure with
             return None
 

@@ -11,15 +11,13 @@ from cerebras_tf.frontend.model_step import ModelStep
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.kernels.compiled_bfloat16 import instructions
 from cerebras_tf.kernels.instruction_set import summarize
-from cerebras_tf.memoryx.disk import ON_DISK, Disk
+from cerebras_tf.memoryx.disk import ON_DISK
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
-from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.process_folder import require_usable
 from cerebras_tf.memoryx.store import Store
-from cerebras_tf.memoryx.store_folder import require_usable
 from cerebras_tf.quantities import in_words, seconds
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 
@@ -39,7 +37,7 @@ def describe(
     facts, lines = [f"{parameters:,} parameters"], []
     split = step is not None and step.micro_batches is not None
     if step is not None:
-        program, store = step.prepared, step.session.store
+        program, store = step.prepared, step.store
         if program is not None:
             held = step.session.held_bytes
             facts += [f"{len(program.layers)} layers", memory(program, store, held)]
@@ -117,12 +115,11 @@ def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
     found = _plan(program, store)
     if found is None:
         return None
-    plan, disk, _ = found
-    assert disk.folder is not None
+    plan, folder, _ = found
     need = program.wafers * (plan.weight_bytes + plan.state_bytes + plan.staged_bytes)
     try:
-        require_usable(disk.folder)
-        require_free(disk.folder, need, ON_DISK)
+        require_usable(folder)
+        require_free(folder, need, ON_DISK)
     except StoreError as error:
         return error
     return None
@@ -140,15 +137,14 @@ def streaming(
     found = _plan(program, store)
     if found is None:
         return []
-    plan, disk, wafer = found
-    assert disk.folder is not None
+    plan, folder, wafer = found
     which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
     copies = "" if wafer is None else " and copies of what others keep"
     most = f"at most {_size(plan.memory_bytes)} of it{copies} in memory"
     lines = [
         f"in files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
         f"state, {_size(plan.staged_bytes)} gradients and spilled activations; {most}; "
-        f"{_size(free_bytes(disk.folder))} of disk free; a checkpoint takes up to "
+        f"{_size(free_bytes(folder))} of disk free; a checkpoint takes up to "
         f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
         if trains
         else f"in files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
@@ -156,7 +152,7 @@ def streaming(
     what = "the last micro-batch of a step" if split else "a step"
     moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
     try:
-        read, write = measured_disk_speeds(disk.folder)
+        read, write = measured_disk_speeds(folder)
     except OSError:  # no space to measure with; training will raise
         return [*lines, moved]
     moving_s = plan.bytes_read / read + plan.bytes_written / write
@@ -169,15 +165,14 @@ def streaming(
     ]
 
 
-def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, Disk, Optional[int]]]:
-    """The plan of a step from files, its disk, and the rank with several wafers."""
-    here = store.here if isinstance(store, SharedStore) else store
-    if not isinstance(here, FileStore) or here.disk.folder is None:
+def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, str, Optional[int]]]:
+    """The plan of a step from files, the folder, and the rank with several wafers."""
+    folder, most = store.folder, store.memory_limit
+    if folder is None or most is None:
         return None
-    wafer = store.rank if isinstance(store, SharedStore) and program.wafers > 1 else None
-    disk = here.disk
-    plan = plan_streaming(program, here.specs.values(), disk.most_bytes, CpuBackend(), wafer)
-    return plan, disk, wafer
+    wafer = store.rank if store.is_shared and program.wafers > 1 else None
+    specs = store.specs.values()
+    return plan_streaming(program, specs, most, CpuBackend(), wafer), folder, wafer
 
 
 def memory(program: Program, store: Store, held_bytes: int = 0) -> str:

@@ -59,7 +59,7 @@ class Feature:
 
 
 class FrontEnd(Protocol):
-    """A model as a front end gives it to a ProgramSource.
+    """A model as a front end gives it to a CompilingSource.
 
     Attributes:
         features: inputs of the step, in a fixed order.

@@ -25,7 +25,8 @@ from cerebras_tf.passes.split_micro_batches import (
     VALUES,
     split_micro_batches,
 )
-from cerebras_tf.runtime.session import Request, Session
+from cerebras_tf.runtime.client import SessionClient
+from cerebras_tf.runtime.protocol import Request
 
 
 @dataclass
@@ -63,13 +64,13 @@ class MicroBatches:
 
     def run(
         self,
-        session: Session,
+        session: SessionClient,
         features: Mapping[str, Array],
         wanted: frozenset[str],
         updates: bool,
         learn: Callable[[Mapping[str, TensorType]], None],
     ) -> dict[str, Array]:
-        """Runs a step as micro-batches; see Session.run.
+        """Runs a step as micro-batches; see SessionClient.run.
 
         Args:
             session: runs the micro-batches.
@@ -143,7 +144,9 @@ class MicroBatches:
         """Values that every micro-batch must return, not only the last."""
         return frozenset(name for name in wanted if self.combined.get(name) == MEAN)
 
-    def _sums_of(self, session: Session, parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    def _sums_of(
+        self, session: SessionClient, parts: Sequence[Mapping[str, Array]]
+    ) -> dict[str, Array]:
         """The sums over wafers of all micro-batches."""
         if not self.sums:
             return {}

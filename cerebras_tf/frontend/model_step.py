@@ -15,14 +15,16 @@ from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.frontend.activation_budget import ActivationBudget
 from cerebras_tf.frontend.front_end import FrontEnd
 from cerebras_tf.frontend.micro_batches import MicroBatches
-from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.frontend.program_source import CompilingSource
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.passes.split_micro_batches import LAST, VALUES
+from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
-from cerebras_tf.runtime.session import RANDOM_STEP_KEY, Phase, Request, Session
+from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.runtime.session import Phase, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _HAS_BATCH, _ENDED = 0, 1  # what a wafer sends to the others before a step
@@ -68,6 +70,8 @@ class ModelStep:
     Attributes:
         source: makes the programs.
         session: runs them.
+        client: gives batches and programs to the session.
+        store: as given.
         prepared: the program compiled before the first step, if shapes were known.
         micro_batches: how a batch is split; None if it runs whole.
         swarm: the wafers that make the steps together.
@@ -101,9 +105,9 @@ class ModelStep:
             settings.memory_gb,
             model.trains,
             swarm,
-            lambda: self.session.room_for_activations,
+            lambda: self.session.activation_limit,
         )
-        self.source = ProgramSource(
+        self.source = CompilingSource(
             model,
             store,
             replace(options, price=backend.price),
@@ -114,24 +118,17 @@ class ModelStep:
             settings.micro_batches,
         )
         self.session = Session(
-            self.source,
-            store,
-            backend,
-            listeners,
-            settings.phase,
-            model.trains,
-            swarm,
-            settings.loading_swarm,
+            store, backend, listeners, settings.phase, model.trains, swarm, settings.loading_swarm
         )
+        self.client, self.store = SessionClient(self.session, self.source), store
         self.results: dict[str, Array] = {}
         self._wanted, self._updates = frozenset[str](), model.trains
         self._has_agreed = False
-        self._draws_known = False  # whether the session knows how often random ops have drawn
 
     @property
     def program(self) -> Optional[Program]:
         """The program that ran last."""
-        return self.session.program
+        return self.client.program
 
     def want(self, results: Iterable[str], updates: Optional[bool] = None) -> None:
         """Sets what the next steps return and do.
@@ -176,22 +173,19 @@ class ModelStep:
             The global step after the step.
         """
         self.agree(True)
-        session = self.session
+        client = self.client
         if global_step is not None:
-            session.global_step = global_step
-        if not self._draws_known:  # the run starts, or resumes a checkpoint of another program
-            session.draws = session.global_step // self.swarm.size if self._model.trains else 0
-            self._draws_known = True
+            client.global_step = global_step
         with spanned(WAFER_STEP, "step"), self._advising():
             asked = features, self._wanted, self._updates
             if self.micro_batches is None:
-                self.results = session.run(*asked)
+                self.results = client.run(*asked)
             else:
-                self.results = self.micro_batches.run(session, *asked, self._learn)
+                self.results = self.micro_batches.run(client, *asked, self._learn)
                 features = self.micro_batches.part(features)
-        assert session.plan is not None
-        self.source.padding.on_step(session.plan, features)
-        return session.global_step
+        assert client.plan is not None
+        self.source.padding.on_step(client.plan, features)
+        return client.global_step
 
     def prepare(self) -> None:
         """Compiles before the first step if the shapes of all features are known."""
@@ -203,7 +197,7 @@ class ModelStep:
             self._learn(types)
             requests = self.micro_batches.requests(requests[0])
         with self._advising():
-            self.prepared, *_ = [self.session.prepare(each).program for each in requests]
+            self.prepared, *_ = map(self.client.prepare, requests)
 
     @contextlib.contextmanager
     def _advising(self) -> Iterator[None]:
@@ -231,13 +225,10 @@ class ModelStep:
         self.source.capture(self.request(types, LAST if self._updates else VALUES))
 
     def draws_to_save(self) -> dict[str, Array]:
-        """What a checkpoint must hold of random operations; see Session.drawn."""
-        found = self.session.drawn()
-        if not self._draws_known:
-            found.pop(RANDOM_STEP_KEY, None)
+        """What a checkpoint must hold of random operations; see SessionProtocol.random_state."""
+        found = self.session.random_state()
         return {name: np.array(number, np.int64) for name, number in found.items()}
 
     def restore_draws(self, found: Mapping[str, int]) -> None:
         """Restores what `draws_to_save` returned for a checkpoint."""
-        self._draws_known = RANDOM_STEP_KEY in found  # else it follows from the global step
-        self.session.draw_on(found)
+        self.session.restore_random_state(found)

@@ -36,7 +36,8 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.split_micro_batches import COUNTS
-from cerebras_tf.runtime.session import Phase, Request
+from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.runtime.session import Phase
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class _Target:
     fallback: bool = False
 
 
-class ProgramSource:
+class CompilingSource:
     """Makes the programs of one model for a session; see runtime.session.Programs.
 
     Args:

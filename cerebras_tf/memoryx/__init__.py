@@ -1,1 +1,1 @@
-"""Weights and optimizer state: where they rest and how they stream. No op is known here."""
+"""Weights and optimizer state: where they are stored and how they stream. No op is known here."""

@@ -1,16 +1,14 @@
-"""A store that reads another's variables while their owner rests: an evaluation within training."""
+"""A store that reads the variables of another: an evaluation within a training."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Optional
+from collections.abc import Collection, Iterable, Sequence
 
-from cerebras_tf.bundle.index import Entry
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.memoryx.store import Store, Traffic
+from cerebras_tf.memoryx.store import BaseStore, FileRegion, IoStats, Store
 
 
-class BorrowingStore:
+class BorrowingStore(BaseStore):
     """Variables that another store may lend, and a store of its own for those that it does not.
 
     Args:
@@ -18,28 +16,24 @@ class BorrowingStore:
         owner: the other store. What it lends must not change while it is lent.
     """
 
-    stays = False
-
     def __init__(self, own: Store, owner: Store) -> None:
+        super().__init__(own.specs.values())
         self._own = own
         self._owner = owner
         self._lent: set[str] = set()
         self._followed: Sequence[Sequence[str]] = ()
         self._orders: dict[Store, list[list[str]]] = {}
 
-    def borrow(self) -> None:
-        """Takes every variable that the owner has, as it is there."""
+    def borrow(self) -> set[str]:
+        """See Store.borrow; takes every variable that the owner has, as it is there."""
         theirs = self._owner.specs
         self._lent = {
             name
             for name, spec in self.specs.items()
-            if name in theirs and theirs[name].type == spec.type and self._owner.holds(name)
+            if name in theirs and theirs[name].type == spec.type and self._owner.has_value(name)
         }
         self._followed = ()
-
-    def is_lent(self, name: str) -> bool:
-        """Whether the variable is the owner's."""
-        return name in self._lent
+        return set(self._lent)
 
     def _parts(self, names: Iterable[str]) -> dict[Store, list[str]]:
         """The names that each store has, of those that have any."""
@@ -47,11 +41,6 @@ class BorrowingStore:
         for name in names:
             parts.setdefault(self._owner if name in self._lent else self._own, []).append(name)
         return parts
-
-    @property
-    def specs(self) -> Mapping[str, Variable]:
-        """What each variable is, by name."""
-        return self._own.specs
 
     def reserve(self, specs: Iterable[Variable]) -> None:
         """See Store.reserve."""
@@ -88,8 +77,8 @@ class BorrowingStore:
         for store, part in self._parts(names).items():
             store.release(part, [name for name in part if name in dirty])
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.follow."""
+    def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
+        """See Store.set_access_order."""
         if order is not self._followed:
             self._followed = order
             self._orders = {}
@@ -97,17 +86,17 @@ class BorrowingStore:
                 for store, part in self._parts(names).items():
                     self._orders.setdefault(store, []).append(part)
         for store, groups in self._orders.items():
-            store.follow(groups)
+            store.set_access_order(groups)
 
-    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
-        """See Store.require_room; of lent variables it is their owner's."""
+    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_memory; of lent variables it is their owner's."""
         for names in groups:
             for store, part in self._parts(names).items():
-                store.require_room([part])
+                store.require_memory([part])
 
-    def holds(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Whether the variable has a value."""
-        return name in self._lent or self._own.holds(name)
+        return name in self._lent or self._own.has_value(name)
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
         """See Store.not_finite."""
@@ -119,32 +108,28 @@ class BorrowingStore:
         """See Store.version."""
         return self._own.version
 
-    def adopt(self, name: str, entry: Entry) -> bool:
-        """See Store.adopt; what is adopted is lent no more."""
+    def link_source(self, name: str, region: FileRegion) -> bool:
+        """See Store.link_source; what is adopted is lent no more."""
         self._lent.discard(name)
-        return self._own.adopt(name, entry)
-
-    def settle(self) -> Optional[Mapping[str, Entry]]:
-        """None: an evaluation writes no checkpoints."""
-        return None
+        return self._own.link_source(name, region)
 
     @property
-    def traffic(self) -> Traffic:
+    def io_stats(self) -> IoStats:
         """What was moved for variables that are not lent."""
-        return self._own.traffic
+        return self._own.io_stats
 
     def close(self) -> None:
-        """Gives back its own store; the owner stays."""
+        """Closes its own store; the owner stays open."""
         self._own.close()
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of main memory beside the owner's."""
+        """Bytes of main memory besides the owner's."""
         return self._own.resident_bytes
 
     @property
     def total_resident_bytes(self) -> int:
-        """Bytes of main memory beside the owner's once every variable has a value."""
+        """Bytes of main memory besides the owner's once every variable has a value."""
         kept = sum(
             spec.type.most_bytes for name, spec in self.specs.items() if name not in self._lent
         )

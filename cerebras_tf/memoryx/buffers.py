@@ -43,16 +43,16 @@ class Buffers:
         return self._bytes
 
     def take(self, size: int) -> Array:
-        """A buffer, not filled: uint8 [size]; waits until there is room.
+        """A buffer, not filled: uint8 [size]; waits until there is memory.
 
         Args:
             size: bytes, a multiple of ALIGNMENT_BYTES.
 
         Raises:
-            CapacityError: the system has no memory, or nothing will ever make room.
+            CapacityError: the system has no memory, or no buffer will ever be returned.
         """
         with self._changed:
-            while not (self._idle.get(size) or self._make_room(size)):
+            while not (self._idle.get(size) or self._free_idle(size)):
                 if self._is_closed or size > self.most_bytes:
                     raise CapacityError(
                         f"memoryx_ram_gb: a buffer of {size} bytes must fit. Received: "
@@ -72,7 +72,7 @@ class Buffers:
                 f"{error.strerror}. Lower memoryx_ram_gb, or end other programs."
             ) from error
 
-    def _make_room(self, size: int) -> bool:
+    def _free_idle(self, size: int) -> bool:
         """Gives idle buffers back to the system until a new one fits."""
         while self._bytes + size > self.most_bytes:
             idle = next((buffers for buffers in self._idle.values() if buffers), None)

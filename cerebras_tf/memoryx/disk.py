@@ -7,18 +7,19 @@ import itertools
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Optional, Protocol
 
-from cerebras_tf.bundle.index import Entry
+import numpy as np
+
 from cerebras_tf.errors import StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
 from cerebras_tf.memoryx.disk_speed import require_free
-from cerebras_tf.memoryx.record import Record
-from cerebras_tf.memoryx.record_file import RecordFile
-from cerebras_tf.memoryx.store import Traffic
-from cerebras_tf.memoryx.store_folder import StoreFolder
+from cerebras_tf.memoryx.process_folder import StoreFolder
+from cerebras_tf.memoryx.record_file import Record, RecordFile
+from cerebras_tf.memoryx.store import FileRegion, IoStats
 from cerebras_tf.memoryx.transfers import UNTOUCHED, Transfers
 
 # What must fit on it, in messages.
@@ -41,7 +42,7 @@ class Disk(Protocol):
         """Bytes of memory taken now."""
 
     @property
-    def traffic(self) -> Traffic:
+    def io_stats(self) -> IoStats:
         """What was moved so far."""
 
     def require_free(self, size: int) -> None:
@@ -71,10 +72,10 @@ class Disk(Protocol):
     def raise_failure(self) -> None:
         """Raises StoreError where something could not be written: nothing may go on then."""
 
-    def adopt(self, record: Record, entry: Entry) -> bool:
-        """Makes a record's content what lies elsewhere; says whether it can."""
+    def link_source(self, record: Record, region: FileRegion) -> bool:
+        """Links a record to a region of another file; returns whether it can."""
 
-    def settle(self, records: Iterable[Record]) -> dict[str, Entry]:
+    def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
         """Where written records lie; nothing is changed there from now on."""
 
     def close(self) -> None:
@@ -105,7 +106,7 @@ class FileDisk:
         self._files: list[RecordFile] = []
         self._current: dict[int, RecordFile] = {}  # what is written, by number
         # Files of checkpoints by device and number; None where they cannot be linked.
-        self._adopted: dict[tuple[int, int], Optional[RecordFile]] = {}
+        self._linked: dict[tuple[int, int], Optional[RecordFile]] = {}
         self._buffers = Buffers(most_bytes)
         self._transfers = Transfers(self._buffers)
         # Holds no reference to this object, so that one that is forgotten is closed as well.
@@ -124,16 +125,16 @@ class FileDisk:
         return self._buffers.bytes
 
     @property
-    def traffic(self) -> Traffic:
-        """See Disk.traffic."""
-        return self._transfers.traffic
+    def io_stats(self) -> IoStats:
+        """See Disk.io_stats."""
+        return self._transfers.io_stats
 
     def require_free(self, size: int) -> None:
         """See Disk.require_free."""
         require_free(self.folder, size, ON_DISK)
 
     def take(self, size: int) -> Array:
-        """See Disk.take; waits for room."""
+        """See Disk.take; waits for memory."""
         return self._buffers.take(size)
 
     def give(self, buffer: Array) -> None:
@@ -160,8 +161,8 @@ class FileDisk:
             if record.file is not current:
                 self._move(record, current, record.home)
                 # Another content may lie there, from before it was adopted from elsewhere.
-                record.needs_room = record.home not in current.rooms
-                current.rooms.add(record.home)
+                record.is_unallocated = record.home not in current.written
+                current.written.add(record.home)
             record.is_dirty = False
         self._transfers.write(records, keep)
 
@@ -188,25 +189,25 @@ class FileDisk:
         """See Disk.raise_failure."""
         self._transfers.raise_failure()
 
-    def adopt(self, record: Record, entry: Entry) -> bool:
-        """See Disk.adopt; what does not lie at a multiple of ALIGNMENT_BYTES cannot be."""
-        if entry.offset % ALIGNMENT_BYTES:
+    def link_source(self, record: Record, region: FileRegion) -> bool:
+        """See Disk.link_source; what does not lie at a multiple of ALIGNMENT_BYTES cannot be."""
+        if region.offset % ALIGNMENT_BYTES:
             return False
-        file = self._adopted_file(entry.path)
+        file = self._linked_file(region)
         if file is None:
             return False
-        self._move(record, file, entry.offset)
+        self._move(record, file, region.offset)
         return True
 
-    def settle(self, records: Iterable[Record]) -> dict[str, Entry]:
-        """See Disk.settle."""
+    def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
+        """See Disk.linkable_regions."""
         found = {}
         for record in records:
             if record.has_value:
                 assert record.file is not None and record.checksum is not None
                 type = record.spec.type
                 place = str(record.file.path), record.offset, type.most_bytes
-                found[record.spec.name] = Entry(
+                found[record.spec.name] = FileRegion(
                     type.dtype, type.static_shape, *place, record.checksum
                 )
                 if not record.file.is_frozen:
@@ -227,25 +228,25 @@ class FileDisk:
             before.records -= 1
             if not before.records and before is not self._current.get(record.number):
                 self._files.remove(before)
-                self._adopted = {key: f for key, f in self._adopted.items() if f is not before}
+                self._linked = {key: f for key, f in self._linked.items() if f is not before}
                 before.close()
-                before.path.unlink(missing_ok=True)  # or who deleted it is told when saving
+                before.path.unlink(missing_ok=True)  # where it was deleted, saving reports it
 
-    def _adopted_file(self, path: str) -> Optional[RecordFile]:
-        """The file of a checkpoint, which stays here though the checkpoint be deleted."""
+    def _linked_file(self, region: FileRegion) -> Optional[RecordFile]:
+        """The file of a checkpoint, which is kept by a link where the checkpoint is deleted."""
         try:
-            found = os.stat(path)
-        except OSError:  # whoever reads it otherwise says what is wrong
+            found = os.stat(region.path)
+        except OSError:  # reading it reports what is wrong
             return None
         key = found.st_dev, found.st_ino
-        if key not in self._adopted:
+        if key not in self._linked:
             link = self._new_path()
-            self._adopted[key] = None
+            self._linked[key] = None
             with contextlib.suppress(OSError):  # another file system, or one without links
-                os.link(path, link)
-                file = self._adopted[key] = RecordFile(link, origin=path)
+                os.link(region.path, link)
+                file = self._linked[key] = RecordFile(link, region)
                 self._files.append(file)
-        return self._adopted[key]
+        return self._linked[key]
 
     def _new_path(self) -> Path:
         return self._folder.path / f"{next(self._names):06d}.bin"
@@ -260,3 +261,74 @@ def _close(
         file.close()
     files.clear()
     folder.remove()
+
+
+class PlannedDisk:
+    """Moves nothing and counts it: what a disk with so much memory would do.
+
+    Args:
+        most_bytes: bytes of main memory for records.
+        folder: that of the disk it stands for; nothing is made there.
+
+    Attributes:
+        most_bytes: as given.
+        folder: as given.
+        bytes: bytes of memory that would be taken now.
+        traffic: what would have been moved so far.
+    """
+
+    def __init__(self, most_bytes: int, folder: Optional[str] = None) -> None:
+        self.most_bytes = most_bytes
+        self.folder = folder
+        self.bytes = 0
+        self.io_stats = IoStats()
+
+    def require_free(self, size: int) -> None:
+        """See Disk.require_free; there is as much as is needed."""
+
+    def take(self, size: int) -> Array:
+        """See Disk.take; an array that takes no memory."""
+        self.bytes += size
+        return np.broadcast_to(np.zeros((), np.uint8), (size,))
+
+    def give(self, buffer: Array) -> None:
+        """See Disk.give."""
+        self.bytes -= buffer.nbytes
+
+    def array(self, record: Record) -> Array:
+        """See Disk.array; all elements are zero, in one element's memory."""
+        type = record.spec.type
+        return np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape)
+
+    def read(self, records: Sequence[Record]) -> None:
+        """See Disk.read."""
+        for record in records:
+            record.reading = Future()
+            record.reading.set_result(self.take(record.size))
+            self.io_stats.bytes_read += record.size
+
+    def write(self, records: Sequence[Record], keep: bool) -> None:
+        """See Disk.write."""
+        for record in records:
+            self.io_stats.bytes_written += record.size
+            record.is_dirty = False
+            if not keep and record.buffer is not None:
+                self.give(record.buffer)
+                record.buffer = None
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """See Disk.finish."""
+
+    def raise_failure(self) -> None:
+        """See Disk.raise_failure."""
+
+    def link_source(self, record: Record, region: FileRegion) -> bool:
+        """See Disk.link_source."""
+        return True
+
+    def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
+        """See Disk.linkable_regions; there are no places."""
+        return {}
+
+    def close(self) -> None:
+        """See Disk.close."""

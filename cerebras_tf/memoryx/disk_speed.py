@@ -1,4 +1,4 @@
-"""How fast the disk of a folder is, and how much room it has; the folder need not be there yet."""
+"""Speed and free space of the disk of a folder, which need not exist yet."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def free_bytes(folder: str) -> int:
 def giving_back(size: int) -> Iterator[None]:
     """Within: `require_free` counts so many bytes as free.
 
-    For who deletes a checkpoint once training has taken it over: what the store writes anew then
-    takes the place of what it read there.
+    For a checkpoint that is deleted once training has linked it: what the store writes then
+    replaces what it read there.
     """
     token = _given_back.set(size)
     try:
@@ -40,7 +40,7 @@ def giving_back(size: int) -> Iterator[None]:
 
 
 def require_free(folder: str, size: int, what: str) -> None:
-    """Raises StoreError where some bytes do not fit on the disk of a folder; says what they are."""
+    """Raises StoreError where some bytes do not fit on the disk of a folder; `what` names them."""
     free = free_bytes(folder) + _given_back.get()
     if size > free:
         raise StoreError(
@@ -70,7 +70,7 @@ def _measured(folder: str) -> tuple[float, float]:
     made = Path(tempfile.mkdtemp(prefix="speed-", dir=folder))
     try:
         file = RecordFile(made / "probe.bin")
-    finally:  # nothing of it stays, also where this process is killed while it measures
+    finally:  # it is removed, also where this process is killed while it measures
         shutil.rmtree(made)
     buffer = Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
     try:

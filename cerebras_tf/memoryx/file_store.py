@@ -1,6 +1,6 @@
 """A store on files: variables come into memory when they are needed and leave it when they are not.
 
-Threads read what the next groups need while a group is used, and write what must make room. What
+Threads read what the next groups need while a group is used, and write what must leave. What
 leaves memory is what is needed last of all (Belady's rule, IBM Systems Journal 5 (2), 1966: no
 other reads less where the order is known). Contents that a checkpoint shares are never changed: new
 ones go to new files, so that a checkpoint costs a few links.
@@ -8,46 +8,78 @@ ones go to new files, so that a checkpoint costs a few links.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Optional
 
-from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, Variable
-from cerebras_tf.memoryx.access_order import Itinerary
 from cerebras_tf.memoryx.disk import Disk
-from cerebras_tf.memoryx.record import Record
-from cerebras_tf.memoryx.store import Traffic, require_values
+from cerebras_tf.memoryx.record_file import Record
+from cerebras_tf.memoryx.store import BaseStore, FileRegion, IoStats, require_values
 from cerebras_tf.quantities import gigabytes_not_below
+
+
+class AccessOrder:
+    """The groups of variables that a step acquires, over and over, and where we are among them.
+
+    Attributes:
+        order: as given.
+        position: groups acquired so far, counted on from step to step.
+    """
+
+    def __init__(self, order: Sequence[Sequence[str]]) -> None:
+        self.order = order
+        self.position = 0
+        self._uses: dict[str, list[int]] = {}
+        for number, names in enumerate(order):
+            for name in names:
+                self._uses.setdefault(name, []).append(number)
+
+    def advance(self, names: Sequence[str]) -> bool:
+        """Goes on where the next group is just this; returns whether it was."""
+        if not self.order or list(names) != list(self.group(self.position)):
+            return False
+        self.position += 1
+        return True
+
+    def group(self, position: int) -> Sequence[str]:
+        """Names of a group."""
+        return self.order[position % len(self.order)]
+
+    def next_use(self, name: str) -> float:
+        """Position of the next group that holds a variable; infinite where none does."""
+        uses = self._uses.get(name)
+        if not uses:
+            return float("inf")
+        round_start = self.position - self.position % len(self.order)
+        at = bisect.bisect_left(uses, self.position - round_start)
+        if at < len(uses):
+            return round_start + uses[at]
+        return round_start + len(self.order) + uses[0]
+
 
 # A file holds variables of about this many bytes together, or a single larger one.
 FILE_BYTES = 1 << 30
 
 
-class FileStore:
-    """Variables that rest on a disk; what of them is in memory, and when, is decided here.
+class FileStore(BaseStore):
+    """Variables on a disk; decides which of them are in memory, and when.
 
-    Decisions follow from the calls alone, never from how fast the disk is: so a planned disk tells
+    Decisions follow from the calls alone, never from how fast the disk is: so a planned disk shows
     beforehand what a real one will move.
-
-    Args:
-        specs: the variables.
-        disk: moves them.
 
     Attributes:
         disk: as given.
-        elsewhere: names of variables that will have no value here, but in a store of another wafer.
-        stores_on_disk: stores of about this one's size that share the disk, this one included.
     """
 
-    stays = False
-
     def __init__(self, specs: Iterable[Variable], disk: Disk) -> None:
-        self.elsewhere: Collection[str] = ()
-        self.stores_on_disk = 1
-        self._specs = {spec.name: spec for spec in specs}
+        super().__init__(specs)
+        self._elsewhere: Collection[str] = ()  # variables that other wafers keep
+        self._stores_on_disk = 1
         self._records: dict[str, Record] = {}
         self._numbers = itertools.count()  # of groups of variables that share a file
         self._place(self._specs.values())
@@ -55,12 +87,12 @@ class FileStore:
         self._taken = 0  # bytes of the records that are here
         self._most_taken = disk.most_bytes
         self._window = 0  # bytes of the groups that are read ahead
-        self._itinerary = Itinerary([])
+        self._access_order = AccessOrder([])
         self._ahead = 0  # groups before this position are here, or on their way
         self._version = 0
 
     def _place(self, specs: Iterable[Variable], lives_within_step: bool = False) -> None:
-        """Gives variables their places in files: one behind the other, in the order given."""
+        """Gives variables their places in files: concatenated, in the order given."""
         number, offset = next(self._numbers), 0
         for spec in specs:
             record = Record(spec, number, offset, lives_within_step=lives_within_step)
@@ -70,18 +102,27 @@ class FileStore:
             self._records[spec.name] = record
 
     @property
-    def specs(self) -> Mapping[str, Variable]:
-        """What each variable is, by name."""
-        return self._specs
+    def folder(self) -> Optional[str]:
+        """See Store.folder."""
+        return self.disk.folder
+
+    @property
+    def memory_limit(self) -> int:
+        """See Store.memory_limit."""
+        return self.disk.most_bytes
+
+    def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
+        """See Store.set_shard."""
+        self._elsewhere, self._stores_on_disk = elsewhere, stores_on_disk
 
     def reserve(self, specs: Iterable[Variable]) -> None:
         """See Store.reserve; holds it, and what else has no place yet, against the free disk."""
         new = [spec for spec in specs if spec.name not in self._records]
         self._place(new, lives_within_step=True)
         if new:
-            mine = [r for name, r in self._records.items() if name not in self.elsewhere]
+            mine = [r for name, r in self._records.items() if name not in self._elsewhere]
             need = sum(record.size for record in mine if record.file is None)
-            self.disk.require_free(need * self.stores_on_disk)
+            self.disk.require_free(need * self._stores_on_disk)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire."""
@@ -89,7 +130,7 @@ class FileStore:
         records = [self._records[name] for name in names]
         if not fresh:
             require_values(self, names)
-        self._itinerary.advance(names)
+        self._access_order.advance(names)
         for record in records:
             record.users += 1
         try:
@@ -118,23 +159,23 @@ class FileStore:
             elif record.lives_within_step and not record.users:
                 record.is_dirty = record.has_value = False  # it was read, which ends its life
 
-    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
-        """See Store.require_room."""
+    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_memory."""
         found = [[self._records[name] for name in names] for names in groups]
-        self._require_room(max(found, key=_size_of, default=[]))
+        self._require_memory(max(found, key=_size_of, default=[]))
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.follow."""
-        if order is self._itinerary.order:
+    def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
+        """See Store.set_access_order."""
+        if order is self._access_order.order:
             return
-        self._itinerary = Itinerary(order)
+        self._access_order = AccessOrder(order)
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
-        # Room for what is being written, so that what is read needs not wait for it.
-        room = self.disk.most_bytes
-        self._most_taken = room - self._window if room >= 3 * self._window else room
+        # Memory for what is being written, so that what is read needs not wait for it.
+        most = self.disk.most_bytes
+        self._most_taken = most - self._window if most >= 3 * self._window else most
 
-    def holds(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Whether the variable has a value."""
         return self._records[name].has_value
 
@@ -159,34 +200,36 @@ class FileStore:
         return min(self.disk.most_bytes, sum(r.size for r in self._records.values()))
 
     @property
-    def traffic(self) -> Traffic:
-        """See Store.traffic."""
-        return self.disk.traffic
+    def io_stats(self) -> IoStats:
+        """See Store.io_stats."""
+        return self.disk.io_stats
 
-    def adopt(self, name: str, entry: Entry) -> bool:
-        """See Store.adopt."""
+    def link_source(self, name: str, region: FileRegion) -> bool:
+        """See Store.link_source."""
         record = self._records[name]
         type = record.spec.type
-        fits = entry.is_whole and entry.dtype == type.dtype and entry.shape == type.shape
+        fits = region.is_whole and region.dtype == type.dtype and region.shape == type.shape
         if record.users or not fits:
             return False
         self.disk.finish([record])
         if record.reading is not None:
             self._ready(record)
-        if not self.disk.adopt(record, entry):
+        if not self.disk.link_source(record, region):
             return False
         if record.is_here:
             record.is_dirty = False
             self._evict([record])
-        record.checksum, record.is_unchecked, record.has_value = entry.checksum, True, True
+        record.checksum, record.is_unchecked, record.has_value = region.checksum, True, True
         record.is_finite = True
         self._version += 1
         return True
 
-    def settle(self) -> Mapping[str, Entry]:
-        """See Store.settle."""
+    def linkable_regions(self) -> Mapping[str, FileRegion]:
+        """See Store.linkable_regions."""
         self._write_all()
-        return self.disk.settle([r for r in self._records.values() if r.spec.name in self._specs])
+        return self.disk.linkable_regions(
+            [r for r in self._records.values() if r.spec.name in self._specs]
+        )
 
     def close(self) -> None:
         """See Store.close."""
@@ -208,7 +251,7 @@ class FileStore:
         try:
             yield
         finally:
-            self.traffic.stalled_s += time.perf_counter() - started
+            self.io_stats.stalled_s += time.perf_counter() - started
 
     # Memory.
 
@@ -218,8 +261,8 @@ class FileStore:
         if not missing:
             return
         need = sum(record.size for record in missing)
-        if not self._make_room(need, -1):  # what is read ahead, and room for writing, have to wait
-            self._require_room([r for r in self._records.values() if r.users])
+        if not self._free_memory(need, -1):  # reading ahead and writing have to wait
+            self._require_memory([r for r in self._records.values() if r.users])
             self._evict([r for r in self._records.values() if r.is_here and not r.users])
         self._taken += need
         if not fresh:
@@ -229,7 +272,7 @@ class FileStore:
             with self._stalling():  # for others to be written
                 record.buffer, record.is_blank = self.disk.take(record.size), True
 
-    def _require_room(self, records: Sequence[Record]) -> None:
+    def _require_memory(self, records: Sequence[Record]) -> None:
         need, most = _size_of(records), self.disk.most_bytes
         if need <= most:
             return
@@ -240,12 +283,12 @@ class FileStore:
             f"{gigabytes_not_below(need)}."
         )
 
-    def _make_room(self, need: int, beyond: float) -> bool:
-        """Lets records go that are needed later than a position; whether there is room then."""
+    def _free_memory(self, need: int, beyond: float) -> bool:
+        """Evicts records that are needed after a position; returns whether `need` bytes fit."""
         lack = self._taken + need - self._most_taken
         if lack <= 0:
             return True
-        next_use = self._itinerary.next_use
+        next_use = self._access_order.next_use
         idle = [
             (next_use(name), record)
             for name, record in self._records.items()
@@ -281,17 +324,17 @@ class FileStore:
         return sum(self._records[name].size for name in dict.fromkeys(names))
 
     def _use_of(self, record: Record) -> float:
-        return self._itinerary.next_use(record.spec.name)
+        return self._access_order.next_use(record.spec.name)
 
     def _read_ahead(self) -> None:
         """Starts to read what the next groups need: one, and more while they are small together.
 
-        Of a group that is too large beside those before it, variables are read as far as they fit:
+        Of a group that is too large with those before it, variables are read as far as they fit:
         an embedding would wait for the tiny group before it, whose work hides no reading.
         To read further ahead would drop what the next step needs: the more of the memory holds what
         comes soon, the less of it keeps what comes late.
         """
-        at = self._itinerary
+        at = self._access_order
         self._ahead = max(self._ahead, at.position)
         before = sum(self._size_of(at.group(p)) for p in range(at.position, self._ahead))
         while self._ahead < at.position + len(at.order):
@@ -300,13 +343,13 @@ class FileStore:
             is_whole = not before or before + size <= self._window
             missing = [r for r in records if r.has_value and not r.is_here]
             if not is_whole:
-                room = self._window - before - _size_of(r for r in records if r.is_here)
-                parts = [[record] for record in _first_of(missing, room)]
+                free = self._window - before - _size_of(r for r in records if r.is_here)
+                parts = [[record] for record in _first_of(missing, free)]
             else:
                 parts = [missing]
             for part in parts:
                 need = _size_of(part)
-                if need and not self._make_room(need, self._ahead):
+                if need and not self._free_memory(need, self._ahead):
                     return
                 self._taken += need
                 self.disk.read(part)
@@ -331,10 +374,10 @@ def _size_of(records: Iterable[Record]) -> int:
     return sum(record.size for record in dict.fromkeys(records))
 
 
-def _first_of(records: Iterable[Record], room: int) -> Iterator[Record]:
+def _first_of(records: Iterable[Record], most: int) -> Iterator[Record]:
     """Those of the first records that take so many bytes together at most."""
     for record in records:
-        room -= record.size
-        if room < 0:
+        most -= record.size
+        if most < 0:
             return
         yield record

@@ -21,7 +21,7 @@ _MaskOf = Callable[[str], Optional[Array]]
 def prune(
     store: Store, sparsifier: Any, weights: Sequence[str], step: int, state: Mapping[str, str]
 ) -> dict[str, float]:
-    """Masks weights as the sparsifier says, and what the optimizer keeps of them.
+    """Masks weights with the sparsifier, and what the optimizer keeps of them.
 
     Args:
         store: all variables have values.

@@ -9,11 +9,14 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from cerebras_tf.ir import Array
-from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
+from cerebras_tf.ir import Array, Variable
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, padded
+from cerebras_tf.memoryx.store import FileRegion
 
 # A call moves less than 2 GiB (man 2 readv); this much at a time keeps the queue of the disk full.
 _MOST_BYTES = 1 << 30
@@ -26,34 +29,31 @@ class RecordFile:
 
     Attributes:
         path: its name.
-        origin: the name that messages give it.
+        source: the region of another file that it is a link to; None for a new file.
         is_frozen: its contents must not change any more: a checkpoint shares them.
         records: variables whose content lies here.
-        rooms: offsets at which something was written.
+        written: offsets at which something was written.
     """
 
-    def __init__(self, path: Path, origin: Optional[str] = None) -> None:
+    def __init__(self, path: Path, source: Optional[FileRegion] = None) -> None:
         """Opens a file.
 
         Args:
             path: its name.
-            origin: the file of a checkpoint that it is a link to, and is only read; None makes a
-                new file.
+            source: what it is a link to, and is only read; None makes a new file.
 
         Raises:
             OSError: it cannot be opened.
         """
-        new = origin is None
-        self.path = path
-        self.origin = origin or str(path)
-        self.is_frozen = not new
+        self.path, self.source = path, source
+        self.is_frozen = source is not None
         self.records = 0
-        self.rooms: set[int] = set()
-        self._descriptor, self._is_direct = _open(path, new)
+        self.written: set[int] = set()
+        self._descriptor, self._is_direct = _open(path, source is None)
         self._growing = threading.Lock()
 
     def allocate(self, offset: int, size: int) -> None:
-        """Takes room on the disk, which reads zero; raises OSError where there is none."""
+        """Allocates disk space, which reads zero; raises OSError where there is none."""
         try:
             os.posix_fallocate(self._descriptor, offset, size)
         except OSError as error:  # some file systems cannot; there it is taken when written
@@ -114,3 +114,56 @@ def _open(path: Path, new: bool) -> tuple[int, bool]:
         if error.errno != errno.EINVAL:
             raise
     return os.open(path, (flags & ~os.O_EXCL) | os.O_CLOEXEC, 0o666), False
+
+
+@dataclass(eq=False)
+class Record:
+    """A variable, where its content lies, and what goes on with it.
+
+    Attributes:
+        spec: what it is.
+        number: which variables it shares files with.
+        home: bytes from the start of these files.
+        lives_within_step: whether it is in no checkpoint, and ends when it is read.
+        file: where its content lies; None where it has none there.
+        offset: of its first byte there.
+        is_unallocated: nothing was written there yet.
+        checksum: CRC-32C of its content there.
+        is_unchecked: its content was not compared with the checksum since this process started.
+        is_finite: its content there holds neither NaN nor infinity, as far as it was looked at.
+        buffer: its content in memory; None where it is not here.
+        reading: gives the buffer once it was read.
+        writing: done once it was written.
+        users: how many hold it.
+        has_value: whether it has a value.
+        is_dirty: the buffer is newer than the file.
+        is_blank: the buffer was never filled.
+    """
+
+    spec: Variable
+    number: int
+    home: int
+    lives_within_step: bool = False
+    file: Optional[RecordFile] = None
+    offset: int = 0
+    is_unallocated: bool = False
+    checksum: Optional[int] = None
+    is_unchecked: bool = False
+    is_finite: bool = True
+    buffer: Optional[Array] = None
+    reading: Optional[Future[Array]] = None
+    writing: Optional[Future[None]] = None
+    users: int = 0
+    has_value: bool = False
+    is_dirty: bool = False
+    is_blank: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory and in files."""
+        return padded(self.spec.type.most_bytes)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is in memory, or on its way there."""
+        return self.buffer is not None or self.reading is not None

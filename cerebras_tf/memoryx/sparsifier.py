@@ -24,7 +24,7 @@ class BaseSparsifier:
     def apply_sparsity(self, step: int) -> bool:
         """Says whether masks are made of the weights as they are at this step.
 
-        It is asked when training starts. Where it says no, weights keep the masks that they have.
+        It is called when training starts. Where it returns False, weights keep their masks.
         """
         raise NotImplementedError
 
@@ -39,12 +39,9 @@ class BaseSparsifier:
         raise NotImplementedError
 
     def get_sparsity_levels(self, shapes: Shapes) -> Optional[dict[str, float]]:
-        """Share of every weight that will be pruned, by name; None where only masks tell.
+        """Share of every weight that will be pruned, by name; None where only the masks give it.
 
         Predictions made before there are weights go by it; what it leaves out stays dense.
-
-        Args:
-            shapes: of all trained weights, by name.
         """
         return None
 
@@ -55,7 +52,7 @@ class MaskSparsifier(BaseSparsifier):
     Args:
         n_iter: masks are made at steps that it divides; 1 for wherever training starts.
         sparsity_level: share of the weights that is pruned, 0 to 1; or shares by regular
-            expressions of names, which then say alone what is pruned.
+            expressions of names, which then alone choose what is pruned.
         sparsity_distribution: "uniform" prunes every layer alike; "er" and "erk" small layers less.
         erk_power_scale: of "er" and "erk": 0 is uniform.
         epsilon: must be None; it belongs to masks that change.
@@ -128,13 +125,7 @@ class MaskSparsifier(BaseSparsifier):
         return found
 
     def get_pruned(self, name: str, weight: Array, level: float) -> Array:
-        """Where a weight is pruned: bool, of its shape.
-
-        Args:
-            name: of the variable.
-            weight: its value.
-            level: share that is pruned, of get_sparsity_levels.
-        """
+        """Where a weight is pruned: bool, of its shape."""
         pruned = self._mask(name, weight, level)
         self._pruned[name] = int(pruned.sum())
         return pruned
@@ -176,7 +167,7 @@ class CheckerboardSparsifier(MaskSparsifier):
 
 
 class _SparsifierMap(dict[str, type[BaseSparsifier]]):
-    """Sparsifiers by name; the original's others are told."""
+    """Sparsifiers by name; other names raise ConfigError."""
 
     def __missing__(self, name: str) -> type[BaseSparsifier]:
         raise ConfigError(

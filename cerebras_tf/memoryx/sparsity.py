@@ -1,7 +1,7 @@
 """Which entries of a weight are pruned: how many of every layer, and where.
 
-A pruned entry rests as -0.0, so that stores, checkpoints and the host read 0 without a mask beside
-the weight, and a run that goes on finds the mask bit by bit. Kept zeros are +0.0.
+A pruned entry is stored as -0.0, so that stores, checkpoints and the host read 0 without a separate
+mask, and a run that goes on finds the mask bit by bit. Kept zeros are +0.0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Level = Union[float, Mapping[str, float]]
 
 
 def should_sparsify(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a weight is pruned unless it is told otherwise: matrices, but for embeddings."""
+    """Whether a weight is pruned by default: matrices, but for embeddings."""
     return len(shape) > 1 and not _DENSE.search(name)
 
 
@@ -127,7 +127,7 @@ def _smallest(flat: Array, count: int) -> Array:
 def balanced_top_k(weight: Array, level: float) -> Array:
     """Prunes the smallest magnitudes of every column alike, as many as `top_k` does in all.
 
-    What the columns' whole numbers leave over are the smallest magnitudes of the rest.
+    What rounding down by column leaves are the smallest magnitudes of all others.
     """
     matrix = _matrix(weight)
     rows = int(level * matrix.shape[0])

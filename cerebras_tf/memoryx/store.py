@@ -1,8 +1,8 @@
-"""Where weights and optimizer state rest between steps: the contract of a store, and one in RAM.
+"""Where variables and optimizer state are kept between steps: the protocol, and stores in memory.
 
-A store is a set of variables that are acquired by name, used, and released. Runtime, saver, initial
-values, warm start, guards and capacity checks use nothing else, so that where the bytes rest (in
-memory, in files, on other machines) is the store's affair alone.
+A store is a set of variables that are acquired by name, used, and released. Executor, saver,
+initial values, warm start and capacity checks use nothing else: whether values are in memory, in
+files or on other wafers is asked, never inferred from a store's class.
 """
 
 from __future__ import annotations
@@ -15,21 +15,50 @@ from typing import Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import CapacityError, CheckpointError
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.kernels.compiled_reduction import all_finite
 from cerebras_tf.kernels.half_precision import to_storage
 
 
+@dataclass(frozen=True)
+class FileRegion:
+    """Bytes of a file that hold a variable.
+
+    Attributes:
+        dtype: of the variable; "" for content that the IR has no name for, such as strings.
+        shape: of the variable.
+        path: of the file.
+        offset: of the first byte.
+        size: in bytes.
+        checksum: CRC-32C of the bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    path: str
+    offset: int
+    size: int
+    checksum: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the bytes are the variable's value in its dtype and shape."""
+        return bool(self.dtype)
+
+    def advice_on_damage(self) -> str:
+        """What to do where the bytes are not those that were written: a sentence."""
+        return "Restore the file."
+
+
 @dataclass
-class Traffic:
+class IoStats:
     """What a store has moved between memory and files so far.
 
     Attributes:
-        bytes_read: bytes read from files, or asked for.
-        bytes_written: bytes written to files, or handed to be.
-        stalled_s: seconds for which those who acquire have waited for files.
+        bytes_read: bytes read from files, or requested.
+        bytes_written: bytes written to files, or queued.
+        stalled_s: seconds that callers of `acquire` have waited for files.
     """
 
     bytes_read: int = 0
@@ -38,29 +67,24 @@ class Traffic:
 
 
 class Store(Protocol):
-    """The one door to variables."""
+    """The one way to variables. `BaseStore` has the answers of a plain store in this process."""
 
     @property
     def specs(self) -> Mapping[str, Variable]:
         """What each variable is, by name."""
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """Makes room for values that live within a step.
+        """Adds values that live within a step, besides those that are known already.
 
         They are acquired and released like variables, but are in no checkpoint and not among
-        `specs`. Each is written once in a step and then read once, which ends it. Those that are
-        known already stay.
+        `specs`. Each is written once in a step and then read once, which ends it.
         """
-
-    @property
-    def stays(self) -> bool:
-        """Whether values stay in main memory where they are: holding them longer takes no more."""
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """Arrays of variables, readable and writable until they are released.
 
         Args:
-            names: of variables; each may be acquired by several at once, who see the same memory.
+            names: of variables; each may be acquired several times at once, as the same memory.
             fresh: the contents are not read: the caller overwrites all of them.
 
         Returns:
@@ -68,7 +92,7 @@ class Store(Protocol):
 
         Raises:
             CheckpointError: a variable has no value yet, and `fresh` is not set.
-            CapacityError: there is no room for them.
+            CapacityError: they do not fit into memory.
         """
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
@@ -79,52 +103,52 @@ class Store(Protocol):
             dirty: those among them whose arrays were written.
         """
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """Says in which groups, and in which order, a step acquires variables, to read ahead."""
+    def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
+        """Gives the groups of variables that a step acquires, in order, for reading ahead."""
 
-    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
+    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
         """Raises CapacityError where the variables of one of the groups cannot be held at once."""
 
-    def holds(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Whether the variable has a value."""
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """Those of some variables whose value holds NaN or infinity, which nobody holds now.
+        """Those of some variables that hold NaN or infinity; none of them is acquired now.
 
-        What was adopted and not acquired since is not looked at: it is as it was saved.
+        A variable that was linked and not acquired since is not checked: it is as it was saved.
         """
 
     @property
     def version(self) -> int:
         """A number that grows whenever a variable is written."""
 
-    def adopt(self, name: str, entry: Entry) -> bool:
-        """Takes a variable's value from where it lies in a file of a checkpoint.
+    def link_source(self, name: str, region: FileRegion) -> bool:
+        """Takes a variable's value from a file, without reading it now.
 
         Args:
-            name: of a variable that nobody holds.
-            entry: the place, and a checksum that is compared when it is read for the first time.
+            name: of a variable that is not acquired.
+            region: the bytes; the checksum is compared when they are first read.
 
         Returns:
-            Whether it did; else the value is to be written.
+            Whether it did; else the value must be written.
         """
 
-    def settle(self) -> Optional[Mapping[str, Entry]]:
-        """Where the values lie in files whose contents stay as they are now, for a checkpoint.
+    def linkable_regions(self) -> Optional[Mapping[str, FileRegion]]:
+        """Where the values are, in files that are never changed from now on.
 
         Returns:
-            The place of every variable that has a value; None where values do not lie in files.
+            The region of every variable that has a value; None where values are not in files.
 
         Raises:
             StoreError: they could not be written.
         """
 
     @property
-    def traffic(self) -> Traffic:
+    def io_stats(self) -> IoStats:
         """What the store has moved between memory and files."""
 
     def close(self) -> None:
-        """Gives everything back; nothing may be acquired any more."""
+        """Frees everything; nothing may be acquired any more."""
 
     @property
     def resident_bytes(self) -> int:
@@ -134,15 +158,69 @@ class Store(Protocol):
     def total_resident_bytes(self) -> int:
         """Bytes of main memory that it takes once every variable has a value."""
 
+    # What kind of store it is.
 
-class UnlinkedStore:
-    """What stores answer alike whose values do not lie in files of a checkpoint's format.
+    @property
+    def gives_views(self) -> bool:
+        """Whether `acquire` gives the memory in which values are kept.
 
-    Args:
-        specs: the variables.
-    """
+        Then holding variables for a whole step takes no more memory.
+        """
 
-    stays = False
+    @property
+    def folder(self) -> Optional[str]:
+        """The folder of the files that hold this wafer's values; None where there are none."""
+
+    @property
+    def memory_limit(self) -> Optional[int]:
+        """Bytes of main memory that values in files may take; None without a limit."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether variables are sharded over several wafers, or may be."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this wafer; 0 where the store is not shared."""
+
+    @property
+    def local(self) -> Store:
+        """The store of this wafer alone: the store itself where it is not shared."""
+
+    @property
+    def planned_resident_bytes(self) -> int:
+        """`total_resident_bytes` as all wafers compute it alike, sharded or not."""
+
+    def shard(self, owners: Mapping[str, int]) -> None:
+        """Sets which wafer keeps each variable from now on; before, all keep all.
+
+        Args:
+            owners: rank by name; variables that all wafers keep are not listed.
+
+        Raises:
+            SwarmError: some have other owners already, or wafers do not agree.
+        """
+
+    def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
+        """Sets the part that a wafer's own store keeps, for the free disk space that it must have.
+
+        Args:
+            elsewhere: names of variables that other wafers keep.
+            stores_on_disk: stores of about this one's size on its disk, this one included.
+        """
+
+    def broadcast(self, names: Iterable[str], rank: int) -> None:
+        """Gives all wafers one wafer's value of variables that all keep."""
+
+    def borrow(self) -> set[str]:
+        """Takes the variables of a store around this one, for reading; returns their names."""
+
+
+class BaseStore:
+    """The answers of a plain store in one process, whose values are not in files."""
+
+    gives_views = False
+    is_shared = False
 
     def __init__(self, specs: Iterable[Variable]) -> None:
         self._specs = {spec.name: spec for spec in specs}
@@ -150,7 +228,7 @@ class UnlinkedStore:
 
     @property
     def specs(self) -> Mapping[str, Variable]:
-        """What each variable is, by name."""
+        """See Store.specs."""
         return self._specs
 
     def reserve(self, specs: Iterable[Variable]) -> None:
@@ -161,43 +239,77 @@ class UnlinkedStore:
         """Type of a variable, or of a value that lives within a step."""
         return (self._specs.get(name) or self._within_step[name]).type
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """Nothing to read ahead."""
+    def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
+        """See Store.set_access_order; nothing is read ahead."""
 
-    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
-        """Nothing: total_resident_bytes says what all of them take."""
+    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_memory; total_resident_bytes is all of them."""
 
-    def adopt(self, name: str, entry: Entry) -> bool:
-        """Never: no value lies in a file of a checkpoint."""
+    def link_source(self, name: str, region: FileRegion) -> bool:
+        """See Store.link_source."""
         return False
 
-    def settle(self) -> Optional[Mapping[str, Entry]]:
-        """None: no value lies in a file of a checkpoint."""
+    def linkable_regions(self) -> Optional[Mapping[str, FileRegion]]:
+        """See Store.linkable_regions."""
         return None
 
     @property
-    def traffic(self) -> Traffic:
-        """Nothing is moved."""
-        return Traffic()
+    def io_stats(self) -> IoStats:
+        """See Store.io_stats."""
+        return IoStats()
 
     def close(self) -> None:
         """See Store.close."""
 
     @property
     def total_resident_bytes(self) -> int:
-        """Bytes of all variables, set or not."""
+        """See Store.total_resident_bytes."""
         every = [*self._specs.values(), *self._within_step.values()]
         return sum(spec.type.most_bytes for spec in every)
 
+    @property
+    def folder(self) -> Optional[str]:
+        """See Store.folder."""
+        return None
 
-class MemoryStore(UnlinkedStore):
-    """A store in main memory: arrays stay where they are; acquiring hands out the memory itself.
+    @property
+    def memory_limit(self) -> Optional[int]:
+        """See Store.memory_limit."""
+        return None
 
-    Args:
-        specs: the variables.
-    """
+    @property
+    def rank(self) -> int:
+        """See Store.rank."""
+        return 0
 
-    stays = True
+    @property
+    def local(self: Store) -> Store:
+        """See Store.local."""
+        return self
+
+    @property
+    def planned_resident_bytes(self) -> int:
+        """See Store.planned_resident_bytes."""
+        return self.total_resident_bytes
+
+    def shard(self, owners: Mapping[str, int]) -> None:
+        """See Store.shard; one wafer keeps all."""
+
+    def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
+        """See Store.set_shard."""
+
+    def broadcast(self, names: Iterable[str], rank: int) -> None:
+        """See Store.broadcast; there is one wafer."""
+
+    def borrow(self) -> set[str]:
+        """See Store.borrow."""
+        return set()
+
+
+class MemoryStore(BaseStore):
+    """A store in main memory; `acquire` gives the arrays themselves."""
+
+    gives_views = True
 
     def __init__(self, specs: Iterable[Variable]) -> None:
         super().__init__(specs)
@@ -229,8 +341,8 @@ class MemoryStore(UnlinkedStore):
             made = np.empty(type.static_shape, type.storage_dtype)
         except MemoryError as error:
             raise CapacityError(
-                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, beside "
-                f"{self.resident_bytes} of other variables. Use a smaller model or a machine "
+                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, besides "
+                f"{self.resident_bytes} of other variables. Use a smaller model or a computer "
                 "with more memory."
             ) from error
         self._arrays[name] = made
@@ -255,7 +367,7 @@ class MemoryStore(UnlinkedStore):
             self._set.update(dirty)
             self._version += any(name in self._specs for name in dirty)
 
-    def holds(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Whether the variable has a value."""
         return name in self._set
 
@@ -281,9 +393,41 @@ class MemoryStore(UnlinkedStore):
         return self._resident_bytes
 
 
+class NullStore(BaseStore):
+    """Variables that all read zero and ignore writes, for programs that run on a NullBackend."""
+
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
+        """See Store.acquire; the arrays are read-only and take no memory."""
+        types = map(self._type, names)
+        return [
+            np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape) for type in types
+        ]
+
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
+        """See Store.release."""
+
+    def has_value(self, name: str) -> bool:
+        """Whether the variable has a value: all do."""
+        return True
+
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        """None of them: all are zero."""
+        return []
+
+    @property
+    def version(self) -> int:
+        """Always the same: nothing is kept of what is written."""
+        return 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that the variables would take."""
+        return self.total_resident_bytes
+
+
 def require_values(store: Store, names: Sequence[str]) -> None:
     """Raises CheckpointError where a variable has no value yet."""
-    missing = [name for name in names if not store.holds(name)]
+    missing = [name for name in names if not store.has_value(name)]
     if missing:
         raise CheckpointError(
             f"variable {missing[0]}: must have a value before the first step. Received: none. "
@@ -306,11 +450,6 @@ def writing(store: Store, name: str, fresh: bool = False) -> Iterator[Array]:
     """The array of one variable for the time of the context, which writes it.
 
     Where that fails, the variable is released as if nothing had been written.
-
-    Args:
-        store: holds it.
-        name: of the variable.
-        fresh: all of it is overwritten; see Store.acquire.
     """
     (array,) = store.acquire([name], fresh)
     dirty: list[str] = []
@@ -324,14 +463,9 @@ def writing(store: Store, name: str, fresh: bool = False) -> Iterator[Array]:
 def write(store: Store, name: str, content: Array) -> None:
     """Sets one variable.
 
-    Args:
-        store: holds it.
-        name: of the variable.
-        content: its value, of the variable's shape; converted to its dtype.
-
     Raises:
         CheckpointError: the shape is another.
-        CapacityError: there is no room for it.
+        CapacityError: it does not fit into memory.
     """
     type = store.specs[name].type
     if tuple(content.shape) != type.shape:

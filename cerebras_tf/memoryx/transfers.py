@@ -10,22 +10,20 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from cerebras_tf.bundle.discovery import advice_on_damage
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.kernels.compiled_reduction import all_finite
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.buffers import Buffers
-from cerebras_tf.memoryx.record import Record
-from cerebras_tf.memoryx.record_file import RecordFile
-from cerebras_tf.memoryx.store import Traffic
+from cerebras_tf.memoryx.record_file import Record, RecordFile
+from cerebras_tf.memoryx.store import IoStats
 
 _READERS = 2
 _WRITERS = 2
-# What errors of the disk say: there may be no checkpoint, or many.
+# Part of errors of the disk: there may be no checkpoint, or many.
 UNTOUCHED = "checkpoints that were written are untouched"
-# Neighbours in a file are moved together up to this size, so that several threads share the rest.
+# Adjacent records of a file are moved together up to this size; threads share larger runs.
 _RUN_BYTES = 1 << 26
 
 
@@ -52,7 +50,7 @@ class Transfers:
     """
 
     def __init__(self, buffers: Buffers) -> None:
-        self.traffic = Traffic()
+        self.io_stats = IoStats()
         self._buffers = buffers
         self._failure: Optional[BaseException] = None
         self._readers = ThreadPoolExecutor(_READERS, "cerebras_tf-read")
@@ -69,7 +67,7 @@ class Transfers:
         for record in records:
             assert record.file is not None
             record.reading = Future()
-            self.traffic.bytes_read += record.size
+            self.io_stats.bytes_read += record.size
             moves.append(_Move(record, record.file, record.offset, record.writing, record.reading))
         for run in _runs(moves):
             self._readers.submit(self._read, run)
@@ -85,7 +83,7 @@ class Transfers:
         for record in records:
             assert record.file is not None
             before, record.writing = record.writing, Future()
-            self.traffic.bytes_written += record.size
+            self.io_stats.bytes_written += record.size
             place = record.file, record.offset, before, record.writing
             moves.append(_Move(record, *place, record.buffer, keep))
             if not keep:
@@ -139,12 +137,12 @@ class Transfers:
 
     def _write_all(self, run: Sequence[_Move]) -> None:
         try:
-            for is_room, part in itertools.groupby(run, self._prepare):
+            for is_zero, part in itertools.groupby(run, self._prepare):
                 moves = list(part)
-                if not is_room:
+                if not is_zero:
                     buffers = [move.buffer for move in moves if move.buffer is not None]
                     moves[0].file.write(moves[0].offset, buffers)
-        except BaseException as error:  # told to the next who acquires
+        except BaseException as error:  # raised by the next acquisition
             if isinstance(error, OSError):
                 error = _store_error("written", run[0], error)
             self._failure = error
@@ -155,15 +153,15 @@ class Transfers:
 
     @staticmethod
     def _prepare(move: _Move) -> bool:
-        """Takes room for a record and looks at its content; says whether the room is all it needs.
+        """Allocates space for a record and checks its content; returns whether that is all.
 
-        Room that was never written to reads zero, as the optimizer's state is at the start.
+        Space that was never written to reads zero, as the optimizer's state is at the start.
         """
         record, buffer = move.record, move.buffer
         if move.before is not None:
             move.before.result()
         assert buffer is not None
-        is_new, record.needs_room = record.needs_room, False
+        is_new, record.is_unallocated = record.is_unallocated, False
         if is_new:
             move.file.allocate(move.offset, buffer.nbytes)
         if not record.lives_within_step:
@@ -204,12 +202,14 @@ def _check(move: _Move, buffer: Array, count: int) -> None:
         elif record.spec.trainable:
             record.is_finite = all_finite(content, record.spec.type.dtype)
     if found:
-        prefix, is_shared, _ = move.file.origin.rpartition(".data-")
-        advice = advice_on_damage(prefix) if is_shared else f"Start again; {UNTOUCHED}."
-        if move.file.is_frozen and not is_shared:
+        source, path = move.file.source, str(move.file.path)
+        advice = f"Start again; {UNTOUCHED}."
+        if source is not None:
+            path, advice = source.path, source.advice_on_damage()
+        elif move.file.is_frozen:
             advice = "Start again: checkpoints that share it are refused, with advice."
         raise CheckpointError(
-            f"{move.file.origin}: the content of variable {move.record.spec.name} must be what was "
+            f"{path}: the content of variable {move.record.spec.name} must be what was "
             f"written. Received: {found}. {advice}"
         )
 

@@ -1,8 +1,4 @@
-"""What a machine is made of: the protocol that every backend implements.
-
-A backend owns its kernels and its memory. Whoever runs programs elsewhere (another processor,
-another process) writes one of these; the loop over the schedule stays the executor's.
-"""
+"""The protocol of a backend: kernels and memory. The loop over the schedule is the executor's."""
 
 from __future__ import annotations
 
@@ -25,11 +21,26 @@ class Backend(Protocol):
         """Memory for activations: uint8 [size], aligned.
 
         Raises:
-            CapacityError: there is no room for it.
+            CapacityError: it does not fit.
         """
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:
         """The array of a static type that lies `offset` bytes into the memory."""
+
+    def constant(self, content: Array, dtype: str) -> Array:
+        """The backend's array of a constant; `dtype` is that of the IR."""
+
+    def upload(self, arrays: list[Array]) -> list[Array]:
+        """The backend's arrays of host arrays; the same list where it works on host memory."""
+
+    def download(self, array: Array) -> Array:
+        """A host array of its own with the content of one of the backend's."""
+
+    def download_into(self, target: Array, source: Array) -> None:
+        """target[...] = source, from the backend's memory to the host's."""
+
+    def copy(self, target: Array, source: Array) -> None:
+        """target[...] = source, of one shape and dtype, both in the backend's memory."""
 
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
@@ -49,17 +60,11 @@ class Backend(Protocol):
     ) -> Cost:
         """What an instruction costs here, scratch memory included."""
 
-    def borrow(self, size: int) -> AbstractContextManager[Array]:
+    def scratch(self, size: int) -> AbstractContextManager[Array]:
         """Scratch memory, uint8 [size], for the time of the context."""
 
-    def copy(self, target: Array, source: Array) -> None:
-        """target[...] = source, of one shape and dtype."""
-
-    def copied(self, array: Array) -> Array:
-        """An array of its own with the same content."""
-
     def begin(self) -> None:
-        """A step begins: forgets the mark of scratch memory, and what a step that failed left."""
+        """A step begins: resets the peak of scratch memory, and what a failed step left."""
 
     def peak_bytes(self) -> int:
         """The most scratch memory taken at once since begin."""

@@ -1,4 +1,4 @@
-"""Says before the first step whether a model fits into this machine's memory."""
+"""Checks before the first step whether a model fits into memory."""
 
 from __future__ import annotations
 
@@ -6,19 +6,84 @@ import ctypes
 import os
 import socket
 from collections import defaultdict
-from typing import Optional
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional
 
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir.program import Program
-from cerebras_tf.runtime.control_group import allowed_bytes
 from cerebras_tf.swarmx.swarm import Swarm
+
+_ROOT = Path("/")
+
+
+class _Version(NamedTuple):
+    """Files of a version of control groups: folder, names, keys of memory.stat."""
+
+    folder: str
+    limit: str
+    used: str
+    cached: tuple[str, str]
+
+
+_V1 = _Version(
+    "sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
+_V2 = _Version("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"))
+
+
+def allowed_bytes(root: Path = _ROOT) -> Optional[int]:
+    """Bytes that this process's control group, and those it lies in, still allow; None: no limit.
+
+    Cached pages of files, which a group gives up when it needs memory, do not count as used.
+    """
+    found = [left for group in _groups(root) if (left := _left(*group)) is not None]
+    return min(found, default=None)
+
+
+def _groups(root: Path) -> Iterator[tuple[_Version, Path]]:
+    """The groups with memory limits of this process, from the innermost out.
+
+    In a container the path may be that of the host, where its own group is the root.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and "memory" not in controllers.split(","):
+            continue
+        version = _V2 if number == "0" else _V1
+        names = [name for name in path.split("/") if name]
+        for depth in range(len(names), -1, -1):
+            yield version, root.joinpath(version.folder, *names[:depth])
+
+
+def _left(version: _Version, folder: Path) -> Optional[int]:
+    """Bytes that a group still allows; None without a limit."""
+    try:
+        limit = (folder / version.limit).read_text(encoding="ascii").strip()
+        used = int((folder / version.used).read_text(encoding="ascii"))
+        stat = (folder / "memory.stat").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    if not limit.isdigit():  # "max"
+        return None
+    counts = dict(line.split() for line in stat.splitlines())
+    cached = sum(int(counts.get(key, 0)) for key in version.cached)
+    return max(0, int(limit) - max(0, used - cached))
+
 
 # Of free memory, the part that activations leave to TensorFlow and the input pipeline.
 _MARGIN = 0.1
 
 
 def available_bytes() -> int:
-    """Bytes of memory a process may still take: what the kernel says, within its control group."""
+    """Bytes of memory that a process may still take, by the kernel and its control group."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
@@ -34,7 +99,7 @@ def available_bytes() -> int:
 def agreed_share(swarm: Swarm) -> Optional[int]:
     """Bytes that each wafer of a job may take; None for one wafer, which takes what is free.
 
-    The wafers on one machine share what is free there now. All get the share of those who have
+    The wafers on one computer share what is free there now. All get the share of those who have
     least, so that all compile the same program; they call it together.
     """
     if swarm.size == 1:
@@ -51,8 +116,8 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 def return_freed_memory() -> None:
     """Gives the system back what was freed: glibc keeps it, and counts it as resident.
 
-    Building a graph, its copies for session and files, and compiling leave hundreds of megabytes
-    behind. Other C libraries do as they do.
+    Building a graph, its copies for session and files, and compiling free hundreds of megabytes.
+    Other C libraries are left alone.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # malloc_trim(3) of glibc
     if trim is not None:
@@ -71,18 +136,12 @@ def share_heap() -> None:
 
 
 def activation_bytes(program: Program) -> int:
-    """Bytes that a step takes beside variables: activations and scratch memory."""
+    """Bytes that a step takes besides variables: activations and scratch memory."""
     return program.arena_bytes + program.scratch_bytes
 
 
-def room_for_activations(state_bytes: int, held_bytes: int = 0, share: Optional[int] = None) -> int:
-    """Bytes that activations and scratch memory may take: what is free, less a tenth.
-
-    Args:
-        state_bytes: as for `memory_fault`.
-        held_bytes: as for `memory_fault`.
-        share: as for `memory_fault`.
-    """
+def activation_limit(state_bytes: int, held_bytes: int = 0, share: Optional[int] = None) -> int:
+    """Bytes that activations and scratch memory may take: what is free, less a tenth."""
     return int((1 - _MARGIN) * (_free_bytes(held_bytes, share) - state_bytes))
 
 
@@ -99,7 +158,7 @@ def memory_fault(
         program: gives the activation and the scratch memory.
         state_bytes: bytes of weights and optimizer state in memory, see Store.total_resident_bytes.
         held_bytes: bytes of all these that are allocated already.
-        share: bytes that one of several wafers may take of its machine, see agreed_share; None
+        share: bytes that one of several wafers may take of its computer, see agreed_share; None
             for one wafer, which may take all.
     """
     activations = activation_bytes(program)
@@ -114,9 +173,9 @@ def memory_fault(
     return BatchCapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
-        f"Received: a machine with {free / 1e9:.1f} GB free{_each(share)}, "
+        f"Received: {free / 1e9:.1f} GB free{_each(share)}, "
         f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower batch_size or "
-        "max_sequence_length, choose a smaller model, or use a machine with more memory.",
+        "max_sequence_length, choose a smaller model, or use a computer with more memory.",
         needed,
         free,
         state_bytes,

@@ -3,7 +3,7 @@
     a copy of a variable, from its home along a chain:        its bytes, by all but the last wafer
     a mean that one wafer gets:                               its bytes, by all others
     a mean that all get (reduce-scatter, all-gather):         2 (N-1)/N of its bytes, by each
-    a sum of small values, or rows laid behind one another:   N-1 times its bytes, by each
+    a sum of small values, or rows that are concatenated:     N-1 times its bytes, by each
 
 Through a tree, whose nodes add up and copy, a wafer sends what it gives once: its home a copy, all
 but the one that gets it a mean for one, each a mean for all or a sum.
@@ -103,7 +103,7 @@ def sent_bytes(program: Program, through_tree: bool = False) -> list[int]:
         through_tree: to a tree between the wafers, in place of one another.
 
     Returns:
-        Bytes by wafer; what wafers tell one another about data and checkpoints is left out.
+        Bytes by wafer; messages about data and checkpoints are left out.
     """
     wafers = program.wafers
     sent = [0] * wafers
@@ -118,7 +118,7 @@ def sent_bytes(program: Program, through_tree: bool = False) -> list[int]:
 
 
 def _sent_for(item: Exchange, place: int, wafers: int, through_tree: bool) -> int:
-    """Bytes that a wafer sends for an exchange, by its place behind the one that it is of."""
+    """Bytes that a wafer sends for an exchange, by its distance from the one that it is of."""
     if item.kind == COPY:
         return item.bytes if place < (1 if through_tree else wafers - 1) else 0
     if item.kind == MEAN and item.wafer != EVERYWHERE:
@@ -199,7 +199,7 @@ def _groups_of_all(steps: Sequence[Entry]) -> list[tuple[int, ...]]:
 
 
 def _events_of_run(program: Program, number: int, step: Run) -> Iterator[Event]:
-    """A body waits for means before it runs, and sends its own behind it."""
+    """A body waits for means before it runs, and sends its own after it."""
     body = program.bodies[step.body]
     for item in body:
         if item.op == "mean_wait":

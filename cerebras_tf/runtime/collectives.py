@@ -18,11 +18,7 @@ from cerebras_tf.swarmx.swarm import Pending, Swarm, total
 
 
 class Exchanges:
-    """What a backend needs to run collective ops.
-
-    Args:
-        swarm: the wafers.
-    """
+    """What a backend needs to run collective ops."""
 
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
@@ -74,8 +70,8 @@ class Exchanges:
         ends = np.cumsum([part.size for part in parts])
         theirs = self._swarm.gather(np.concatenate(parts))
         for at, (root, end) in enumerate(zip(roots, ends)):
-            told = theirs[root, end - parts[at].size : end]
-            found[at] = np.array(told).view(own[at].dtype).reshape(own[at].shape)
+            part = theirs[root, end - parts[at].size : end]
+            found[at] = np.array(part).view(own[at].dtype).reshape(own[at].shape)
         return tuple(found)
 
     def _concat(self, x: Array, source: str) -> Array:

@@ -15,6 +15,8 @@ from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.kernels import blas, cpu_kernels, scratch
 from cerebras_tf.kernels.compiled_threads import num_threads
+from cerebras_tf.kernels.half_precision import to_storage
+from cerebras_tf.kernels.registry import KernelTable
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.collectives import Exchanges
@@ -24,20 +26,23 @@ from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 
 class CpuBackend:
-    """Runs instructions on this machine's cores, with the fastest kernels there are.
+    """Runs instructions on the host's cores, with the fastest kernels there are.
 
     Args:
         swarm: the wafers that run the same program; None for this one alone.
+        kernels: what to choose kernels from; None for all that there are.
 
     Raises:
         ConfigError: CEREBRAS_TF_ISA or CEREBRAS_TF_SGEMM has no known name, whether or not the
             program has products that it is of.
     """
 
-    def __init__(self, swarm: Optional[Swarm] = None) -> None:
+    def __init__(
+        self, swarm: Optional[Swarm] = None, kernels: Optional[KernelTable] = None
+    ) -> None:
         environment.ISA.get()
         blas.forced()
-        self._kernels = cpu_kernels()
+        self._kernels = cpu_kernels() if kernels is None else kernels
         self._exchanges = Exchanges(swarm or Alone())
 
     def allocate(self, size: int) -> Array:
@@ -78,17 +83,29 @@ class CpuBackend:
         needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
         return replace(cost, scratch_bytes=needed.shared + needed.per_thread * num_threads())
 
-    def borrow(self, size: int) -> AbstractContextManager[Array]:
-        """See Backend.borrow."""
+    def scratch(self, size: int) -> AbstractContextManager[Array]:
+        """See Backend.scratch."""
         return scratch.borrow((size,), np.uint8)
 
     def copy(self, target: Array, source: Array) -> None:
         """See Backend.copy."""
         target[...] = source
 
-    def copied(self, array: Array) -> Array:
-        """See Backend.copied."""
+    def download_into(self, target: Array, source: Array) -> None:
+        """See Backend.download_into."""
+        target[...] = source
+
+    def download(self, array: Array) -> Array:
+        """See Backend.download."""
         return np.array(array)
+
+    def upload(self, arrays: list[Array]) -> list[Array]:
+        """See Backend.upload."""
+        return arrays
+
+    def constant(self, content: Array, dtype: str) -> Array:
+        """See Backend.constant."""
+        return to_storage(content, dtype)
 
     def begin(self) -> None:
         """See Backend.begin."""

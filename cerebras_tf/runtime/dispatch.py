@@ -41,12 +41,6 @@ def compiled_kernel(
 def choose(instruction: Instruction, inputs: Types, outputs: Types, kernels: KernelTable) -> Call:
     """The call that runs an instruction.
 
-    Args:
-        instruction: op and attributes.
-        inputs: types of its operands.
-        outputs: types of its results.
-        kernels: what to choose from.
-
     Raises:
         UnsupportedOpError: the op has no kernel.
     """
@@ -108,7 +102,7 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
     """A call of a function that returns its results: they are copied to where they belong.
 
     A result that is memory of an operand is copied too, unless it is meant to be a view: that
-    memory is used anew, by the next output already where an operand is written over.
+    memory is used again, by the next output already where an operand is written over.
     """
 
     def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:

@@ -1,7 +1,8 @@
-"""The machine: runs a program's schedule on arrays. The one loop there is.
+"""The executor: runs a program's schedule on arrays. The only loop over a schedule there is.
 
-Listeners are told of every step; traces and cost models are listeners. Kernels are chosen once,
-when the program is loaded.
+Listeners are called around every entry; traces and cost models are listeners. What an entry needs
+is found once, when the program is loaded: its kernels, its places in the table of slots, the names
+of its variables.
 """
 
 from __future__ import annotations
@@ -9,19 +10,17 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from cerebras_tf.ir import Array, Variable
+from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
-from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.collective_plan import acquired_here
-from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -33,27 +32,225 @@ _Places = tuple[Callable[[_Table], Any], Callable[[_Table], Any], list[tuple[int
 
 
 class Listener(Protocol):
-    """Told of every schedule step, before and after it runs."""
+    """Is called around every entry of a schedule."""
 
     def begin(self, program: Program) -> None:
         """A step of training or evaluation is about to run the program's schedule."""
 
     def before(self, step: Entry) -> None:
-        """The step is about to run."""
+        """The entry is about to run."""
 
     def after(self, step: Entry) -> None:
-        """The step has run."""
+        """The entry has run."""
 
 
-class Machine:
-    """A loaded program with its memory; the actions of schedule steps are its methods.
+class LoadedEntry:
+    """A loaded entry of a schedule.
+
+    Attributes:
+        step: the entry as it is in the program.
+    """
+
+    __slots__ = ("step",)
+    step: Entry
+
+    def __init__(self, step: Entry) -> None:
+        self.step = step
+
+    def run(self, executor: Executor) -> None:
+        """Runs it; this one does nothing."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it does nothing."""
+        return type(self) is LoadedEntry
+
+
+class _Run(LoadedEntry):
+    """Runs the instructions of a body on its slots."""
+
+    __slots__ = ("calls", "places")
+    places: list[tuple[int, _Places]]  # number of the instruction in its body, and its places
+    calls: list[tuple[Any, ...]]  # (call, *places)
+
+    def load(self, bodies: list[list[Call]]) -> _Run:
+        """The entry with calls of a program that is loaded for some sizes."""
+        assert isinstance(self.step, Run)
+        made = _Run(self.step)
+        made.places, calls = self.places, bodies[self.step.body]
+        made.calls = [(calls[at], *places) for at, places in self.places]
+        return made
+
+    def run(self, executor: Executor) -> None:
+        table = executor.table
+        for call, take, place, made in self.calls:
+            results = call(take(table), place(table))
+            for at, slot in made:
+                table[slot] = results[at]
+
+
+class _StreamIn(LoadedEntry):
+    """Acquires variables."""
+
+    __slots__ = ("is_local", "names", "slots")
+    names: list[str]
+    slots: Sequence[int]
+    is_local: bool  # only this wafer acquires them
+
+    def run(self, executor: Executor) -> None:
+        arrays = executor.acquire(self.is_local, self.names, self.slots)
+        executor.bytes_in += sum(map(_BYTES_OF, arrays))
+
+
+class _StreamOut(LoadedEntry):
+    """Marks variables that were written in place; copies other new values to the store."""
+
+    __slots__ = ("in_place", "is_local", "others", "size")
+    in_place: list[str]
+    size: int  # bytes of these
+    others: list[tuple[str, int]]  # name and slot
+    is_local: bool
+
+    def run(self, executor: Executor) -> None:
+        executor.dirty.update(self.in_place)
+        executor.bytes_out += self.size
+        for name, slot in self.others:
+            executor.write(self.is_local, name, slot)
+
+
+class _Free(LoadedEntry):
+    """Empties slots and releases the variables among them."""
+
+    __slots__ = ("names", "slots")
+    names: list[str]
+    slots: list[int]
+
+    def run(self, executor: Executor) -> None:
+        table = executor.table
+        for slot in self.slots:
+            table[slot] = None
+        if self.names:
+            executor.release(self.names)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.slots or self.names)
+
+
+class _Share(LoadedEntry):
+    """Sends what one wafer has computed to all others, or receives it."""
+
+    __slots__ = ()
+    step: Share
+
+    def run(self, executor: Executor) -> None:
+        executor.share(self.step)
+
+
+class Loader:
+    """Loads the entries of a schedule: one method for each kind, which adds what runs.
+
+    Attributes:
+        program: what is loaded.
+        entries: those loaded so far.
+        names: variables and staged values by slot.
+    """
+
+    def __init__(self, program: Program, rank: int, kept: Mapping[str, int]) -> None:
+        """Prepares loading.
+
+        Args:
+            program: what is loaded.
+            rank: of this wafer.
+            kept: slots of variables that stay acquired for a whole step, by name.
+        """
+        self.program = program
+        self.entries: list[LoadedEntry] = []
+        self.names = _names_of(program)
+        self.standing: list[_View] = []  # views of what stays in memory, made when it is bound
+        self._rank, self._kept = rank, kept
+        self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
+
+    def load(self) -> list[LoadedEntry]:
+        """Loads all steps of the program."""
+        for step in self.program.steps:
+            if self._skipped:
+                self._skipped -= 1
+                continue
+            step.apply(self)
+            self._alone = max(0, self._alone - 1)
+        kept = {*(slot for _, _, _, slot in self.standing), *self._kept.values()}
+        for entry in self.entries:
+            if isinstance(entry, _Free):
+                entry.slots = [slot for slot in entry.slots if slot not in kept]
+        return self.entries
+
+    def compute(self, step: Run) -> None:
+        """Finds where the instructions of a body find their arrays."""
+        entry, program = _Run(step), self.program
+        entry.places, entry.calls = [], []
+        for at, item in enumerate(program.bodies[step.body]):
+            inputs = [step.slots[i] for i in item.inputs]
+            outputs = [step.slots[i] for i in item.outputs]
+            if program.is_fixed_view(step, item):
+                self.standing.append((step.body, at, inputs[0], outputs[0]))
+                continue
+            fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
+            entry.places.append((at, _places(inputs, outputs, fresh)))
+        self.entries.append(entry)
+
+    def stream_in(self, step: StreamIn) -> None:
+        """Acquires variables, where they are not kept."""
+        if self._kept:
+            self.entries.append(LoadedEntry(step))
+            return
+        entry = _StreamIn(step)
+        entry.names, entry.slots = [self.names[slot] for slot in step.slots], step.slots
+        entry.is_local = bool(self._alone)
+        self.entries.append(entry)
+
+    def stream_out(self, step: StreamOut) -> None:
+        """Separates what is written in place from what is copied."""
+        variables, slots = self.program.variables, self.program.slots
+        entry = _StreamOut(step)
+        in_place = [pair for pair in step.stores if variables.get(pair[0]) == pair[1]]
+        entry.in_place = [name for name, _ in in_place]
+        entry.size = sum(slots[slot].type.most_bytes for _, slot in in_place)
+        entry.others = [pair for pair in step.stores if pair not in in_place]
+        entry.is_local = bool(self._alone)
+        self.entries.append(entry)
+
+    def free(self, step: Free) -> None:
+        """Releases variables, where they are not kept."""
+        entry = _Free(step)
+        entry.slots = list(step.slots)
+        entry.names = [self.names[s] for s in step.slots if s in self.names and not self._kept]
+        self.entries.append(entry)
+
+    def on_wafer(self, step: OnWafer) -> None:
+        """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
+        self.entries.append(LoadedEntry(step))
+        if step.wafer == self._rank:
+            self._alone = step.count + 1
+        else:
+            self._skipped = step.count
+
+    def share(self, step: Share) -> None:
+        """Sends, or receives, what one wafer has computed."""
+        self.entries.append(_Share(step))
+
+
+class Executor:
+    """A loaded program with its memory.
 
     Attributes:
         plan: the program that it was given, symbols and all.
         sizes: numbers of its symbols, by name.
         store: where variables come from and go to.
         backend: kernels and memory.
-        arena: uint8, the activation memory.
+        arena: the activation memory.
+        table: the array of every slot that has one now.
+        dirty: variables that are acquired now and were written.
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
         scratch_bytes: the most scratch memory that kernels took at once.
@@ -61,6 +258,8 @@ class Machine:
             several wafers of those that all stream in.
         held_together: names of all that the store must hold at once, with what is staged then.
     """
+
+    loader: type[Loader] = Loader
 
     def __init__(
         self,
@@ -78,8 +277,8 @@ class Machine:
             program: what to run.
             store: where variables come from and go to.
             backend: kernels and memory.
-            listeners: told of every schedule step.
-            arena: uint8 [at least program.arena_bytes]; allocated where not given.
+            listeners: called around every entry of the schedule.
+            arena: at least program.arena_bytes of the backend's memory; allocated where not given.
             swarm: the wafers that run it together; None for this one alone.
             sizes: number for every symbol of the program, by name.
 
@@ -92,20 +291,14 @@ class Machine:
         self.store, self.backend = store, backend
         self.bytes_in = self.bytes_out = self.scratch_bytes = 0
         self._listeners = list(listeners)
-        self._table: list[Optional[Array]] = [None] * len(program.slots)
-        places = {**program.variables, **program.staged}
-        self._names = {slot: name for name, slot in places.items()}
-        self._moved, self._stored = self._find_moved(), self._find_stored()
         self._swarm = swarm or Alone()
-        self._here = store.here if isinstance(store, SharedStore) else store
-        self._stores = [store] if self._here is store else [store, self._here]
-        self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
-        self._held: list[set[str]] = [set() for _ in self._stores]  # variables acquired now
-        self._dirty: set[str] = set()  # those among them that were written
-        for index, content in program.constants.items():
-            self._table[index] = to_storage(content, program.slots[index].type.dtype)
+        self._stores = [store] if store.local is store else [store, store.local]
+        self._reset()
+        self._names = _names_of(program)
         self.acquisitions = [
-            self._moved[id(step)] for step in _of_all(program.steps) if isinstance(step, StreamIn)
+            [self._names[slot] for slot in step.slots]
+            for step in _of_all(program.steps)
+            if isinstance(step, StreamIn)
         ]
         self.held_together = self._find_held_together()
         self._kept, self._kept_bytes = self._find_kept()
@@ -115,19 +308,22 @@ class Machine:
         self._parts = SizedParts(program)
         self._types = self._parts.types(self.sizes)
         self._calls = self._load_bodies()
-        self._places, self._standing = self._find_places()
-        self._freed = self._find_freed()
-        self._steps = self._find_steps()
-        self._runs = self._find_runs()
-        if arena is None:
-            arena = self.backend.allocate(program.arena_bytes)
-        self.bind(arena)
+        loader = self.loader(program, self._swarm.rank, self._kept)
+        self._entries, self._standing = loader.load(), loader.standing
+        self._load_entries()
+        self.table: _Table = [None] * len(program.slots)
+        for index, content in program.constants.items():
+            self.table[index] = backend.constant(content, program.slots[index].type.dtype)
+        self.bind(backend.allocate(program.arena_bytes) if arena is None else arena)
 
-    def resized(self, sizes: Mapping[str, int]) -> Machine:
+    def _reset(self) -> None:
+        """Nothing is acquired."""
+        self._held: list[set[str]] = [set() for _ in self._stores]  # variables acquired now
+        self._uploaded: dict[str, tuple[Array, Array]] = {}  # of them, array of the store and ours
+        self.dirty: set[str] = set()
+
+    def resized(self, sizes: Mapping[str, int]) -> Executor:
         """One for other sizes, in the same memory: what no size concerns is not loaded again.
-
-        Args:
-            sizes: number for every symbol of the program, by name.
 
         Raises:
             GraphError: a symbol has no size, or one beyond its bound.
@@ -136,17 +332,24 @@ class Machine:
         other.__dict__.pop("program", None)
         other.sizes = dict(sizes)
         other.bytes_in = other.bytes_out = other.scratch_bytes = 0
-        other._held, other._dirty = [set() for _ in self._stores], set()
+        other._reset()
         other._types = self._parts.types(other.sizes)
-        other._table = list(self._table)
+        other.table = list(self.table)
         for slot in self._parts.slots:
             other._place(slot)
         other._calls = [list(calls) for calls in self._calls]
         for placed in self._parts.sized:
             other._calls[placed.body][placed.at] = other._load(placed)
-        other._runs = other._find_runs()
-        other._look()
+        other._load_entries()
+        other._bind_views()
         return other
+
+    def _load_entries(self) -> None:
+        """Gives runs their calls, and finds the entries that do something."""
+        self._entries = [
+            entry.load(self._calls) if isinstance(entry, _Run) else entry for entry in self._entries
+        ]
+        self._active = [entry for entry in self._entries if not entry.is_idle]
 
     @functools.cached_property
     def program(self) -> Program:
@@ -160,38 +363,13 @@ class Machine:
         """With several wafers, names that this one's own store is asked for, call by call."""
         return acquired_here(self.plan, self._swarm.rank)
 
-    def _find_moved(self) -> dict[int, list[str]]:
-        """Names of the variables that a step takes or gives back, by the step's identity."""
-        return {
-            id(step): [
-                self._names[slot]
-                for slot in step.slots
-                if isinstance(step, StreamIn) or slot in self._names
-            ]
-            for step in self.plan.steps
-            if isinstance(step, (StreamIn, Free))
-        }
-
-    def _find_stored(self) -> dict[int, tuple[list[str], int, list[tuple[str, int]]]]:
-        """Of a step that gives new values: names written in place, their bytes, and the others."""
-        program, found = self.plan, {}
-        for step in program.steps:
-            if isinstance(step, StreamOut):
-                in_place = [
-                    pair for pair in step.stores if program.variables.get(pair[0]) == pair[1]
-                ]
-                size = sum(program.slots[slot].type.most_bytes for _, slot in in_place)
-                others = [pair for pair in step.stores if pair not in in_place]
-                found[id(step)] = ([name for name, _ in in_place], size, others)
-        return found
-
     def _find_kept(self) -> tuple[dict[str, int], int]:
         """Slots of variables, by name, that stay acquired for a whole step; bytes streamed in then.
 
-        Where the store's memory stays anyway, that is all that the step reads; otherwise none.
+        Where the store gives its own memory, that is all that the step reads; otherwise none.
         """
         kept, written, size = dict[str, int](), set[str](), 0
-        if not self.store.stays:
+        if not self.store.gives_views:
             return kept, size
         for step in self.plan.steps:
             if isinstance(step, (OnWafer, Share)):
@@ -219,14 +397,14 @@ class Machine:
 
     def bind(self, arena: Array) -> None:
         """Puts the activations into this memory from now on; nothing is kept from before."""
-        self.arena = arena
-        for index in range(len(self._table)):
+        self.arena: Optional[Array] = arena
+        for index in range(len(self.table)):
             self._place(index)
-        self._look()
+        self._bind_views()
 
-    def _look(self) -> None:
-        """Makes the views that stand as long as the activations' memory does."""
-        table = self._table
+    def _bind_views(self) -> None:
+        """Makes the views that stay valid as long as the activations' memory does."""
+        table = self.table
         for body, at, source, slot in self._standing:
             seen = table[source]
             assert seen is not None  # constant, or in this memory
@@ -235,16 +413,17 @@ class Machine:
     def _place(self, index: int) -> None:
         slot = self.plan.slots[index]
         if slot.kind == ARENA:
-            self._table[index] = self.backend.place(self.arena, self._types[index], slot.offset)
+            assert self.arena is not None
+            self.table[index] = self.backend.place(self.arena, self._types[index], slot.offset)
 
     def unbind(self) -> None:
         """Lets go of the activations' memory until it is bound again."""
-        self.arena = np.empty(0, np.uint8)
+        self.arena = None
         for index, slot in enumerate(self.plan.slots):
             if slot.kind == ARENA:
-                self._table[index] = None
+                self.table[index] = None
         for _, _, _, index in self._standing:
-            self._table[index] = None
+            self.table[index] = None
 
     def run(self, features: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one step.
@@ -260,126 +439,104 @@ class Machine:
         try:
             self.execute(features)
             self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
-            return {
-                name: self.backend.copied(self._read(slot))
-                for name, slot in self.plan.results.items()
-            }
+            download = self.backend.download
+            return {name: download(self._read(slot)) for name, slot in self.plan.results.items()}
         finally:
-            self._release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
+            self.release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
 
     def execute(self, features: Mapping[str, Array]) -> None:
-        """Runs the schedule; values stay where they were made, and variables acquired."""
-        self._alone = self._skipped = 0  # the step before may have ended early
-        for name, slot in self.plan.features.items():
-            self._table[slot] = features[name]
+        """Runs the schedule; values stay where they were computed, and variables acquired."""
+        slots = self.plan.features
+        for slot, array in zip(slots.values(), self.backend.upload([features[n] for n in slots])):
+            self.table[slot] = array
         for listener in self._listeners:
             listener.begin(self.program)
         if self._kept:
-            self._acquire(self.store, list(self._kept), self._kept.values())
+            self.acquire(False, list(self._kept), self._kept.values())
             self.bytes_in += self._kept_bytes
         with np.errstate(all="ignore"):
-            for step in self.plan.steps if self._listeners else self._steps:
-                if self._skipped:
-                    self._skipped -= 1
-                    continue
+            if not self._listeners:
+                for entry in self._active:
+                    entry.run(self)
+                return
+            for entry in self._entries:
                 for listener in self._listeners:
-                    listener.before(step)
-                step.apply(self)
+                    listener.before(entry.step)
+                entry.run(self)
                 for listener in self._listeners:
-                    listener.after(step)
-                if self._alone:
-                    self._alone -= 1
+                    listener.after(entry.step)
 
     def value(self, name: str) -> Array:
-        """A wanted value of the last step where it was made; the next step overwrites it."""
+        """A wanted value of the last step where it was computed; the next step overwrites it."""
         return self._read(self.plan.results[name])
 
-    # Actions of schedule steps.
+    # What entries do.
 
-    def compute(self, step: Run) -> None:
-        """Runs a body on its slots."""
-        table = self._table
-        for call, take, place, made in self._runs[id(step)]:
-            results = call(take(table), place(table))
-            for at, slot in made:
-                table[slot] = results[at]
-
-    def stream_in(self, step: StreamIn) -> None:
-        """Acquires variables, where they are not kept."""
-        if not self._kept:
-            store = self._here if self._alone else self.store
-            arrays = self._acquire(store, self._moved[id(step)], step.slots)
-            self.bytes_in += sum(map(_BYTES_OF, arrays))
-
-    def _acquire(self, store: Store, names: Sequence[str], slots: Iterable[int]) -> list[Array]:
-        arrays, table = store.acquire(names), self._table
-        self._held[-1 if store is self._here else 0].update(names)
+    def acquire(self, is_local: bool, names: Sequence[str], slots: Iterable[int]) -> list[Array]:
+        """Acquires variables for slots, from this wafer's own store or from that of all."""
+        at = -1 if is_local else 0
+        given = self._stores[at].acquire(names)
+        arrays, table = self.backend.upload(given), self.table
+        if arrays is not given:
+            self._uploaded.update(zip(names, zip(given, arrays)))
+        self._held[at].update(names)
         for slot, array in zip(slots, arrays):
             table[slot] = array
-        return arrays
+        return given
 
-    def stream_out(self, step: StreamOut) -> None:
-        """Notes what was written in place; copies other new values to where they belong."""
-        in_place, size, others = self._stored[id(step)]
-        self._dirty.update(in_place)
-        self.bytes_out += size
-        for name, slot in others:
-            made = self._read(slot)
-            self.bytes_out += made.nbytes
-            if any(name in held for held in self._held):
-                target = self._table[self.plan.variables[name]]
-                assert target is not None
-                self.backend.copy(target, made)
-                self._dirty.add(name)
-            else:
-                store = self._here if self._alone else self.store
-                (target,) = store.acquire([name], fresh=True)
-                self.backend.copy(target, made)
-                store.release([name], dirty=[name])
-
-    def free(self, step: Free) -> None:
-        """Forgets slots, and releases the variables among them, where they are not kept."""
-        table = self._table
-        for slot in self._freed[id(step)]:
-            table[slot] = None
-        if not self._kept:
-            self._release(self._moved[id(step)])
-
-    def on_wafer(self, step: OnWafer) -> None:
-        """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
-        if step.wafer == self._swarm.rank:
-            self._alone = step.count + 1
+    def write(self, is_local: bool, name: str, slot: int) -> None:
+        """Copies a new value of a variable to where it belongs."""
+        made = self._read(slot)
+        self.bytes_out += made.nbytes
+        if any(name in held for held in self._held):
+            target = self.table[self.plan.variables[name]]
+            assert target is not None
+            self.backend.copy(target, made)
+            self.dirty.add(name)
         else:
-            self._skipped = step.count
+            store = self._stores[-1 if is_local else 0]
+            (target,) = store.acquire([name], fresh=True)
+            self.backend.download_into(target, made)
+            store.release([name], dirty=[name])
 
-    def share(self, step: Share) -> None:
-        """Sends, or receives, what one wafer has made."""
-        on_their_way = []
-        for slot in step.slots:
-            array = self._table[slot]
-            assert array is not None
-            on_their_way.append(self._swarm.start_copy(array, step.wafer))
-        for pending in on_their_way:
-            pending.wait()
-        if isinstance(self.store, SharedStore):
-            for name in step.variables:
-                self.store.share(name, step.wafer)
-
-    def _release(self, names: Sequence[str]) -> None:
-        dirty = self._dirty
+    def release(self, names: Sequence[str]) -> None:
+        """Releases variables that were acquired; those that were written are dirty."""
+        dirty = self.dirty
         for store, held in zip(self._stores, self._held):
             found = names if held.issuperset(names) else [n for n in names if n in held]
             if found:
                 held.difference_update(found)
                 written = dirty.intersection(found) if dirty else ()
+                if self._uploaded:
+                    self._write_back(found, written)
                 store.release(found, written)
                 dirty.difference_update(written)
 
+    def _write_back(self, names: Sequence[str], written: Iterable[str]) -> None:
+        """Copies what was written on the backend to the store's arrays."""
+        for name in written:
+            if name in self._uploaded:
+                self.backend.download_into(*self._uploaded[name])
+        for name in names:
+            self._uploaded.pop(name, None)
+
+    def share(self, step: Share) -> None:
+        """Sends, or receives, what one wafer has computed."""
+        on_their_way = []
+        for slot in step.slots:
+            array = self.table[slot]
+            assert array is not None
+            on_their_way.append(self._swarm.start_copy(array, step.wafer))
+        for pending in on_their_way:
+            pending.wait()
+        self.store.broadcast(step.variables, step.wafer)
+
     def _read(self, slot: int) -> Array:
-        array = self._table[slot]
+        array = self.table[slot]
         if array is None:  # a variable that was freed
             with reading(self.store, self._names[slot]) as array:
-                return self.backend.copied(array)
+                (uploaded,) = self.backend.upload([np.array(array)])
+                return uploaded
         return array
 
     def _load_bodies(self) -> list[list[Call]]:
@@ -390,59 +547,16 @@ class Machine:
         return loaded
 
     def _load(self, placed: PlacedInstruction) -> Call:
-        inputs, outputs = (
-            [self._types[i] for i in part] for part in (placed.inputs, placed.outputs)
-        )
-        return self.backend.load(placed.at_sizes(self.sizes, self.backend.price), inputs, outputs)
+        def types(slots: Sequence[int]) -> list[TensorType]:
+            return [self._types[slot] for slot in slots]
 
-    def _find_places(self) -> tuple[dict[int, list[tuple[int, _Places]]], list[_View]]:
-        """Where the instructions of every run find their arrays, and the views that stand.
+        item = placed.at_sizes(self.sizes, self.backend.price)
+        return self.backend.load(item, types(placed.inputs), types(placed.outputs))
 
-        Returns:
-            By the identity of the step, (number of the instruction in its body, its places) of
-            those that run at every step; and the others, in the schedule's order.
-        """
-        program, found, standing = self.plan, {}, []
-        for step in program.steps:
-            if not isinstance(step, Run):
-                continue
-            own = found[id(step)] = list[tuple[int, _Places]]()
-            for at, item in enumerate(program.bodies[step.body]):
-                inputs = [step.slots[i] for i in item.inputs]
-                outputs = [step.slots[i] for i in item.outputs]
-                if program.is_fixed_view(step, item):
-                    standing.append((step.body, at, inputs[0], outputs[0]))
-                    continue
-                fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
-                own.append((at, _places(inputs, outputs, fresh)))
-        return found, standing
 
-    def _find_freed(self) -> dict[int, list[int]]:
-        """Slots that a step forgets, by its identity: views that stand are kept."""
-        kept = {*(slot for _, _, _, slot in self._standing), *self._kept.values()}
-        return {
-            id(step): [slot for slot in step.slots if slot not in kept]
-            for step in self.plan.steps
-            if isinstance(step, Free)
-        }
-
-    def _find_steps(self) -> list[Entry]:
-        """Those that do something where nobody listens."""
-
-        def is_idle(step: Entry) -> bool:
-            if isinstance(step, Free):
-                return not self._freed[id(step)]
-            return isinstance(step, StreamIn)
-
-        return [step for step in self.plan.steps if not (self._kept and is_idle(step))]
-
-    def _find_runs(self) -> dict[int, list[tuple[Any, ...]]]:
-        """(call, *places) of what every run computes, by the identity of the step."""
-        return {
-            id(step): [(self._calls[step.body][at], *own) for at, own in self._places[id(step)]]
-            for step in self.plan.steps
-            if isinstance(step, Run)
-        }
+def _names_of(program: Program) -> dict[int, str]:
+    """Names of variables and staged values, by slot."""
+    return {slot: name for name, slot in {**program.variables, **program.staged}.items()}
 
 
 def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places:
@@ -467,13 +581,14 @@ def _taker(slots: list[int]) -> Callable[[_Table], Any]:
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
-def _of_all(steps: Sequence[Entry]) -> Iterator[Entry]:
+def _of_all(steps: Sequence[Entry]) -> list[Entry]:
     """The steps that every wafer runs."""
-    skipped = 0
+    found, skipped = [], 0
     for step in steps:
         if isinstance(step, OnWafer):
             skipped = step.count
         elif skipped:
             skipped -= 1
         else:
-            yield step
+            found.append(step)
+    return found

@@ -1,7 +1,7 @@
 """A backend without arithmetic: it runs the same schedule and reports the same bytes.
 
 Its arrays have shapes and dtypes and one element of memory: plans and predictions of programs that
-no machine at hand could hold.
+do not fit into memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
+from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.runtime.backend import Backend, Call
 
 
@@ -65,16 +66,27 @@ class NullBackend:
         """See Backend.price."""
         return self._of.price(op, inputs, outputs, attrs)
 
-    def borrow(self, size: int) -> AbstractContextManager[Array]:
-        """See Backend.borrow."""
+    def scratch(self, size: int) -> AbstractContextManager[Array]:
+        """See Backend.scratch."""
         return nullcontext(self.allocate(size))
 
     def copy(self, target: Array, source: Array) -> None:
         """Nothing: there is no content."""
 
-    def copied(self, array: Array) -> Array:
+    def download_into(self, target: Array, source: Array) -> None:
+        """Nothing: there is no content."""
+
+    def download(self, array: Array) -> Array:
         """The array itself."""
         return array
+
+    def upload(self, arrays: list[Array]) -> list[Array]:
+        """See Backend.upload."""
+        return arrays
+
+    def constant(self, content: Array, dtype: str) -> Array:
+        """See Backend.constant."""
+        return to_storage(content, dtype)
 
     def begin(self) -> None:
         """See Backend.begin."""

@@ -90,13 +90,8 @@ def pack_batch(
 ) -> dict[str, Array]:
     """The derived features of a batch, by name.
 
-    Args:
-        packing: what the program says.
-        features: the batch, by name.
-        sizes: numbers of the symbols that its features determine.
-
     Raises:
-        PaddingError: padding must not be left out of this batch; the message says why.
+        PaddingError: padding must not be removed from this batch; the message gives the reason.
     """
     values = _evaluate(packing, features, sizes)
     found: dict[str, _Tokens] = {}

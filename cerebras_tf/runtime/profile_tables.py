@@ -1,4 +1,4 @@
-"""What a profile says: tables by op and by layer, and one sentence on what bounds the step."""
+"""The tables of a profile: by op and by layer, and one sentence on what bounds the step."""
 
 from __future__ import annotations
 

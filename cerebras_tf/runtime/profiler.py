@@ -1,11 +1,14 @@
-"""Times every instruction of a step: a listener of the machine, and a backend that tells it."""
+"""Times every instruction of a step: a listener of the executor, and a backend that calls it."""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Optional
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
 
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction, Program
@@ -15,8 +18,8 @@ from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.swarm import Swarm
 
-# Kinds of spans besides those of schedule steps, which are Entry.kind.
-KERNEL = "kernel"  # an instruction, from the machine's thread
+# Kinds of spans besides those of schedule entries, which are Entry.kind.
+KERNEL = "kernel"  # an instruction, from the executor's thread
 EXCHANGE = "exchange"  # a mean or a copy between wafers, from a thread that moves them
 WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
 LOOP_STEP = "step"  # from one end of tf.estimator's loop to the next
@@ -157,12 +160,7 @@ class Profiler:
 
 
 class TimedBackend(CpuBackend):
-    """The host's own cores, with every call told to a profiler.
-
-    Args:
-        swarm: see CpuBackend.
-        profiler: the listener of the machines on this backend.
-    """
+    """The host's own cores, which pass every call to a profiler."""
 
     def __init__(self, swarm: Optional[Swarm], profiler: Profiler) -> None:
         super().__init__(swarm)
@@ -185,3 +183,36 @@ def timed(
     if swarm is not None:
         swarm.observe(profiler.exchanged)
     return TimedBackend(swarm, profiler), [profiler]
+
+
+def write_trace(timeline: Timeline, path: Path) -> None:
+    """Writes a trace: one track a thread, or a name that threads share.
+
+    TensorFlow makes the wafer's steps now on one of its threads and now on another.
+    """
+    origin = min((span.start for span in timeline.spans), default=0.0)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(timeline.threads.values()))}
+    tracks = {thread: numbers[name] for thread, name in timeline.threads.items()}
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 0, "tid": number, "name": "thread_name", "args": {"name": name}}
+        for name, number in numbers.items()
+    ]
+    # Viewers nest a span into the one before it that has not ended: the longer one comes first.
+    for span in sorted(timeline.spans, key=lambda span: (span.start, -span.end)):
+        events.append(
+            {
+                "ph": "X",
+                "pid": 0,
+                "tid": tracks[span.thread],
+                "name": span.name,
+                "cat": span.kind,
+                "ts": 1e6 * (span.start - origin),
+                "dur": 1e6 * (span.end - span.start),
+                "args": span.details,
+            }
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".json.part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+    os.replace(part, path)

@@ -11,17 +11,17 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.bundle.index import Entry, read_index
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import CONSTANT, Program
 from cerebras_tf.ir.program_file import load_program
 from cerebras_tf.kernels.compiled_crc32c import crc32c
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.client import SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import RANDOM_STEP_KEY, SavedProgram, Session
-
-_GLOBAL_STEP = "global_step"
+from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
+from cerebras_tf.runtime.session import GLOBAL_STEP, Session
 
 
 def read_features(path: str, program: Program) -> dict[str, Array]:
@@ -65,49 +65,51 @@ def read_variable(name: str, entry: Entry) -> Array:
         content = np.fromfile(entry.path, np.uint8, entry.size, offset=entry.offset)
     except OSError as error:
         content = np.empty(0, np.uint8)
-        told = error.strerror or str(error)
+        found = error.strerror or str(error)
     else:
-        told = "other bytes"
+        found = "other bytes"
     if content.nbytes != entry.size or crc32c(content) != entry.checksum:
         raise CheckpointError(
-            f"{entry.path}: must hold variable {name} as it was written. Received: {told}. Take "
+            f"{entry.path}: must hold variable {name} as it was written. Received: {found}. Take "
             "another checkpoint."
         )
     return content.view(kind).reshape(entry.shape)
 
 
-def fill_store(store: Store, prefix: Optional[str]) -> dict[str, int]:
-    """Gives variables their values from a checkpoint.
+class BundleFormat:
+    """Checkpoints of TensorFlow's format; see CheckpointFormat."""
 
-    Returns:
-        What it says of the global step and of how far random ops have drawn, by name.
+    def save(self, prefix: str, store: Store, numbers: Mapping[str, int]) -> None:
+        """See CheckpointFormat.save."""
+        folder = Path(prefix).absolute().parent
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
+            writer = BundleWriter(place)
+            for name, spec in store.specs.items():
+                with reading(store, name) as array:
+                    writer.add(name, array, spec.type.dtype)
+            for name, number in numbers.items():
+                writer.add(name, np.array(number, np.int64))
+            writer.finish(os.path.abspath(prefix))
 
-    Raises:
-        CheckpointError: a variable is missing there, or of another shape or dtype.
-    """
-    if prefix is None:
-        if store.specs:
-            raise CheckpointError(
-                f"--checkpoint: the program has {len(store.specs)} variables. Received: no "
-                "checkpoint. Give the prefix of its files, such as model_dir/model.ckpt-100."
-            )
-        return {}
-    entries = read_index(prefix)
-    for name, spec in store.specs.items():
-        entry = entries.get(name)
-        kind = spec.type.dtype, spec.type.static_shape
-        if entry is None or (entry.dtype, entry.shape) != kind:
-            told = "no such variable" if entry is None else f"{entry.dtype}{list(entry.shape)}"
-            raise CheckpointError(
-                f"{prefix}: must hold variable {name} {spec.type}. Received: {told}. Take a "
-                "checkpoint of the model that was compiled."
-            )
-        write(store, name, read_variable(name, entry))
-    return {
-        name: int(read_variable(name, entry))
-        for name, entry in entries.items()
-        if name == _GLOBAL_STEP or name.startswith(RANDOM_STEP_KEY)
-    }
+    def restore(self, prefix: str, store: Store) -> dict[str, int]:
+        """See CheckpointFormat.restore."""
+        entries = read_index(prefix)
+        for name, spec in store.specs.items():
+            entry = entries.get(name)
+            kind = spec.type.dtype, spec.type.static_shape
+            if entry is None or (entry.dtype, entry.shape) != kind:
+                found = "no such variable" if entry is None else f"{entry.dtype}{list(entry.shape)}"
+                raise CheckpointError(
+                    f"{prefix}: must hold variable {name} {spec.type}. Received: {found}. Take a "
+                    "checkpoint of the model that was compiled."
+                )
+            write(store, name, read_variable(name, entry))
+        return {
+            name: int(read_variable(name, entry))
+            for name, entry in entries.items()
+            if name == GLOBAL_STEP or name.startswith(RANDOM_STEP_KEY)
+        }
 
 
 def run_saved(
@@ -130,24 +132,27 @@ def run_saved(
         Results of the last step by name, and `global_step`.
 
     Raises:
-        CerebrasError: a file does not fit the program, or the program not this machine.
+        CerebrasError: a file does not fit the program, or the program does not fit into memory.
     """
     program = load_program(path)
     features = read_features(inputs, program)
     specs = [Variable(name, program.slots[s].type) for name, s in program.variables.items()]
+    if checkpoint is None and specs:
+        raise CheckpointError(
+            f"--checkpoint: the program has {len(specs)} variables. Received: no checkpoint. Give "
+            "the prefix of its files, such as model_dir/model.ckpt-100."
+        )
     store = MemoryStore(specs)
     try:
-        told, trains = fill_store(store, checkpoint), _trains(program)
-        session = Session(SavedProgram(program), store, CpuBackend(), trains=trains)
-        session.global_step = told.get(_GLOBAL_STEP, 0)
-        session.draws = session.global_step if trains else 0
-        session.draw_on(told)
+        session = Session(store, CpuBackend(), trains=_trains(program), checkpoints=BundleFormat())
+        if checkpoint is not None:
+            session.restore(checkpoint)
+        client = SessionClient(session, SavedProgram(program), session.global_step)
         for _ in range(steps):
-            results = session.run(features, updates=True)
-        found = {**results, _GLOBAL_STEP: np.array(session.global_step, np.int64)}
+            results = client.run(features)
         if save is not None:
-            _save(save, store, {_GLOBAL_STEP: session.global_step, **session.drawn()})
-        return found
+            session.save(save)
+        return {**results, GLOBAL_STEP: np.array(session.global_step, np.int64)}
     finally:
         store.close()
 
@@ -155,19 +160,6 @@ def run_saved(
 def _trains(program: Program) -> bool:
     """Whether the program changes variables."""
     return any(step.kind == "stream_out" for step in program.steps)
-
-
-def _save(prefix: str, store: Store, others: Mapping[str, int]) -> None:
-    folder = Path(prefix).absolute().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
-        writer = BundleWriter(place)
-        for name, spec in store.specs.items():
-            with reading(store, name) as array:
-                writer.add(name, array, spec.type.dtype)
-        for name, number in others.items():
-            writer.add(name, np.array(number, np.int64))
-        writer.finish(os.path.abspath(prefix))
 
 
 def describe_saved(path: str) -> str:

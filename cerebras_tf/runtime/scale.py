@@ -33,7 +33,7 @@ from cerebras_tf.runtime.collective_plan import (
 )
 from cerebras_tf.swarmx.mpi import CHUNK_BYTES
 
-# Only tell apart what measured times of a layer and direction are shared out to.
+# Only separate what measured times of a layer and direction are shared out to.
 _NOMINAL = Speeds(flops_per_s=1e11, bytes_per_s=1e10)
 LayerTimes = Mapping[tuple[int, str], float]
 

@@ -1,34 +1,39 @@
-"""A wafer session: programs by the shapes that come, one memory, one store, and whoever listens.
-
-It is given something that yields programs and is driven by whoever has features: an estimator, a
-process that has only a saved program, the other end of a socket. Nothing here needs TensorFlow.
-"""
+"""A session in this process: programs by the shapes they serve, one memory, one store."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
-from cerebras_tf.errors import BatchCapacityError, DataError, PaddingError
-from cerebras_tf.ir import Array, TensorType, substitute
-from cerebras_tf.ir.program import COMMON_RANDOM_STEP, GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
+from cerebras_tf.errors import BatchCapacityError, ConfigError, DataError, PaddingError
+from cerebras_tf.ir import Array, TensorType, Variable
+from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, Price, Program
 from cerebras_tf.kernels.half_precision import to_storage
-from cerebras_tf.memoryx.store import Store
+from cerebras_tf.memoryx.store import Store, reading, write
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.capacity import (
+    activation_limit,
     agreed_share,
     memory_fault,
     return_freed_memory,
-    room_for_activations,
 )
-from cerebras_tf.runtime.executor import Listener, Machine
+from cerebras_tf.runtime.executor import Executor, Listener
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
-from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.runtime.protocol import (
+    Accepted,
+    Batch,
+    Prepared,
+    ProgramNeeded,
+    Request,
+    StepResult,
+)
+from cerebras_tf.runtime.random_streams import RandomStreams
 from cerebras_tf.runtime.sizes import solve_sizes
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -36,103 +41,42 @@ from cerebras_tf.swarmx.swarm import Alone, Swarm
 MOST_VARIANTS = 32
 # Sizes of one variant that stay loaded, those used last.
 MOST_SIZES = 256
-# What a checkpoint says of random ops: how often they have drawn, int64 [], where that is not the
-# global step; and below it how many numbers each has made whose invocations differ in size.
-RANDOM_STEP_KEY = "cerebras_tf/random_step"
-RANDOM_MADE_KEY = f"{RANDOM_STEP_KEY}/"
-# Of another wafer, whose program for its batch has padding anyway.
+# The reason of a wafer whose own program for its batch computes padding anyway.
 _ALWAYS_PADDED = "another wafer computes it"
+GLOBAL_STEP = "global_step"  # its name in checkpoints
 Phase = Callable[[str], Any]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What one step is asked for.
+class CheckpointFormat(Protocol):
+    """How a session's checkpoints are written."""
 
-    Attributes:
-        types: type of every feature, by name; sizes are numbers.
-        wanted: names of the values it must return.
-        updates: whether it changes variables.
-        padded: why padding must be computed too; "" where it may be left out.
-        part: which part of a batch's step it is, as its source of programs calls them; "" for all.
-    """
+    def save(self, prefix: str, store: Store, numbers: Mapping[str, int]) -> None:
+        """Writes all variables of a store, and numbers by name."""
 
-    types: Mapping[str, TensorType]
-    wanted: frozenset[str] = frozenset()
-    updates: bool = True
-    padded: str = ""
-    part: str = ""
-
-
-class Programs(Protocol):
-    """Where programs come from."""
-
-    def compile(self, request: Request) -> Program:
-        """A program that answers the request; it may serve other sizes too, and return more.
+    def restore(self, prefix: str, store: Store) -> dict[str, int]:
+        """Reads all variables of a store; returns the numbers.
 
         Raises:
-            CerebrasError: there is none.
+            CheckpointError: a variable is missing there, or has another shape or dtype.
         """
-
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
-        """One of its programs with other bounds of its symbols.
-
-        Raises:
-            DataError: it cannot be had.
-        """
-
-
-class SavedProgram:
-    """The source that has one program, loaded from a file."""
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-
-    def compile(self, request: Request) -> Program:
-        """The program; raises DataError where the request is not for it."""
-        if request.padded and self._program.packing is not None:
-            raise DataError(
-                "saved program: batches must be such that padding can be left out. Received: "
-                f"one where {request.padded}. Compile the model with use_vsl=False."
-            )
-        missing = sorted(request.wanted - set(self._program.results))
-        if missing:
-            raise DataError(
-                "saved program: values asked for must be among its results, "
-                f"{', '.join(sorted(self._program.results))}. Received: {', '.join(missing)}. "
-                "Compile the model with them."
-            )
-        if solve_sizes(self._program, request.types) is None:
-            raise DataError(
-                f"saved program: features must be {_shown(self._program.given)}. "
-                f"Received: {_shown(request.types)}. Compile the model for these."
-            )
-        return self._program
-
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
-        """Never: its memory is planned."""
-        raise DataError(
-            f"saved program: sizes must be at most "
-            f"{ {s.name: s.most for s in program.symbols} }. Received: {dict(most)}. "
-            "Compile the model for larger batches."
-        )
 
 
 @dataclass(eq=False)
 class _Variant:
-    """A program, what it is for, and the machines that run it, by sizes.
+    """A program, what it is for, and what it is loaded as, by sizes.
 
     Attributes:
         most: bound of every symbol of the program, by name.
-        machines: in the order of their last uses.
+        executors: in the order of their last uses.
         last_use: requests served before it was used last.
     """
 
+    number: int
     program: Program
     updates: bool
     part: str
     most: dict[str, int]
-    machines: dict[tuple[tuple[str, int], ...], Machine] = field(default_factory=dict)
+    executors: dict[tuple[tuple[str, int], ...], Executor] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
 
@@ -146,22 +90,18 @@ class _Variant:
             return None
         return solve_sizes(self.program, request.types)
 
+    def needed(self, sizes: Mapping[str, int]) -> Optional[dict[str, int]]:
+        """The bounds that a batch of these sizes needs; None where those it has are enough."""
+        if all(size <= self.most[name] for name, size in sizes.items()):
+            return None
+        return {name: max(bound, sizes.get(name, 0)) for name, bound in self.most.items()}
+
 
 class Session:
-    """Runs steps of one model.
-
-    Attributes:
-        store: the variables.
-        global_step: steps that count, as the model says; set it before the first step.
-        draws: how often every random op has drawn; set it to go on where a run stopped.
-        made: how many numbers random ops have made whose invocations differ in size, by the feature
-            that gives their seeds; set it likewise.
-        plan: the program that ran last, with symbols for its sizes; None before.
-    """
+    """Runs steps of one model in this process; implements SessionProtocol."""
 
     def __init__(
         self,
-        programs: Programs,
         store: Store,
         backend: Backend,
         listeners: Sequence[Listener] = (),
@@ -169,261 +109,253 @@ class Session:
         trains: bool = True,
         swarm: Optional[Swarm] = None,
         neighbours: Optional[Swarm] = None,
+        checkpoints: Optional[CheckpointFormat] = None,
     ) -> None:
         """Prepares a session.
 
         Args:
-            programs: where programs come from.
             store: the variables; they need values before the first step.
             backend: kernels and memory.
-            listeners: told of every schedule step.
-            phase: context manager that announces a named phase.
-            trains: whether random ops draw anew with every update; else with every step.
-            swarm: the wafers that make every step together, each with a batch of its own; None for
+            listeners: called around every entry of the schedule.
+            phase: context manager that reports a named phase.
+            trains: whether random ops draw new numbers with every update; else with every step.
+            swarm: the wafers that run every step together, each with a batch of its own; None for
                 this one alone.
             neighbours: the wafers that begin a session together, each within its share of their
-                machine's memory; None for those of `swarm`.
+                computer's memory; None for those of `swarm`.
+            checkpoints: what `save` and `restore` use.
         """
-        self.store = store
-        self.global_step = 0
-        self.draws = 0
-        self.made: dict[str, int] = {}
-        self.plan: Optional[Program] = None
-        self._sizes: dict[str, int] = {}  # that it had
-        self._programs = programs
+        self._store = store
         self._backend = backend
         self._listeners = list(listeners)
         self._phase = phase
-        self._trains = trains
         self._swarm = swarm or Alone()
         self._share = agreed_share(neighbours or self._swarm)
-        self._variants: list[_Variant] = []
+        self._checkpoints = checkpoints
+        self._random = RandomStreams(self._swarm.rank, self._swarm.size, trains)
+        self._global_step = 0
+        self._variants: dict[int, _Variant] = {}
+        self._numbers = itertools.count()
         self._uses = 0
         self._arena: Optional[Array] = None
         self._peak_bytes = 0
 
     def listen(self, listener: Listener) -> None:
-        """Tells one more of every schedule step, of machines that are made from now on."""
+        """Adds a listener to programs that are loaded from now on."""
         self._listeners.append(listener)
 
     @property
-    def program(self) -> Optional[Program]:
-        """The program that ran last, with the numbers that its sizes had; None before."""
-        if self.plan is None or not self._sizes:
-            return self.plan
-        return self.plan.at(self._sizes, self._backend.price)
+    def price(self) -> Price:
+        """See SessionProtocol.price."""
+        return self._backend.price
+
+    @property
+    def global_step(self) -> int:
+        """See SessionProtocol.global_step."""
+        return self._global_step
+
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        """See SessionProtocol.specs."""
+        return self._store.specs
+
+    @property
+    def version(self) -> int:
+        """See SessionProtocol.version."""
+        return self._store.version
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that was taken at once: variables, activations and scratch, measured."""
+        """See SessionProtocol.peak_bytes."""
         return self._peak_bytes
-
-    def run(
-        self,
-        features: Mapping[str, Array],
-        wanted: frozenset[str] = frozenset(),
-        updates: bool = True,
-        part: str = "",
-    ) -> dict[str, Array]:
-        """Runs a step.
-
-        Args:
-            features: array of every feature, by name.
-            wanted: names of the values it must return.
-            updates: whether it changes variables and counts as a step.
-            part: see Request.
-
-        Returns:
-            Wanted values by name, and others that cost nothing; of bfloat16 the bits.
-
-        Raises:
-            CerebrasError: the features, the memory or the variables do not allow it.
-        """
-        arrays = {name: _contiguous(array) for name, array in features.items()}
-        types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
-        variant, machine, derived = self._find(Request(types, wanted, updates, part=part), arrays)
-        slots, program = machine.plan.slots, machine.plan
-        given = {
-            program.global_step: np.array(self.global_step, np.int64),
-            # As if one wafer took the batches of all in turn.
-            RANDOM_STEP: np.array(self.draws * self._swarm.size + self._swarm.rank, np.int64),
-            COMMON_RANDOM_STEP: np.array(self.draws, np.int64),
-            **self._seeds(program),
-            **arrays,
-            **derived,
-        }
-        needed = {
-            name: to_storage(given[name], slots[slot].type.dtype)
-            for name, slot in program.features.items()
-        }
-        self._follow(machine)
-        if variant.has_run:
-            results = machine.run(needed)
-        else:  # kernels are compiled at their first call, or read from the cache on disk
-            with self._phase("first step, compiling kernels not in the cache"):
-                results = machine.run(needed)
-            variant.has_run = True
-            return_freed_memory()  # what compiling took
-        self.plan, self._sizes = program, machine.sizes
-        if updates or not self._trains:
-            self.draws += 1
-            for name, draw in program.draws.items():
-                self.made[name] = self.made.get(name, 0) + substitute(draw.size, machine.sizes)
-        self.global_step = int(results.pop(GLOBAL_STEP_UPDATE, self.global_step))
-        self._measure(machine)
-        return results
-
-    def _follow(self, machine: Machine) -> None:
-        """Tells the store what the machine's steps ask it for, and this wafer's own store, too."""
-        self.store.follow(machine.acquisitions)
-        if isinstance(self.store, SharedStore):
-            self.store.here.follow(machine.acquisitions_here)
-
-    def _seeds(self, program: Program) -> dict[str, Array]:
-        """Seeds of random ops whose invocations differ in size, and how many numbers they made."""
-        return {
-            name: np.array(
-                [draw.seed, draw.seed2 + self._swarm.rank, self.made.get(name, 0)], np.int64
-            )
-            for name, draw in program.draws.items()
-        }
-
-    def drawn(self) -> dict[str, int]:
-        """What a checkpoint must say of random ops, beside the global step.
-
-        The global step does not tell how often they have drawn where a step of the model takes
-        several runs, as in gradient accumulation; nor how much, where batches differ in size.
-        """
-        found = {RANDOM_MADE_KEY + name: number for name, number in self.made.items()}
-        draws = self.draws * self._swarm.size
-        if draws != self.global_step:
-            found[RANDOM_STEP_KEY] = draws
-        return found
-
-    def draw_on(self, found: Mapping[str, int]) -> None:
-        """Takes what `drawn` gave for a checkpoint."""
-        if RANDOM_STEP_KEY in found:
-            self.draws = found[RANDOM_STEP_KEY] // self._swarm.size
-        self.made = {
-            name[len(RANDOM_MADE_KEY) :]: number
-            for name, number in found.items()
-            if name.startswith(RANDOM_MADE_KEY)
-        }
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of variables and activations that are allocated now."""
-        return self.store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
+        """See SessionProtocol.held_bytes."""
+        return self._store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
 
-    def prepare(self, request: Request) -> Machine:
-        """The machine that runs such requests, made now where there is none."""
-        variant, sizes = self._variant(request)
-        return self._sized(variant, {**variant.most, **sizes})  # of tokens all that may be
+    # Variables and checkpoints.
+
+    def get(self, name: str) -> Array:
+        """See SessionProtocol.get."""
+        with reading(self._store, name) as array:
+            return np.array(array)
+
+    def put(self, name: str, content: Array) -> None:
+        """See SessionProtocol.put."""
+        write(self._store, name, content)
+
+    def save(self, prefix: str) -> None:
+        """See SessionProtocol.save."""
+        numbers = {GLOBAL_STEP: self._global_step, **self.random_state()}
+        self._format().save(prefix, self._store, numbers)
+
+    def restore(self, prefix: str) -> None:
+        """See SessionProtocol.restore."""
+        numbers = self._format().restore(prefix, self._store)
+        self._global_step = numbers.get(GLOBAL_STEP, 0)
+        self.restore_random_state(numbers)
+
+    def _format(self) -> CheckpointFormat:
+        if self._checkpoints is None:
+            raise ConfigError(
+                "session: must have a checkpoint format to save and restore. Received: none. Give "
+                "it as `checkpoints`."
+            )
+        return self._checkpoints
+
+    def random_state(self) -> dict[str, int]:
+        """See SessionProtocol.random_state."""
+        return self._random.state(self._global_step)
+
+    def restore_random_state(self, state: Mapping[str, int]) -> None:
+        """See SessionProtocol.restore_random_state."""
+        self._random.restore(state)
+
+    # Steps.
+
+    def step(self, batch: Batch) -> Union[StepResult, ProgramNeeded]:
+        """See SessionProtocol.step."""
+        if batch.global_step is not None:
+            self._global_step = batch.global_step
+        arrays = {name: _contiguous(array) for name, array in batch.features.items()}
+        types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
+        request = Request(types, batch.wanted, batch.updates, batch.agreed or "", batch.part)
+        found = self._find(request, arrays, batch.agreed)
+        if isinstance(found, ProgramNeeded):
+            return found
+        variant, executor, derived = found
+        slots, program = executor.plan.slots, executor.plan
+        given = {
+            program.global_step: np.array(self._global_step, np.int64),
+            **self._random.features(program, self._global_step),
+            **arrays,
+            **derived,
+        }
+        features = {
+            name: to_storage(given[name], slots[slot].type.dtype)
+            for name, slot in program.features.items()
+        }
+        self._follow(executor)
+        if variant.has_run:
+            results = executor.run(features)
+        else:  # kernels are compiled at their first call, or read from the cache on disk
+            with self._phase("first step, compiling kernels not in the cache"):
+                results = executor.run(features)
+            variant.has_run = True
+            return_freed_memory()  # what compiling took
+        self._random.advance(program, executor.sizes, batch.updates)
+        self._global_step = int(results.pop(GLOBAL_STEP_UPDATE, self._global_step))
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + executor.scratch_bytes)
+        return StepResult(variant.number, executor.sizes, results, self._global_step)
+
+    def _follow(self, executor: Executor) -> None:
+        """Gives the store, and this wafer's own store, the order in which a step reads them."""
+        self._store.set_access_order(executor.acquisitions)
+        if self._store.is_shared:
+            self._store.local.set_access_order(executor.acquisitions_here)
 
     def _find(
-        self, request: Request, arrays: Mapping[str, Array]
-    ) -> tuple[_Variant, Machine, dict[str, Array]]:
+        self, request: Request, arrays: Mapping[str, Array], agreed: Optional[str]
+    ) -> Union[ProgramNeeded, tuple[_Variant, Executor, dict[str, Array]]]:
         """What serves a request with these features, and the features that follow from them."""
-        variant, sizes = self._variant(request)
+        found = self._variant(request)
+        if found is None:
+            return ProgramNeeded(request, agreed=agreed)
+        variant, sizes = found
         packing = variant.program.packing
         derived: dict[str, Array] = {}
-        padded = _ALWAYS_PADDED
         if packing is not None:
-            self._raise_bounds(variant, sizes)
-            packing = variant.program.packing or packing
-            try:
-                derived, padded = pack_batch(packing, arrays, sizes), ""
-            except PaddingError as error:
-                padded = str(error)
-        padded = self._agreed(padded)
-        if packing is not None and padded:
-            (variant, sizes), derived = self._variant(replace(request, padded=padded)), {}
-        elif packing is not None:
+            larger = variant.needed(sizes)
+            if larger is not None:
+                return ProgramNeeded(request, variant.number, larger, agreed)
+        if agreed is None or packing is not None:
+            padded = _ALWAYS_PADDED
+            if packing is not None:
+                try:
+                    derived, padded = pack_batch(packing, arrays, sizes), ""
+                except PaddingError as error:
+                    padded = str(error)
+            agreed = self._agreed(padded) if agreed is None else agreed
+            if packing is not None and agreed:
+                return self._find(replace(request, padded=agreed), arrays, agreed)
+        if packing is not None:
             sizes = {**sizes, **real_tokens(packing, derived)}
-        return variant, self._sized(variant, sizes), derived
+        larger = variant.needed(sizes)
+        if larger is not None:
+            return ProgramNeeded(request, variant.number, larger, agreed)
+        return variant, self._loaded(variant, sizes), derived
 
     def _agreed(self, padded: str) -> str:
         """Why padding is computed by all wafers, which run the same: because one of them must."""
-        told = np.array(0 if not padded else 1 if padded == _ALWAYS_PADDED else 2, np.int64)
-        heard = self._swarm.gather(told)
-        if (heard == heard[0]).all() and heard[0] != 2:
+        code = np.array(0 if not padded else 1 if padded == _ALWAYS_PADDED else 2, np.int64)
+        codes = self._swarm.gather(code)
+        if (codes == codes[0]).all() and codes[0] != 2:
             return padded
         reasons: list[str] = self._swarm.objects(padded)
-        return reasons[int(heard.argmax())]
+        return reasons[int(codes.argmax())]
 
-    def _variant(self, request: Request) -> tuple[_Variant, dict[str, int]]:
-        """The program that serves a request, compiled once, and sizes of its symbols."""
+    def _variant(self, request: Request) -> Optional[tuple[_Variant, dict[str, int]]]:
+        """The program that serves a request, and sizes of its symbols."""
         self._uses += 1
-        for variant in self._variants:
+        for variant in self._variants.values():
             sizes = variant.sizes_for(request)
             if sizes is not None:
                 variant.last_use = self._uses
                 return variant, sizes
-        program = self._programs.compile(request)
-        self._check(program)
-        variant = _Variant(
-            program, request.updates, request.part, _bounds(program), last_use=self._uses
-        )
-        sizes = variant.sizes_for(request)
-        assert sizes is not None, "a source of programs must answer the request"
-        self._variants.append(variant)
-        if len(self._variants) > MOST_VARIANTS:
-            self._variants.remove(min(self._variants, key=lambda variant: variant.last_use))
-        return variant, sizes
+        return None
 
-    def _sized(self, variant: _Variant, sizes: dict[str, int]) -> Machine:
-        """The variant's machine for these sizes; its bounds are raised where need be."""
+    def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
+        """See SessionProtocol.prepare."""
+        found = self._variant(request)
+        if found is None:
+            return ProgramNeeded(request)
+        variant, sizes = found
+        larger = variant.needed(sizes)
+        if larger is not None:
+            return ProgramNeeded(request, variant.number, larger)
+        executor = self._loaded(variant, {**variant.most, **sizes})  # of tokens all that may be
+        return Prepared(variant.number, executor.sizes)
+
+    def _loaded(self, variant: _Variant, sizes: dict[str, int]) -> Executor:
+        """The variant's program, loaded for these sizes."""
         key = tuple(sorted(sizes.items()))
-        machine = variant.machines.pop(key, None)
-        if machine is not None:
-            variant.machines[key] = machine
-            return machine
-        self._raise_bounds(variant, sizes)
+        executor = variant.executors.pop(key, None)
+        if executor is not None:
+            variant.executors[key] = executor
+            return executor
         arena = self._memory(variant.program.arena_bytes)
-        like = next(iter(variant.machines.values()), None)
+        like = next(iter(variant.executors.values()), None)
         if like is not None:
-            machine = like.resized(sizes)
+            executor = like.resized(sizes)
         else:
             backend, listeners = self._backend, self._listeners
-            machine = Machine(
-                variant.program, self.store, backend, listeners, arena, self._swarm, sizes
+            executor = Executor(
+                variant.program, self._store, backend, listeners, arena, self._swarm, sizes
             )
-            self._follow(machine)
-            self.store.require_room(machine.held_together)
-        variant.machines[key] = machine
-        if len(variant.machines) > MOST_SIZES:
-            del variant.machines[next(iter(variant.machines))]
-        return machine
+            self._follow(executor)
+            self._store.require_memory(executor.held_together)
+        variant.executors[key] = executor
+        if len(variant.executors) > MOST_SIZES:
+            del variant.executors[next(iter(variant.executors))]
+        return executor
 
-    def _raise_bounds(self, variant: _Variant, sizes: Mapping[str, int]) -> None:
-        """Makes room for a batch that is larger than those before it."""
-        most = variant.most
-        if any(size > most[name] for name, size in sizes.items()):
-            raised = {name: max(bound, sizes.get(name, 0)) for name, bound in most.items()}
-            variant.program = self._programs.enlarge(variant.program, raised)
-            variant.most = _bounds(variant.program)
-            variant.machines.clear()
-            self._check(variant.program)
+    def _memory(self, size: int) -> Array:
+        """Activation memory that all programs share; it grows when needed."""
+        if self._arena is None or self._arena.nbytes < size:
+            executors = [m for v in self._variants.values() for m in v.executors.values()]
+            for executor in executors:
+                executor.unbind()
+            self._arena = None  # given back before more is taken
+            self._arena = self._backend.allocate(size)
+            for executor in executors:
+                executor.bind(self._arena)
+        return self._arena
 
-    @property
-    def room_for_activations(self) -> int:
-        """Bytes that activations and scratch memory may take; on several wafers the same."""
-        store = self.store
-        state = store.total_resident_bytes
-        if isinstance(store, SharedStore):
-            state = store.even_resident_bytes
-        return room_for_activations(state, self.held_bytes, self._share)
+    # Programs.
 
-    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
-        """What is wrong where a program does not fit into memory; else None.
-
-        Of variables that counts which is kept here: they are dealt out first.
-        """
-        if isinstance(self.store, SharedStore) and program.wafers > 1 and program.homes:
-            self.store.deal_out(program.homes)
-        return memory_fault(program, self.store.total_resident_bytes, self.held_bytes, self._share)
-
-    def _check(self, program: Program) -> None:
+    def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:
+        """See SessionProtocol.submit."""
         if program.wafers != self._swarm.size:
             raise DataError(
                 f"program: must be run by as many wafers as it was compiled for, {program.wafers}. "
@@ -432,25 +364,44 @@ class Session:
         fault = self.memory_fault(program)
         if fault is not None:
             raise fault
+        request, number = needed.request, needed.program
+        most = {symbol.name: symbol.most for symbol in program.symbols}
+        variant = _Variant(
+            next(self._numbers) if number is None else number,
+            program,
+            request.updates,
+            request.part,
+            most,
+            last_use=self._uses,
+        )
+        sizes = variant.sizes_for(request)
+        wanted = {**(sizes or {}), **needed.sizes}
+        if sizes is None or any(most.get(name, size) < size for name, size in wanted.items()):
+            raise DataError(
+                "program: must serve the request that it was compiled for. Received: features "
+                f"{ {name: str(type) for name, type in program.given.items()} } with bounds {most} "
+                f"for {request}. Correct the program source."
+            )
+        if number is not None:
+            variant.has_run = self._variants[number].has_run
+        self._variants[variant.number] = variant
+        if len(self._variants) <= MOST_VARIANTS:
+            return Accepted(variant.number)
+        oldest = min(self._variants.values(), key=lambda variant: variant.last_use)
+        del self._variants[oldest.number]
+        return Accepted(variant.number, (oldest.number,))
 
-    def _memory(self, size: int) -> Array:
-        """Activation memory that all machines share; grown, and given to all anew, when needed."""
-        if self._arena is None or self._arena.nbytes < size:
-            machines = [m for v in self._variants for m in v.machines.values()]
-            for machine in machines:
-                machine.unbind()
-            self._arena = None  # given back before more is taken
-            self._arena = self._backend.allocate(size)
-            for machine in machines:
-                machine.bind(self._arena)
-        return self._arena
+    @property
+    def activation_limit(self) -> int:
+        """See SessionProtocol.activation_limit."""
+        return activation_limit(self._store.planned_resident_bytes, self.held_bytes, self._share)
 
-    def _measure(self, machine: Machine) -> None:
-        self._peak_bytes = max(self._peak_bytes, self.held_bytes + machine.scratch_bytes)
-
-
-def _bounds(program: Program) -> dict[str, int]:
-    return {symbol.name: symbol.most for symbol in program.symbols}
+    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
+        """See SessionProtocol.memory_fault; variables are sharded first, and own shards count."""
+        store = self._store
+        if program.wafers > 1 and program.homes:
+            store.shard(program.homes)
+        return memory_fault(program, store.total_resident_bytes, self.held_bytes, self._share)
 
 
 def _contiguous(array: Any) -> Array:
@@ -460,9 +411,5 @@ def _contiguous(array: Any) -> Array:
 
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """A dtype's name, which NumPy makes anew each time."""
+    """A dtype's name, which NumPy builds each time."""
     return str(dtype.name)
-
-
-def _shown(types: Mapping[str, TensorType]) -> str:
-    return ", ".join(f"{name} {type}" for name, type in types.items())

@@ -1,8 +1,8 @@
 """The variables of a job with several wafers, each kept by the wafer that updates it.
 
-Who acquires a variable that lives on another wafer gets a copy of it: all wafers acquire together,
-in one order. What the next groups of the schedule need is on its way while a group is used. What is
-written comes to rest at its home alone.
+A variable that another wafer owns is copied when it is acquired: all wafers acquire together, in
+one order. What the next groups of the schedule need is on its way while a group is used. What is
+written is stored by its owner alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import SwarmError
 from cerebras_tf.ir import Array, TensorType, Variable
-from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.store import Store, Traffic
+from cerebras_tf.memoryx.store import BaseStore, FileRegion, IoStats, Store
 from cerebras_tf.swarmx.swarm import Pending, Swarm
 
 # Groups of the schedule whose variables are on their way while one is used.
@@ -27,31 +25,29 @@ GROUPS_AHEAD = 2
 
 
 def _disk_of(store: Store) -> Optional[tuple[str, int]]:
-    """The machine and the device on which a store's files are; None where there are none."""
-    folder = store.disk.folder if isinstance(store, FileStore) else None
+    """The computer and the device on which a store's files are; None where there are none."""
+    folder = store.folder
     if folder is None or not os.path.isdir(folder):
         return None
     return socket.gethostname(), os.stat(folder).st_dev
 
 
-class SharedStore:
+class SharedStore(BaseStore):
     """Variables that live on one wafer each, or on all.
 
     Args:
-        here: the store of this wafer, which may keep any of them.
+        local: the store of this wafer, which may keep any of them.
         swarm: the wafers.
-
-    Attributes:
-        here: as given; what is acquired there goes to nobody.
     """
 
-    stays = False
+    is_shared = True
 
-    def __init__(self, here: Store, swarm: Swarm) -> None:
-        self.here = here
+    def __init__(self, local: Store, swarm: Swarm) -> None:
+        super().__init__(local.specs.values())
+        self._local = local
         self._swarm = swarm
-        self._homes: dict[str, int] = {}
-        self._within_step: set[str] = set()  # what each wafer writes and reads for itself
+        self._owners: dict[str, int] = {}
+        self._step_values: set[str] = set()  # what each wafer writes and reads for itself
         self._elsewhere: set[str] = set()  # variables that have a value on another wafer
         self._held: dict[str, Array] = {}
         self._spare: dict[TensorType, list[Array]] = {}  # memory of copies that nobody holds
@@ -64,67 +60,67 @@ class SharedStore:
         self._ahead = 0  # groups before this one are acquired already
         self._version = 0
 
-    def deal_out(self, homes: Mapping[str, int]) -> None:
-        """Says where variables live from now on; before, all live everywhere.
-
-        Args:
-            homes: number of the wafer, by name; those that all keep are not listed.
-
-        Raises:
-            SwarmError: some live elsewhere already, or wafers do not agree.
-        """
-        if self._homes == homes:
+    def shard(self, owners: Mapping[str, int]) -> None:
+        """See Store.shard; all wafers call it together."""
+        if self._owners == owners:
             return
-        if self._homes:
-            moved = sorted(n for n, home in homes.items() if self._homes.get(n) != home)
+        if self._owners:
+            moved = sorted(n for n, owner in owners.items() if self._owners.get(n) != owner)
             raise SwarmError(
-                "num_csx: every step of a training must leave variables where they live. "
-                f"Received: another place for {', '.join(moved[:3])}. Train with one wafer."
+                "num_csx: every step of a training must leave variables with their owners. "
+                f"Received: another owner of {', '.join(moved[:3])}. Train with one wafer."
             )
-        disk = _disk_of(self.here)
-        everyone = self._swarm.objects((dict(homes), disk))
-        if any(other != homes for other, _ in everyone):
+        disk = _disk_of(self._local)
+        everyone = self._swarm.objects((dict(owners), disk))
+        if any(other != owners for other, _ in everyone):
             raise SwarmError(
-                "num_csx: every wafer must run the same program. Received: programs that keep "
-                "variables in different places. Build the same model on every rank."
+                "num_csx: every wafer must run the same program. Received: programs with different "
+                "owners of variables. Build the same model on every rank."
             )
-        self._homes = dict(homes)
+        self._owners = dict(owners)
         self._most_copied = self._bytes_of_copies()
-        if isinstance(self.here, FileStore):
-            self.here.elsewhere = {name for name in homes if not self._is_here(name)}
-            self.here.stores_on_disk = sum(other == disk for _, other in everyone)
+        self._local.set_shard(
+            {name for name in owners if not self._is_here(name)},
+            sum(other == disk for _, other in everyone),
+        )
 
-    def make_equal(self) -> None:
-        """Gives all wafers the first one's values of variables that all keep."""
-        for name in self.specs:
-            if name not in self._homes and self.here.holds(name):
-                self.share(name, 0)
-
-    def share(self, name: str, wafer: int) -> None:
-        """Gives all wafers one's value of a variable that all keep."""
-        arrays = self.here.acquire([name])
-        self._swarm.start_copy(arrays[0], wafer).wait()
-        self.here.release([name], [name] if self._swarm.rank != wafer else [])
+    def broadcast(self, names: Iterable[str], rank: int) -> None:
+        """See Store.broadcast; variables with an owner are left out."""
+        for name in names:
+            if name not in self._owners:
+                arrays = self._local.acquire([name])
+                self._swarm.start_copy(arrays[0], rank).wait()
+                self._local.release([name], [name] if self._swarm.rank != rank else [])
 
     def _is_here(self, name: str) -> bool:
         """Whether this wafer keeps a variable; what lives within a step is everybody's own."""
-        return self._homes.get(name, self._swarm.rank) == self._swarm.rank
+        return self._owners.get(name, self._swarm.rank) == self._swarm.rank
 
     @property
     def rank(self) -> int:
-        """Number of this wafer."""
+        """See Store.rank."""
         return self._swarm.rank
 
     @property
-    def specs(self) -> Mapping[str, Variable]:
-        """See Store.specs."""
-        return self.here.specs
+    def local(self) -> Store:
+        """See Store.local; what is acquired there goes to no other wafer."""
+        return self._local
+
+    @property
+    def folder(self) -> Optional[str]:
+        """See Store.folder."""
+        return self._local.folder
+
+    @property
+    def memory_limit(self) -> Optional[int]:
+        """See Store.memory_limit."""
+        return self._local.memory_limit
 
     def reserve(self, specs: Iterable[Variable]) -> None:
         """See Store.reserve."""
         specs = list(specs)
-        self._within_step.update(spec.name for spec in specs)
-        self.here.reserve(specs)
+        self._step_values.update(spec.name for spec in specs)
+        self._local.reserve(specs)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """See Store.acquire; all wafers call it together, in one order."""
@@ -137,7 +133,7 @@ class SharedStore:
         )
         is_ahead = scheduled and self._next < self._ahead
         for name in names:
-            if not is_ahead or name in self._within_step:
+            if not is_ahead or name in self._step_values:
                 self._bring(name, fresh)
         if scheduled:
             self._next += 1
@@ -152,7 +148,7 @@ class SharedStore:
         start, end = max(self._ahead, self._next), self._next + GROUPS_AHEAD
         for names in self._order[start:end]:
             for name in names:
-                if name not in self._within_step:  # it may not be written yet
+                if name not in self._step_values:  # it may not be written yet
                     self._bring(name)
         self._ahead = max(start, min(end, len(self._order)))
 
@@ -162,11 +158,11 @@ class SharedStore:
         if self._users[name] > 1:
             return
         if self._is_here(name):
-            (self._held[name],) = self.here.acquire([name], fresh)
+            (self._held[name],) = self._local.acquire([name], fresh)
         else:
             self._held[name] = self._memory_for(self.specs[name].type)
-        if name in self._homes and not fresh:
-            self._pending[name] = self._swarm.start_copy(self._held[name], self._homes[name])
+        if name in self._owners and not fresh:
+            self._pending[name] = self._swarm.start_copy(self._held[name], self._owners[name])
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         """See Store.release; what lives on another wafer is only forgotten."""
@@ -187,7 +183,7 @@ class SharedStore:
         written = name in self._dirty
         self._dirty.discard(name)
         if self._is_here(name):
-            self.here.release([name], [name] if written else [])
+            self._local.release([name], [name] if written else [])
         elif written:
             self._elsewhere.add(name)
             self._version += 1
@@ -220,15 +216,15 @@ class SharedStore:
         copies = [a.nbytes for name, a in self._held.items() if not self._is_here(name)]
         return sum(copies) + sum(a.nbytes for arrays in self._spare.values() for a in arrays)
 
-    def follow(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.follow; the order in which all wafers acquire."""
+    def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
+        """See Store.set_access_order; the order in which all wafers acquire."""
         if order is not self._order:
             self._order = order
             self._next = self._ahead = 0
             self._most_copied = self._bytes_of_copies()
 
-    def require_room(self, groups: Iterable[Sequence[str]]) -> None:
-        """See Store.require_room; besides a group those ahead of it are held.
+    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
+        """See Store.require_memory; besides a group those ahead of it are held.
 
         Of what lives elsewhere there are copies in main memory.
         """
@@ -238,7 +234,7 @@ class SharedStore:
             for i in range(len(self._order))
         ]
         largest = max(windows, key=self._bytes_of, default=set())
-        self.here.require_room(
+        self._local.require_memory(
             [sorted({n for n in names if self._is_here(n)} | largest) for names in groups]
         )
 
@@ -248,60 +244,56 @@ class SharedStore:
     def not_finite(self, names: Iterable[str]) -> list[str]:
         """See Store.not_finite; every wafer looks at what it keeps, and all hear of all."""
         names = list(names)
-        own = self.here.not_finite([name for name in names if self._is_here(name)])
+        own = self._local.not_finite([name for name in names if self._is_here(name)])
         found = {name for theirs in self._swarm.objects(own) for name in theirs}
         return [name for name in names if name in found]
 
-    def holds(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Whether the variable has a value, here or elsewhere."""
-        return name in self._elsewhere or self.here.holds(name)
+        return name in self._elsewhere or self._local.has_value(name)
 
     @property
     def version(self) -> int:
         """See Store.version."""
-        return self._version + self.here.version
+        return self._version + self._local.version
 
-    def adopt(self, name: str, entry: Entry) -> bool:
-        """See Store.adopt; of what lives elsewhere, only that it has a value."""
+    def link_source(self, name: str, region: FileRegion) -> bool:
+        """See Store.link_source; of what lives elsewhere, only that it has a value."""
         if self._is_here(name):
-            return self.here.adopt(name, entry)
+            return self._local.link_source(name, region)
         self._elsewhere.add(name)
         self._version += 1
         return True
 
-    def settle(self) -> Optional[Mapping[str, Entry]]:
-        """None: values lie in the files of several wafers."""
-        return None
-
     @property
-    def traffic(self) -> Traffic:
+    def io_stats(self) -> IoStats:
         """What this wafer has moved between memory and files."""
-        return self.here.traffic
+        return self._local.io_stats
 
     def close(self) -> None:
         """See Store.close."""
         self._held.clear()
         self._spare.clear()
-        self.here.close()
+        self._local.close()
 
     @property
     def resident_bytes(self) -> int:
         """See Store.resident_bytes; copies of what lives elsewhere included."""
-        return self.here.resident_bytes + self._copied_bytes
+        return self._local.resident_bytes + self._copied_bytes
 
     @property
-    def even_resident_bytes(self) -> int:
+    def planned_resident_bytes(self) -> int:
         """What a wafer takes where all keep alike; the same on all, dealt out or not."""
         sizes = [spec.type.most_bytes for spec in self.specs.values()]
         kept = -(-sum(sizes) // self._swarm.size)
         copies = (GROUPS_AHEAD + 2) * max(sizes, default=0)
-        return min(kept, self.here.total_resident_bytes) + copies
+        return min(kept, self._local.total_resident_bytes) + copies
 
     @property
     def total_resident_bytes(self) -> int:
-        """See Store.total_resident_bytes: what lives here, and memory for copies of the rest."""
+        """See Store.total_resident_bytes: what lives here, and memory for copies of all others."""
         kept = sum(s.type.most_bytes for name, s in self.specs.items() if self._is_here(name))
-        return min(kept, self.here.total_resident_bytes) + self._bytes_of_copies()
+        return min(kept, self._local.total_resident_bytes) + self._bytes_of_copies()
 
     def _bytes_of_copies(self) -> int:
         """The most of copies: of the groups ahead, and the largest of what is kept for more."""

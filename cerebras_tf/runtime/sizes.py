@@ -74,7 +74,7 @@ class PlacedInstruction:
         )
 
     def at_sizes(self, sizes: Mapping[str, int], price: Price) -> Instruction:
-        """The instruction for one size a symbol; its price stays that of the largest."""
+        """The instruction for one size a symbol; its price is that of the largest."""
         item = self.item
         if not item.has_symbols:
             return item
@@ -90,7 +90,7 @@ class SizedParts:
 
     Attributes:
         instructions: all of the program, body by body.
-        sized: those that must be loaded anew for other sizes.
+        sized: those that must be loaded again for other sizes.
         slots: numbers of the slots whose type depends on sizes.
     """
 

@@ -1,4 +1,4 @@
-"""How fast this machine is: two quick measurements, made once a process, to predict time by."""
+"""How fast the host is: two quick measurements, made once a process, to predict time by."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ _ROUNDS = 3
 
 
 def measured_speeds(side: int = _SIDE) -> Speeds:
-    """Operations of a float32 product and bytes of a copy, a second, on all of kernels' threads.
-
-    Args:
-        side: of the product's matrices.
-    """
+    """Operations of a float32 product and bytes of a copy, a second, on all of kernels' threads."""
     return _measured(side, num_threads())
 
 

@@ -1,4 +1,4 @@
-"""What a step from files will take, told before the first one: bytes, where they live, disk."""
+"""Plans a step from files before the first one: bytes of memory and disk, bytes moved."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Optional
 
 from cerebras_tf.ir import Variable
 from cerebras_tf.ir.program import Program
+from cerebras_tf.memoryx.disk import PlannedDisk
 from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
-from cerebras_tf.memoryx.store_folder import require_usable
+from cerebras_tf.memoryx.process_folder import require_usable
+from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend, stand_in
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone
@@ -29,7 +30,7 @@ class StreamingPlan:
     Attributes:
         weight_bytes: bytes of the trained variables that it keeps.
         state_bytes: bytes of all others, optimizer state above all.
-        staged_bytes: bytes of gradients and activations that rest in files within a step.
+        staged_bytes: bytes of gradients and activations that are in files within a step.
         memory_bytes: main memory for all of these, and for copies of what other wafers keep.
         activation_bytes: main memory for activations and gradients.
         scratch_bytes: main memory that kernels take besides.
@@ -54,7 +55,7 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
 
     Args:
         specs: the variables.
-        folder: where they will rest.
+        folder: where they will be stored.
         wafers: how many keep a part of them each.
     """
     need = sum(spec.type.most_bytes for spec in specs) // wafers
@@ -73,7 +74,7 @@ class _OneOf(Alone):
         return [item] * self.size
 
 
-def _write(store: FileStore, names: Iterable[str]) -> None:
+def _write(store: Store, names: Iterable[str]) -> None:
     """Gives variables values, one after another."""
     for name in names:
         store.acquire([name], fresh=True)
@@ -104,30 +105,30 @@ def plan_streaming(
     if sizes:
         program = program.at(sizes, backend.price)
     disk = PlannedDisk(most_bytes)
-    here = FileStore(specs, disk)
+    here: Store = FileStore(specs, disk)
+    kept, store = specs, here
     swarm = Alone() if wafer is None else _OneOf(wafer, program.wafers)
-    store = here if wafer is None else SharedStore(here, swarm)
-    kept = specs
-    if isinstance(store, SharedStore):
-        store.deal_out(program.homes)
+    if wafer is not None:
+        store = SharedStore(here, swarm)
+        store.shard(program.homes)
         kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
     given = [name for name in program.variables if name not in here.specs]  # by other parts
     here.reserve(Variable(name, program.slots[program.variables[name]].type) for name in given)
-    machine = Machine(program, store, NullBackend(backend), swarm=swarm)
+    executor = Executor(program, store, NullBackend(backend), swarm=swarm)
     if wafer is None:
-        here.require_room(machine.held_together)
+        here.require_memory(executor.held_together)
     _write(here, [spec.name for spec in kept])
     features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
     read = written = 0
     for _ in range(_ROUNDS):
-        read, written = disk.traffic.bytes_read, disk.traffic.bytes_written
-        store.follow(machine.acquisitions)
+        read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
+        store.set_access_order(executor.acquisitions)
         if wafer is not None:
-            here.follow(machine.acquisitions_here)
-            store.require_room(machine.held_together)
+            here.set_access_order(executor.acquisitions_here)
+            store.require_memory(executor.held_together)
         _write(here, given)
-        machine.run(features)
-    asked = {name for names in machine.acquisitions_here for name in names}
+        executor.run(features)
+    asked = {name for names in executor.acquisitions_here for name in names}
     staged = [program.slots[slot] for name, slot in program.staged.items() if name in asked]
     return StreamingPlan(
         weight_bytes=sum(spec.type.most_bytes for spec in kept if spec.trainable),
@@ -136,7 +137,7 @@ def plan_streaming(
         memory_bytes=store.total_resident_bytes,
         activation_bytes=program.arena_bytes,
         scratch_bytes=program.scratch_bytes,
-        bytes_read=disk.traffic.bytes_read - read,
-        bytes_written=disk.traffic.bytes_written - written,
+        bytes_read=disk.io_stats.bytes_read - read,
+        bytes_written=disk.io_stats.bytes_written - written,
         flops=program.flops,
     )

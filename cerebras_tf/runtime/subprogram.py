@@ -12,7 +12,7 @@ from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.dispatch import unshared
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 
 
 def conditional(instruction: Instruction, backend: Backend) -> Call:
@@ -44,18 +44,18 @@ class Subprogram:
 
     def __init__(self, program: Program, backend: Backend) -> None:
         self._backend = backend
-        with backend.borrow(program.arena_bytes) as memory:
-            self._machine = Machine(program, MemoryStore([]), backend, arena=memory)
+        with backend.scratch(program.arena_bytes) as memory:
+            self._executor = Executor(program, MemoryStore([]), backend, arena=memory)
             self._address = _address(memory)
 
     def run(self, operands: Sequence[Array], out: Sequence[Optional[Array]]) -> list[Array]:
-        machine = self._machine
-        with self._backend.borrow(machine.program.arena_bytes) as memory:
+        executor = self._executor
+        with self._backend.scratch(executor.program.arena_bytes) as memory:
             if _address(memory) != self._address:
-                machine.bind(memory)
+                executor.bind(memory)
                 self._address = _address(memory)
-            machine.execute(dict(zip(machine.program.features, operands)))
-            made = [machine.value(name) for name in machine.program.results]
+            executor.execute(dict(zip(executor.program.features, operands)))
+            made = [executor.value(name) for name in executor.program.results]
             if len(made) > 1:  # a result that is an operand may lie where another one goes
                 made = [unshared(value, operands) for value in made]
             return [_placed(value, target) for value, target in zip(made, out)]

@@ -123,14 +123,14 @@ class TensorFlowStep(ModelStep):
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step, as an array of TensorFlow's."""
-        program = self.session.plan
+        program = self.client.plan
         assert program is not None
         return for_tensorflow(self.results[name], program.slots[program.results[name]].type.dtype)
 
     def saved_as(self, prefix: str) -> None:
         """Records that a checkpoint holds the current variables."""
-        self._saved = os.path.abspath(prefix), self.session.store.version
+        self._saved = os.path.abspath(prefix), self.session.version
 
     def is_saved_as(self, prefix: str) -> bool:
         """Whether a checkpoint holds the current variables."""
-        return self._saved == (os.path.abspath(prefix), self.session.store.version)
+        return self._saved == (os.path.abspath(prefix), self.session.version)

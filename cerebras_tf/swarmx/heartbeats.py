@@ -1,15 +1,16 @@
-"""Signs of life: files by which the launcher sees which process computes, waits, or is gone.
+"""Heartbeats and other files by which a job's processes report to the launcher.
 
-Every second a process writes since when its computing has waited for others; the launcher that sees
-some wait for long names those that do not.
+Every second a process writes for how long it has waited for others. The launcher names those that
+do not wait where others wait for too long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import socket
+import shutil
 import tempfile
 import threading
 import time
@@ -17,130 +18,103 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-EVERY_S = 1.0
-# Exit status of a mistake of the user, which another attempt repeats; the process has told it.
+HEARTBEAT_S = 1.0
+# Exit status of a mistake of the user, which the process has reported; another attempt repeats it.
 MISTAKE_STATUS = 2
-IN_VAIN_S = 3.0  # that others have waited for a process at its end, which will not come any more
+ENDED_WAIT_S = 3.0  # that others have waited for a process at its end, which will not come any more
 _NAP_S = 0.02
 
 
-def sign_file(folder: str, rank: int) -> Path:
-    """Where a process writes its signs."""
+def heartbeat_file(folder: str, rank: int) -> Path:
+    """The heartbeat of a process."""
     return Path(folder, f".alive_{rank}")
 
 
 def failure_file(folder: str, rank: int) -> Path:
-    """Where is said how a process failed."""
+    """The report of how a process ended."""
     return Path(folder, f".failed_{rank}")
 
 
 def mistake_file(folder: str, rank: int) -> Path:
-    """What is there where a process has met a mistake of the user, which does not go away."""
+    """Exists where a process has ended for a mistake of the user."""
     return Path(folder, f".mistake_{rank}")
 
 
-def keeper_file(folder: str, rank: int) -> Path:
-    """Where is said which process keeps a rank."""
-    return Path(folder, f".keeper_{rank}")
-
-
 def signal_file(folder: str) -> Path:
-    """Where numbers of signals are that all processes shall get."""
+    """Numbers of signals that all processes are sent."""
     return Path(folder, ".signal")
 
 
 def over_file(folder: str) -> Path:
-    """What is there once the launcher has given up on the job."""
+    """Exists once the launcher has given up on the job."""
     return Path(folder, ".over")
 
 
-def tell_signal(folder: str, numbers: Iterable[int]) -> None:
-    """Has every process get these signals, as far as it has not had them."""
+def send_signal(folder: str, numbers: Iterable[int]) -> None:
+    """Sends every process these signals, except those that it was sent before."""
     write_whole(signal_file(folder), "".join(f"{number} " for number in numbers))
 
 
-def signals_told(folder: str) -> list[int]:
-    """Signals that every process shall get, in order."""
+def sent_signals(folder: str) -> list[int]:
+    """Signals that every process is sent, in order."""
     path = signal_file(folder)
     return list(map(int, path.read_text(encoding="utf-8").split())) if path.exists() else []
 
 
 def checkpoint_file(folder: str) -> Path:
-    """Where the first process says which checkpoint it has written last."""
+    """The prefix of the last checkpoint that rank 0 has written."""
     return Path(folder, ".checkpoint")
 
 
-def tell_checkpoint(folder: Optional[str], prefix: str) -> None:
-    """Says that a checkpoint was written; None is no job's folder."""
+def record_checkpoint(folder: Optional[str], prefix: str) -> None:
+    """Records that a checkpoint was written; does nothing where `folder` is None."""
     if folder is not None:
         write_whole(checkpoint_file(folder), prefix)
 
 
 def waited_s(folder: str, rank: int) -> Optional[float]:
-    """How long a process has waited for others, as it said last; None where it gave no sign."""
+    """Seconds that a process has waited for others at its last heartbeat; None without one."""
     try:
-        return float(sign_file(folder, rank).read_text(encoding="utf-8"))
+        return float(heartbeat_file(folder, rank).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
 def time_of_files(folder: str) -> float:
-    """The time that a file gets which is made now; the folder's clock may be another machine's."""
+    """The modification time of a file made now; the file server may have another clock."""
     with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime
     return time.time()
 
 
-def waits_in_vain(folder: str, rank: int, since: float) -> bool:
-    """Whether a process says that it has waited for a while after another one's end.
-
-    Args:
-        folder: of the job.
-        rank: of the process.
-        since: when the other one has ended, as the times of files in the folder have it.
-    """
-    try:  # what it said before, or last of all, may hold no more
-        is_said = sign_file(folder, rank).stat().st_mtime >= since + IN_VAIN_S
+def has_waited_since(folder: str, rank: int, since: float) -> bool:
+    """Whether a process has waited for ENDED_WAIT_S since another one ended."""
+    try:  # an older heartbeat says nothing
+        is_said = heartbeat_file(folder, rank).stat().st_mtime >= since + ENDED_WAIT_S
     except OSError:
         return False
-    return is_said and (waited_s(folder, rank) or 0.0) >= IN_VAIN_S
+    return is_said and (waited_s(folder, rank) or 0.0) >= ENDED_WAIT_S
 
 
-def meet(folder: str, ranks: int) -> None:
-    """Returns when so many processes have given a sign."""
-    wanted = {sign_file(folder, rank).name for rank in range(ranks)}
+def wait_for_ranks(folder: str, ranks: int) -> None:
+    """Returns when so many processes have a heartbeat."""
+    wanted = {heartbeat_file(folder, rank).name for rank in range(ranks)}
     while not wanted <= set(os.listdir(folder)):  # a listing is never an old one, also over NFS
         time.sleep(_NAP_S)
 
 
-def write_keeper(folder: str, rank: int) -> None:
-    """Says that this process keeps a rank."""
-    write_whole(keeper_file(folder, rank), f"{os.getpid()} {socket.gethostname()}")
-
-
-def is_lost(folder: str, rank: int) -> bool:
-    """Whether the keeper of a rank on this machine is gone, and has not said how its rank ended."""
-    try:
-        process, host = keeper_file(folder, rank).read_text(encoding="utf-8").split()
-    except (OSError, ValueError):  # it has not begun
-        return False
-    # What it writes when its rank ends is there before it is gone.
-    is_gone = host == socket.gethostname() and state_of(int(process)) in ("", "Z", "X")
-    return is_gone and not failure_file(folder, rank).exists()
-
-
-def told_of(folder: str, ranks: int) -> list[dict[str, Any]]:
-    """What the processes that have ended say about it."""
-    told = []
+def reports_of(folder: str, ranks: int) -> list[dict[str, Any]]:
+    """The reports of the processes that have ended."""
+    reports = []
     for rank in range(ranks):
         with contextlib.suppress(OSError, ValueError):
-            told.append(json.loads(failure_file(folder, rank).read_text(encoding="utf-8")))
-    return told
+            reports.append(json.loads(failure_file(folder, rank).read_text(encoding="utf-8")))
+    return reports
 
 
 def has_failed(folder: str, ranks: int) -> bool:
-    """Whether a process has said that it failed."""
-    return any(told["reason"] for told in told_of(folder, ranks))
+    """Whether a process has reported a failure."""
+    return any(report["reason"] for report in reports_of(folder, ranks))
 
 
 def state_of(process: int) -> str:
@@ -152,23 +126,18 @@ def state_of(process: int) -> str:
     return text.rpartition(")")[2].split()[0]
 
 
-class SignsOfLife:
-    """Writes them in a thread, from now on.
-
-    Args:
-        folder: of the job; None to write none.
-        rank: number of this process.
-    """
+class Heartbeat:
+    """Writes the heartbeat of this process in a thread, from now on."""
 
     def __init__(self, folder: Optional[str], rank: int) -> None:
         self._waiting_since = 0.0
         if folder is not None:
-            path = sign_file(folder, rank)
+            path = heartbeat_file(folder, rank)
             threading.Thread(target=self._write, args=(path,), daemon=True).start()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Within: computing waits for other processes."""
+        """Within: this process waits for others."""
         self._waiting_since = time.time()
         try:
             yield
@@ -182,10 +151,10 @@ class SignsOfLife:
             text = f"{waited:12.1f}"
             try:
                 write_whole(path, text)
-            except OSError:  # the disk is full, and what is there takes no more room
+            except OSError:  # the disk is full; overwriting takes no more space
                 with contextlib.suppress(OSError), open(path, "r+", encoding="utf-8") as file:
                     file.write(text)
-            time.sleep(EVERY_S)
+            time.sleep(HEARTBEAT_S)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -193,3 +162,46 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+_PREFIX = ".job_"
+LOCK_FILE = ".held"  # a file that every process of the job holds a lock of
+
+
+@contextlib.contextmanager
+def job_folder(logs: Path) -> Iterator[Path]:
+    """A folder for the processes of one job, and of no other job of the model."""
+    logs.mkdir(parents=True, exist_ok=True)
+    _sweep(logs)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=logs))
+    # Another job sees the file once it is locked. NFS shares locks of readable files alone.
+    with open(folder / f"{LOCK_FILE}.new", "w+b") as held:
+        _lock(held.fileno(), fcntl.LOCK_SH)
+        (folder / f"{LOCK_FILE}.new").rename(folder / LOCK_FILE)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def hold(folder: str) -> None:
+    """Keeps the folder as long as this process lives, also without its launcher."""
+    with contextlib.suppress(OSError):
+        _lock(os.open(Path(folder, LOCK_FILE), os.O_RDWR), fcntl.LOCK_SH)
+
+
+def _sweep(logs: Path) -> None:
+    """Removes folders of jobs of which every process is gone, as after `kill -9`."""
+    for folder in logs.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), open(folder / LOCK_FILE, "r+b") as held:
+            if _lock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock(file: int, how: int) -> bool:
+    """Locks a file; False where another process holds it, or the file system has no locks."""
+    try:
+        fcntl.flock(file, how)
+    except OSError:
+        return False
+    return True

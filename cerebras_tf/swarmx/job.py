@@ -1,4 +1,4 @@
-"""What the launcher tells each process of a job: how many wafers there are, and where to write.
+"""What the launcher gives each process of a job: number of wafers, rank, and folder.
 
 A process that no launcher started is a job of its own, with one wafer. Reading this costs nothing:
 MPI is looked for only where there are several.
@@ -34,20 +34,15 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that logs and writes."""
+    """Whether this process has rank 0, which logs and writes."""
     return rank() == 0
 
 
 def folder() -> Optional[str]:
-    """Folder in which the job's processes tell of themselves; None where no launcher made one."""
+    """Folder of heartbeats and reports; None where no launcher made one."""
     return environment.JOB_FOLDER.get()
 
 
 def log_file(folder: str, name: str) -> Path:
-    """A log, which stays when the job's own folder beside it goes.
-
-    Args:
-        folder: of the job.
-        name: of the log.
-    """
+    """A log next to the job's folder, which stays when that is removed."""
     return Path(folder).with_name(f"{name}.log")

@@ -1,10 +1,10 @@
-"""Starts a command on several wafers, watches it, and says which one failed and why.
+"""Starts a command on several wafers and reports which rank failed or hangs.
 
     python -m cerebras_tf.swarmx.launch --wafers 2 --logs FOLDER -- COMMAND ...
 
-Where Slurm is, `srun` starts the processes; else the launcher of mpich does, on this machine, or
-nobody where there is one. In an allocation of Slurm they are a step of it. What csrun_wse takes is
-explained there.
+`srun` starts the processes where Slurm answers, in its allocation if there is one; else mpich's
+`mpiexec` on this computer; one wafer alone is a plain process. They end the job where a process
+fails. What they cannot see is added here: hangs, a rank that ended while others need it, restarts.
 """
 
 from __future__ import annotations
@@ -31,22 +31,20 @@ from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
+    LOCK_FILE,
     MISTAKE_STATUS,
     checkpoint_file,
     failure_file,
     has_failed,
-    is_lost,
+    has_waited_since,
+    heartbeat_file,
+    job_folder,
     over_file,
-    sign_file,
+    reports_of,
+    send_signal,
     signal_file,
-    state_of,
-    tell_signal,
-    told_of,
     waited_s,
-    waits_in_vain,
 )
-from cerebras_tf.swarmx.job_folder import HELD, own_folder
-from cerebras_tf.swarmx.limits import check_processes
 from cerebras_tf.swarmx.rank import (
     CONSOLE_VARIABLE,
     SHARED_MEMORY,
@@ -56,15 +54,14 @@ from cerebras_tf.swarmx.rank import (
 )
 
 _POLL_S = 0.2
-_NO_SIGN_S = 60.0  # a process that has given signs of life, and then none for as long, is gone
-_ANSWER_S = 15.0  # for Slurm to say that it is there
+_NO_HEARTBEAT_S = 60.0  # a process whose heartbeat is older is gone
+_ANSWER_S = 15.0  # for Slurm to answer
 _GRACE_S = (
     3.0  # between the request to end, and the end; and for MPI's launcher to notice a failure
 )
 _TAIL_LINES = 8
 _MOST_RESTARTS_IN_VAIN = 3
 _HANG_S = 600.0
-_LAUNCHERS = ("mpiexec", "srun")
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class Failure:
 
     Attributes:
         status: exit status of the launcher.
-        text: what to tell; "" where the first process has told it.
+        text: what to report; "" where rank 0 has reported it.
         can_retry: whether another attempt may succeed.
     """
 
@@ -98,14 +95,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a job to its end, anew where it fails and that was asked for."""
+    """Runs a job to its end; restarts it where it fails, with --requeue."""
     args = parser().parse_args(arguments)
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     logs = Path(args.logs).absolute()
     _append_to_console()
     try:
         _check(args)
-        with own_folder(logs) as folder:
+        with job_folder(logs) as folder:
             return _attempts(args, command, folder)
     except CerebrasError as error:
         say(str(error))
@@ -137,7 +134,7 @@ def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
 
 
 def _append_to_console() -> None:
-    """Has a file that the console is get all that processes write, one behind the other."""
+    """Has a file as console opened for appending, so that no process overwrites another."""
     for stream in (1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISREG(os.fstat(stream).st_mode):
@@ -170,7 +167,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
     """Runs a job once; None where it succeeded."""
     launcher, what = launcher_of(args)
     for path in folder.iterdir():  # of an attempt before
-        if path.name not in (HELD, checkpoint_file(str(folder)).name):
+        if path.name not in (LOCK_FILE, checkpoint_file(str(folder)).name):
             path.unlink(missing_ok=True)
     wafers = f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}"
     say(f"{wafers}, {what}; logs in {folder.parent}")
@@ -280,7 +277,7 @@ def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Itera
 
     def pass_on(number: int, frame: Any) -> None:
         received.append(number)
-        tell_signal(str(folder), received)  # the first may have reached a keeper, too
+        send_signal(str(folder), received)  # a supervisor may have received the first, too
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, pass_on) for number in numbers}
@@ -293,48 +290,24 @@ def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Itera
 
 
 def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
-    """Waits for the end; returns why the job was ended here, if no process says it."""
+    """Waits for the end; returns why the job was ended here, if no process reports it."""
     failed_since: Optional[float] = None
-    idle_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
-        if (process.poll() or 0) < 0:  # its processes end with it, and are no cause
-            break
-        reason = (
-            deserted(args.wafers, folder)
-            or _lost(args.wafers, folder)
-            or stuck(args.wafers, folder, args.hang_timeout or _HANG_S)
+        reason = find_ended(args.wafers, folder) or find_hung(
+            args.wafers, folder, args.hang_timeout or _HANG_S
         )
         if failed_since is None and _has_failed(args.wafers, folder):
             failed_since = time.monotonic()
-        is_idle = _is_stopped_for_nothing(process, args.wafers, folder)
-        idle_since = (idle_since or time.monotonic()) if is_idle else None
         # Not every launcher of MPI ends the others every time that one has failed.
-        if reason or _is_late(failed_since) or _is_late(idle_since):
+        is_late = failed_since is not None and time.monotonic() - failed_since > _GRACE_S
+        if reason or is_late:
             over_file(str(folder)).touch()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S)  # the processes see the file
             _end(process)
             return reason
-    return _how_launcher_ended(process, folder)
-
-
-def _is_late(since: Optional[float]) -> bool:
-    return since is not None and time.monotonic() - since > _GRACE_S
-
-
-def _is_stopped_for_nothing(process: subprocess.Popen[bytes], wafers: int, folder: Path) -> bool:
-    """Whether MPI's launcher was stopped (SIGSTOP), and does not see that all ranks have ended."""
-    return state_of(process.pid) == "T" and len(told_of(str(folder), wafers)) == wafers
-
-
-def _how_launcher_ended(process: subprocess.Popen[bytes], folder: Path) -> str:
-    """Says which signal ended MPI's launcher; "" where none did, or the user has ended the job."""
-    status = process.poll() or 0
-    name = Path(process.args[0]).name if isinstance(process.args, list) else ""
-    if status >= 0 or name not in _LAUNCHERS or signal_file(str(folder)).exists():
-        return ""
-    return f"MPI's launcher ({name}) was ended by signal {-status} ({signal.Signals(-status).name})"
+    return ""
 
 
 def _has_failed(wafers: int, folder: Path) -> bool:
@@ -352,17 +325,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(_GRACE_S)
 
 
-def stuck(wafers: int, folder: Path, timeout_s: float) -> str:
-    """Says which process keeps the others waiting for too long, or is gone; "" where none does."""
+def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:
+    """Names the process that keeps others waiting for too long, or is gone; "" where none does."""
     waited: dict[int, float] = {}
     for rank in range(wafers):
         if failure_file(str(folder), rank).exists():  # it has ended
             continue
         waited[rank] = waited_s(str(folder), rank) or 0.0
         with contextlib.suppress(OSError):  # it has not begun
-            age = time.time() - sign_file(str(folder), rank).stat().st_mtime
-            if age > _NO_SIGN_S:
-                return f"rank {rank} has given no sign of life for {age:.0f} s"
+            age = time.time() - heartbeat_file(str(folder), rank).stat().st_mtime
+            if age > _NO_HEARTBEAT_S:
+                return f"rank {rank} has had no heartbeat for {age:.0f} s"
     if max(waited.values(), default=0.0) < timeout_s:
         return ""
     busy = [rank for rank, seconds in waited.items() if not seconds]
@@ -372,58 +345,36 @@ def stuck(wafers: int, folder: Path, timeout_s: float) -> str:
     return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
 
 
-def deserted(wafers: int, folder: Path) -> str:
-    """Says which ranks have ended well where others need them; "" where they do not.
-
-    Others wait for them, or were ended by MPI's launcher, as they had not ended MPI.
-    """
-    told = told_of(str(folder), wafers)
-    ended = [item["rank"] for item in told]
-    if not told or signal_file(str(folder)).exists() or has_failed(str(folder), wafers):
+def find_ended(wafers: int, folder: Path) -> str:
+    """Names ranks that have ended with status 0 while others wait for them; "" without any."""
+    reports = reports_of(str(folder), wafers)
+    ended = [item["rank"] for item in reports]
+    if not reports or signal_file(str(folder)).exists() or has_failed(str(folder), wafers):
         return ""
     others = [rank for rank in range(wafers) if rank not in ended]
     since = max(failure_file(str(folder), rank).stat().st_mtime for rank in ended)
-    waiting = [rank for rank in others if waits_in_vain(str(folder), rank, since)]
-    gone = [rank for rank in others if is_lost(str(folder), rank)]
-    for verb, left in (("waited for", waiting), ("needed", gone)):
-        if left:
-            named = ", ".join(map(str, ended))
-            them = ", ".join(map(str, left))
-            return f"rank {named} ended with status 0 while rank {them} {verb} it"
-    return ""
-
-
-def _lost(wafers: int, folder: Path) -> str:
-    """Says which keepers were ended, and their ranks with them; "" where none was.
-
-    Where a rank has failed, MPI's launcher ends the keepers of the others; it may do so where a
-    keeper was ended, too, and then all are named.
-    """
-    lost = [str(rank) for rank in range(wafers) if is_lost(str(folder), rank)]
-    if not lost or has_failed(str(folder), wafers):
+    waiting = [rank for rank in others if has_waited_since(str(folder), rank, since)]
+    if not waiting:
         return ""
-    return f"rank {', '.join(lost)}: the process above it (cerebras_tf.swarmx.rank) was ended"
+    named, them = (", ".join(map(str, ranks)) for ranks in (ended, waiting))
+    return f"rank {named} ended with status 0 while rank {them} waited for it"
 
 
 def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]:
-    """What the processes say about how they ended."""
-    told = told_of(str(folder), args.wafers)
-    failed = sorted((item for item in told if item["reason"]), key=lambda item: item["time"])
+    """The failure that the reports of the processes show."""
+    reports = reports_of(str(folder), args.wafers)
+    failed = sorted((item for item in reports if item["reason"]), key=lambda item: item["time"])
     if hung:
         return Failure(1, f"{hung}; the job was ended. {_advice(args, folder)}".rstrip(), True)
     if not failed:
-        if not status or len(told) == args.wafers:  # each rank has ended well
-            return None
-        tail = _tail(job.log_file(str(folder), "launcher"))
-        text = f"the launcher ended with status {status}.\n{tail}".rstrip()
-        return Failure(status, text, True)
+        return _missing_reports(args, folder, status)
     mistakes = [item for item in failed if item["status"] == MISTAKE_STATUS]
-    first = next((item for item in mistakes if _is_told(item)), [*mistakes, *failed][0])
+    first = next((item for item in mistakes if _is_reported(item)), [*mistakes, *failed][0])
     code = first["status"] if first["status"] >= 0 else 128 - first["status"]
     if signal_file(str(folder)).exists():  # the user has ended it
         return Failure(code, "", False)
     retry = code != MISTAKE_STATUS
-    if _is_told(first):
+    if _is_reported(first):
         return Failure(code, "", retry)
     where = f"rank {first['rank']} (process {first['process']} on {first['host']})"
     text = f"{where} {first['reason']}; the job was ended."
@@ -437,8 +388,24 @@ def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]
     return Failure(code, f"{text} {_advice(args, folder) if retry else ''}".rstrip(), retry)
 
 
-def _is_told(failure: dict[str, Any]) -> bool:
-    """Whether it is a mistake that the first process has told on the console."""
+def _missing_reports(args: Any, folder: Path, status: int) -> Optional[Failure]:
+    """The failure of ranks that were ended before they could report; the status may be 0 then."""
+    ended = [item["rank"] for item in reports_of(str(folder), args.wafers)]
+    missing = [rank for rank in range(args.wafers) if rank not in ended]
+    if not missing or (not status and signal_file(str(folder)).exists()):
+        return None
+    named, others = (", ".join(map(str, ranks)) for ranks in (missing, ended))
+    if ended:
+        text = f"rank {others} ended with status 0 while rank {named} needed it; the job was ended."
+        return Failure(1, f"{text} {_advice(args, folder)}".rstrip(), True)
+    name = signal.Signals(-status).name if status < 0 else ""
+    how = f"was ended by signal {-status} ({name})" if name else f"ended with status {status}"
+    text = f"the launcher {how}.\n{_tail(job.log_file(str(folder), 'launcher'))}".rstrip()
+    return Failure(128 - status if name else status or 1, text, True)
+
+
+def _is_reported(failure: dict[str, Any]) -> bool:
+    """Whether it is a mistake that rank 0 has reported on the console."""
     return bool(failure["rank"] == 0 and failure["status"] == MISTAKE_STATUS)
 
 
@@ -456,6 +423,29 @@ def _tail(path: Path) -> str:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:])
     return ""
+
+
+# Loading TensorFlow and the library takes 2.7 s of a core and 0.26 GB that processes do not share.
+_LEAST_BYTES = 0.26e9
+_MOST_PER_CORE = 16  # with which a core loads for three quarters of a minute, and then takes turns
+
+
+def most_processes() -> int:
+    """How many processes this computer has cores and memory for."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    return max(min(_MOST_PER_CORE * cores, int(memory / _LEAST_BYTES)), 1)
+
+
+def check_processes(wafers: int) -> None:
+    """Raises ConfigError for more local processes than make sense."""
+    most = most_processes()
+    if wafers > most:
+        raise ConfigError(
+            f"--num_csx: must be at most {most} with local processes: {_MOST_PER_CORE} for each "
+            f"core, and {_LEAST_BYTES / 1e9:.2f} GB of memory for each of them. Received: {wafers}."
+            " Lower it, and raise the batch size or grad_accum_steps in turn, or use Slurm."
+        )
 
 
 if __name__ == "__main__":

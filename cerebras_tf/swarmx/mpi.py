@@ -30,7 +30,13 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, SwarmError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.heartbeats import EVERY_S, SignsOfLife, meet, time_of_files, waits_in_vain
+from cerebras_tf.swarmx.heartbeats import (
+    HEARTBEAT_S,
+    Heartbeat,
+    has_waited_since,
+    time_of_files,
+    wait_for_ranks,
+)
 from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
 
 CHUNK_BYTES = 4 << 20
@@ -63,9 +69,6 @@ def fail() -> None:
 class MpiSwarm:
     """The ranks of MPI's world.
 
-    Args:
-        size: how many there must be.
-
     Raises:
         ConfigError: MPI is missing, has another number of ranks, or lets one thread call it alone.
     """
@@ -75,7 +78,7 @@ class MpiSwarm:
             import mpi4py
 
             mpi4py.rc.finalize = False  # which would wait forever for ranks that failed
-            self._signs = SignsOfLife(job.folder(), job.rank())
+            self._heartbeat = Heartbeat(job.folder(), job.rank())
             self._meet(size)
             from mpi4py import MPI
         except ImportError as error:
@@ -98,8 +101,8 @@ class MpiSwarm:
         self._world = world
         self._small = world.Dup()
         self._told = Exchange()
-        self._weights = _Lane(world.Dup(), "weights", self._signs)
-        self._gradients = _Lane(world.Dup(), "gradients", self._signs)
+        self._weights = _Lane(world.Dup(), "weights", self._heartbeat)
+        self._gradients = _Lane(world.Dup(), "gradients", self._heartbeat)
         self._show_error = sys.excepthook
         sys.excepthook = self._end_with_error
         atexit.register(self._farewell)
@@ -127,7 +130,7 @@ class MpiSwarm:
         """See Swarm.gather."""
         result = np.empty((self.size, *array.shape), array.dtype)
         parts = [x.reshape(-1).view(np.uint8) for x in (np.array(array, order="C"), result)]
-        with self._signs.waiting():
+        with self._heartbeat.waiting():
             _finish([self._small.Iallgather(*parts)], is_awaited=lambda: True)
         self._told.sent_bytes += (self.size - 1) * array.nbytes
         self._told.received_bytes += (self.size - 1) * array.nbytes
@@ -157,8 +160,8 @@ class MpiSwarm:
         """Waits for the others, for MPI's own start would do so where nobody sees it."""
         folder = job.folder()
         if folder is not None:
-            with self._signs.waiting():
-                meet(folder, size)
+            with self._heartbeat.waiting():
+                wait_for_ranks(folder, size)
 
     def _end_with_error(self, *error: Any) -> None:
         """The last word on an exception that nobody caught, wherever the program raised it."""
@@ -176,22 +179,18 @@ class MpiSwarm:
         barrier = self._world.Ibarrier()
         folder = job.folder()
         since = time_of_files(folder) if folder else 0.0
-        look = time.monotonic() + EVERY_S
+        look = time.monotonic() + HEARTBEAT_S
         while not barrier.Test():
             if folder and time.monotonic() > look:
-                if any(waits_in_vain(folder, rank, since) for rank in range(self.size)):
+                if any(has_waited_since(folder, rank, since) for rank in range(self.size)):
                     return
-                look += EVERY_S
+                look += HEARTBEAT_S
             time.sleep(_LONGEST_NAP_S)
         self._mpi.Finalize()
 
 
 def check_threads(mpi: Any) -> None:
-    """Raises ConfigError where MPI does not let several threads call it at once.
-
-    Args:
-        mpi: the module, once MPI has begun.
-    """
+    """Raises ConfigError where MPI does not let several threads call it at once."""
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise ConfigError(
             "num_csx: MPI must let several threads call it at once (MPI_THREAD_MULTIPLE). "
@@ -204,9 +203,9 @@ def check_threads(mpi: Any) -> None:
 class _Lane:
     """A thread with a communicator of its own, which does one thing after the other."""
 
-    def __init__(self, ranks: Any, name: str, signs: SignsOfLife) -> None:
+    def __init__(self, ranks: Any, name: str, heartbeat: Heartbeat) -> None:
         self.ranks = ranks
-        self._signs = signs
+        self._heartbeat = heartbeat
         self.rank: int = ranks.rank
         self.size: int = ranks.size
         self.exchange = Exchange()
@@ -217,7 +216,7 @@ class _Lane:
         threading.Thread(target=self._work, name=f"swarm {name}", daemon=True).start()
 
     def start(self, what: str, size: int, do: Callable[[_Lane], None]) -> Pending:
-        """Has something of so many bytes done behind what was started before."""
+        """Queues something of so many bytes after what was started before."""
         task = _Task(what, size, do, self)
         self._tasks.put(task)
         return task
@@ -249,7 +248,7 @@ class _Lane:
         self.waiting += 1
         start = time.perf_counter()
         try:
-            with self._signs.waiting():
+            with self._heartbeat.waiting():
                 yield
         finally:
             self.waiting -= 1

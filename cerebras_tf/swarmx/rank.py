@@ -1,7 +1,7 @@
-"""Runs a command as one process of a job, and says how it ended: python -m cerebras_tf.swarmx.rank.
+"""Runs a command as one rank of a job and reports its end: python -m cerebras_tf.swarmx.rank.
 
-MPI's launcher starts one of these for each wafer. It tells the command which wafer it is, keeps its
-log, and sees what the command itself cannot tell: that it was killed, or stopped. It ends with the
+MPI's launcher starts one of these supervisors for each wafer. It gives the command its rank, keeps
+its log, and reports what the command cannot: that it was killed, or stopped. It ends with the
 command, and the command with it.
 """
 
@@ -29,17 +29,15 @@ from cerebras_tf.swarmx.heartbeats import (
     MISTAKE_STATUS,
     failure_file,
     has_failed,
-    is_lost,
+    hold,
     mistake_file,
     over_file,
+    send_signal,
+    sent_signals,
     signal_file,
-    signals_told,
     state_of,
-    tell_signal,
-    write_keeper,
     write_whole,
 )
-from cerebras_tf.swarmx.job_folder import hold
 
 CONSOLE_VARIABLE, THREADS_VARIABLE = environment.CONSOLE.name, environment.THREADS.name
 _POLL_S = 0.1
@@ -61,7 +59,6 @@ def main(command: list[str]) -> int:
     assert folder is not None, "csrun_wse makes the folder"
     number = _first_of(environment.RANK, environment.PMI_RANK, environment.SLURM_PROCID)
     hold(folder)
-    write_keeper(folder, int(number))
     cores = str(environment.THREADS.get() or cores_of_task(os.environ))
     given = {
         "OMP_NUM_THREADS": cores,
@@ -109,11 +106,7 @@ def main(command: list[str]) -> int:
 
 
 def cores_of_task(variables: Mapping[str, str]) -> int:
-    """Cores that Slurm gave to this task, as far as it may run on them; all where it says none.
-
-    Args:
-        variables: environment of the task.
-    """
+    """Cores of this task: those that Slurm gave it, as far as it may run on them; else all."""
     allowed = len(os.sched_getaffinity(0))
     ranks = environment.SLURM_GTIDS.get(variables) or "0"
     tasks = ranks.count(",") + 1  # of this step, on this node
@@ -125,11 +118,8 @@ def cores_of_task(variables: Mapping[str, str]) -> int:
 def remove_abandoned_segments(folder: Path) -> None:
     """Removes the shared memory that MPI in killed processes has left.
 
-    Mpich names it by the job and the step. Where Slurm counts those anew, as after a requeue, the
-    next processes would take it for theirs, and wait for ever.
-
-    Args:
-        folder: the file system of shared memory.
+    Mpich names it by the job and the step. Where Slurm counts those from 0 again, as after a
+    requeue, the next processes would take it for theirs, and wait for ever.
     """
     segments = {str(path) for path in folder.glob(f"{_SEGMENT}*")}
     if not segments:
@@ -156,13 +146,13 @@ def _first_of(*variables: EnvironmentVariable[Any]) -> str:
 
 
 def _console(number: int) -> int:
-    """A standard stream of the launcher, or of this process where that is on another machine.
+    """A standard stream of the launcher, or of this process where that is on another host.
 
     MPI's launchers pass on what they like, and a terminal not at all.
     """
     try:
-        machine, folder = (environment.CONSOLE.get() or "").split(" ", 1)
-        if machine == socket.gethostname():
+        host, folder = (environment.CONSOLE.get() or "").split(" ", 1)
+        if host == socket.gethostname():
             return os.open(f"{folder}/{number}", os.O_WRONLY | os.O_APPEND)
     except (ValueError, OSError):
         pass
@@ -179,7 +169,7 @@ def _copy(pipe: IO[bytes], target: int, log: IO[bytes]) -> None:
 
 
 def end_with_parent(number: int) -> None:
-    """Has this process get a signal when its parent ends, however that ends."""
+    """Has the system send this process a signal when its parent ends."""
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
 
 
@@ -214,17 +204,17 @@ def _watch(
             return f"was ended, as the process above it ({above}) was gone" if is_left else _OVER
         if received and not signal_file(folder).exists():
             # MPI's launchers end those that are left so.
-            if _is_broken(folder):
+            if has_failed(folder, job.wafers()):
                 process.kill()
             else:
-                tell_signal(folder, received[:1])
+                send_signal(folder, received[:1])
         is_stopped = state_of(process.pid) in ("T", "t")
         stopped_since = (stopped_since or time.monotonic()) if is_stopped else None
         if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
             process.kill()
             process.wait()
             return "was stopped (SIGSTOP) and did not go on"
-        signals = signals_told(folder)
+        signals = sent_signals(folder)
         for number in signals[passed_on:]:
             process.send_signal(number)
         passed_on = len(signals)
@@ -238,14 +228,8 @@ def _name_of(process: int) -> str:
     return "of MPI"
 
 
-def _is_broken(folder: str) -> bool:
-    """Whether a process of the job has failed, or the one above it is gone."""
-    ranks = job.wafers()
-    return has_failed(folder, ranks) or any(is_lost(folder, rank) for rank in range(ranks))
-
-
 def _record(folder: str, rank: str, status: int, process: int, reason: Optional[str]) -> None:
-    told = {
+    report = {
         "rank": int(rank),
         "status": status,
         "process": process,
@@ -253,7 +237,7 @@ def _record(folder: str, rank: str, status: int, process: int, reason: Optional[
         "reason": reason,
         "time": time.time(),
     }
-    write_whole(failure_file(folder, int(rank)), json.dumps(told))
+    write_whole(failure_file(folder, int(rank)), json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_an_assignment_ends_in_the_store_and_nothing_stays_in_the_session(graph)
     bench = Bench(lambda variables: variables["uniform"].assign(np.arange(4.0)))
     np.testing.assert_array_equal(bench.run(bench.made), np.arange(4.0))
     np.testing.assert_array_equal(content_of(bench.store, "uniform"), np.arange(4.0))
-    assert not bench.store.holds("normal")
+    assert not bench.store.has_value("normal")
     assert bench.session_is_empty()
 
 

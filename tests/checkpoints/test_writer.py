@@ -12,12 +12,11 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.bundle import links
+from cerebras_tf.bundle import links, writer
 from cerebras_tf.checkpoints.reader import CheckpointReader
 from cerebras_tf.checkpoints.storage_dtypes import converted
 from cerebras_tf.checkpoints.writer import unfinished, write_checkpoint
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx import bundle_writer
 
 pytestmark = pytest.mark.tf
 
@@ -114,7 +113,7 @@ def test_a_conversion_without_room_is_a_checkpoint_error_and_leaves_nothing(tmp_
     def full(file):
         raise FULL
 
-    monkeypatch.setattr(bundle_writer, "_hand_over", full)
+    monkeypatch.setattr(writer, "_hand_over", full)
     with pytest.raises(CheckpointError, match="beside it. Received: No space left"):
         converted(prefix, {"b": "bfloat16"}).__enter__()
     assert names(tmp_path) == before

@@ -21,14 +21,12 @@ from cerebras_tf.compiler.fit_activations import (
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.schedule import StreamIn, StreamOut
 from cerebras_tf.memoryx.buffers import padded
-from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
-from cerebras_tf.memoryx.store import write
+from cerebras_tf.memoryx.store import NullStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
 from tests.compiler.test_fit_activations import SPEEDS, STEPS, assert_equal_bits
 from tests.machines import check_schedule, contents, run_program
@@ -37,7 +35,7 @@ from tests.steps import features_of, gelu_step, starting_values
 ON_FILES = Options(staging=True, price=CpuBackend().price)
 # A disk that takes no time beside computing, and one that is never worth it.
 FAST, SLOW = 1e15, 1.0
-# Speeds of a machine on which making anything again is dear.
+# Speeds of a executor on which making anything again is dear.
 DEAR = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
 
 
@@ -66,21 +64,21 @@ def trained(build, options, store=None, steps=3):
     made = store(step.specs.values(), least_room(program, step))
     for name, content in variables.items():
         write(made, name, content)
-    machine = Machine(program, made, CpuBackend())
-    machine.arena[:] = 0xFF
+    executor = Executor(program, made, CpuBackend())
+    executor.arena[:] = 0xFF
     results = {}
     for arrays in features:
-        made.follow(machine.acquisitions)
-        results = machine.run(arrays)
+        made.set_access_order(executor.acquisitions)
+        results = executor.run(arrays)
     return program, (results, contents(made))
 
 
 def least_room(program, step):
     """Bytes of main memory without which a store cannot hold what a step needs at once."""
-    machine = Machine(program, NullStore(step.specs.values()), NullBackend(CpuBackend()))
+    executor = Executor(program, NullStore(step.specs.values()), NullBackend(CpuBackend()))
     types = {spec.name: spec.type for spec in step.specs.values()}
     types.update({name: program.slots[slot].type for name, slot in program.staged.items()})
-    return max(sum(padded(types[n].bytes) for n in set(held)) for held in machine.held_together)
+    return max(sum(padded(types[n].bytes) for n in set(held)) for held in executor.held_together)
 
 
 @pytest.mark.parametrize("clip", [False, True])
@@ -105,7 +103,7 @@ def test_training_with_spilled_activations_gives_the_same_bits(name, clip, tmp_p
             assert fitted.arena_bytes + fitted.scratch_bytes == found[-1].planned_bytes <= budget
             assert_equal_bits(results, wanted)
     assert "layers spill " in str(found[-1]) and " to memoryx_dir" in str(found[-1])
-    assert all(store.traffic.bytes_written for store in stores)
+    assert all(store.io_stats.bytes_written for store in stores)
     for store in stores:
         store.close()
 
@@ -161,10 +159,10 @@ def test_a_plan_tells_what_spilling_moves():
     found: list[Fitting] = []
     program = compile_step(gelu_step(), within(0, found))
     store = FileStore(gelu_step().specs.values(), PlannedDisk(1 << 30))
-    machine = Machine(program, store, NullBackend(CpuBackend()))
+    executor = Executor(program, store, NullBackend(CpuBackend()))
     spilled = {name for name in program.staged if name.startswith(spilling.SPILLED)}
     out = [s for step in program.steps if isinstance(step, StreamOut) for s in step.stores]
     into = [s for step in program.steps if isinstance(step, StreamIn) for s in step.slots]
     assert spilled and spilled <= {name for name, _ in out}
     assert all(into.count(program.staged[name]) == 1 for name in spilled)
-    assert spilled <= {name for names in machine.held_together for name in names}
+    assert spilled <= {name for names in executor.held_together for name in names}

@@ -18,7 +18,7 @@ from cerebras_tf.ops.rows import across
 from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import lower_products
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.subprogram import STRUCTURAL, Subprogram
 from tests.graphs import graph_of, ops_of
 from tests.machines import contents, store_of
@@ -101,7 +101,7 @@ def test_it_trains_as_the_unrolled_graph_does(tmp_path):
     (item,) = [item for item in program.instructions() if item.op == "repeat"]
     assert item.cost.flops == TIMES * item.attrs["body"].flops > 0
     store = store_of(step.specs.values(), variables)
-    found = Machine(program, store, backend).run(features)
+    found = Executor(program, store, backend).run(features)
     np.testing.assert_allclose(found["y"], wanted["y"], rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(contents(store)["w"], state["w"], rtol=2e-5, atol=1e-6)
 

@@ -17,32 +17,31 @@ import pytest
 from cerebras_tf.compiler import spilling
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, GraphError
-from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.frontend.program_source import CompilingSource
 from cerebras_tf.ir.program_file import load_program, save_program
 from cerebras_tf.ir.schedule import ENTRY_KINDS, Actions, Entry, entry_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.store import MemoryStore, Store, UnlinkedStore, write
+from cerebras_tf.memoryx.store import BaseStore, MemoryStore, NullStore, Store, write
 from cerebras_tf.ops import OPS
 from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
 from cerebras_tf.runtime.backend import Backend
+from cerebras_tf.runtime.client import ProgramSource, SavedProgram
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Listener, Machine
+from cerebras_tf.runtime.executor import Executor, Listener, LoadedEntry, Loader
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.session import Programs, SavedProgram, Session
 from cerebras_tf.runtime.subprogram import STRUCTURAL
 from tests.compiler.test_assemble import STEPS
-from tests.machines import contents, store_of
+from tests.machines import client_of, contents, store_of
 from tests.runtime.test_null import Ledger
 from tests.runtime.test_session import Compiler
 from tests.runtime.test_subprogram import choosing_step, features_for
 from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
 
-class NpyStore(UnlinkedStore):
+class NpyStore(BaseStore):
     """Keeps every variable in a .npy file; in memory are those that somebody holds."""
 
     def __init__(self, specs, folder):
@@ -50,12 +49,12 @@ class NpyStore(UnlinkedStore):
         self._all = dict(self._specs)
         self._folder = folder
         self._arrays, self._users = {}, Counter()
-        self.followed, self.most_bytes, self._version = [], 0, 0
+        self.order, self.most_bytes, self._version = [], 0, 0
 
     def _path(self, name):
         return self._folder / f"{list(self._all).index(name)}.npy"
 
-    def holds(self, name):
+    def has_value(self, name):
         return self._path(name).exists()
 
     def acquire(self, names, fresh=False):
@@ -64,7 +63,7 @@ class NpyStore(UnlinkedStore):
                 type = self._all[name].type
                 self._arrays[name] = np.empty(type.static_shape, type.storage_dtype)
             elif name not in self._arrays:
-                if not self.holds(name):
+                if not self.has_value(name):
                     raise CheckpointError(f"variable {name}: must have a value. Received: none.")
                 self._arrays[name] = np.load(self._path(name))
             self._users[name] += 1
@@ -80,8 +79,8 @@ class NpyStore(UnlinkedStore):
             if not self._users[name]:
                 del self._arrays[name]
 
-    def follow(self, order):
-        self.followed = [list(names) for names in order]
+    def set_access_order(self, order):
+        self.order = [list(names) for names in order]
 
     @property
     def version(self):
@@ -130,14 +129,23 @@ class CountingBackend:
     def price(self, op, inputs, outputs, attrs):
         return self._passed("price", op, inputs, outputs, attrs)
 
-    def borrow(self, size):
-        return self._passed("borrow", size)
+    def scratch(self, size):
+        return self._passed("scratch", size)
 
     def copy(self, target, source):
         self._passed("copy", target, source)
 
-    def copied(self, array):
-        return self._passed("copied", array)
+    def constant(self, content, dtype):
+        return self._passed("constant", content, dtype)
+
+    def upload(self, arrays):
+        return self._passed("upload", arrays)
+
+    def download(self, array):
+        return self._passed("download", array)
+
+    def download_into(self, target, source):
+        self._passed("download_into", target, source)
 
     def begin(self):
         self._passed("begin")
@@ -155,11 +163,26 @@ class Mark(Entry):
     places: tuple[tuple[str, int], ...]
 
 
-class MarkingMachine(Machine):
-    """A machine with one action more."""
+class LoadedMark(LoadedEntry):
+    """Leaves the note."""
+
+    __slots__ = ()
+
+    def run(self, executor):
+        executor.marks = [*getattr(executor, "marks", []), self.step.label]
+
+
+class MarkingLoader(Loader):
+    """A loader that knows the kind."""
 
     def mark(self, step):
-        self.marks = [*getattr(self, "marks", []), step.label]
+        self.entries.append(LoadedMark(step))
+
+
+class MarkingExecutor(Executor):
+    """An executor that knows the kind."""
+
+    loader = MarkingLoader
 
 
 @pytest.fixture
@@ -194,10 +217,10 @@ def softsign():
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
     "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
-    "Add an entry kind": (Actions, [Machine], {"apply": Entry.apply}),
+    "Add an entry kind": (Actions, [Loader], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
-    "Add a source of programs": (Programs, [SavedProgram, Compiler], {}),
+    "Add a program source": (ProgramSource, [SavedProgram, Compiler], {}),
 }
 
 
@@ -249,9 +272,9 @@ def test_implementations_have_all_that_a_protocol_asks_for(heading):
                 assert arguments(member) == wanted, f"{kind.__name__}.{name}"
 
 
-def test_a_program_source_serves_sessions():
-    for name, wanted in members(Programs).items():
-        assert arguments(getattr(ProgramSource, name)) == wanted
+def test_the_source_of_a_front_end_has_the_members_of_a_program_source():
+    for name, wanted in members(ProgramSource).items():
+        assert arguments(getattr(CompilingSource, name)) == wanted
 
 
 def test_entry_kinds_call_the_actions_that_are_declared():
@@ -271,7 +294,7 @@ def trained(step, store, backend, staging=False, batches=3):
     for name, content in starting_values(step).items():
         write(store, name, content)
     program = compile_step(step, Options(price=backend.price, staging=staging))
-    session = Session(SavedProgram(program), store, backend)
+    session = client_of(program, store, backend)
     return [session.run(features_of(step, seed))["loss"].tobytes() for seed in range(batches)]
 
 
@@ -293,22 +316,22 @@ def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypat
         np.testing.assert_array_equal(found[name], wanted[name])
     assert files.resident_bytes == 0
     assert files.most_bytes < files.total_resident_bytes / 3
-    staged = {name for group in files.followed for name in group} - set(files.specs)
+    staged = {name for group in files.order for name in group} - set(files.specs)
     assert bool(staged) == clip
 
 
 def test_a_store_made_by_the_recipe_refuses_variables_without_a_value(tmp_path):
     step = residual_step(1)
     store = NpyStore(step.specs.values(), tmp_path)
-    machine = Machine(compile_step(step), store, CpuBackend())
+    executor = Executor(compile_step(step), store, CpuBackend())
     with pytest.raises(CheckpointError, match="must have a value"):
-        machine.run(features_of(step))
+        executor.run(features_of(step))
 
 
 def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     step = residual_step(2)
     program = compile_step(step)
-    quiet = Machine(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
+    quiet = Executor(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
     wanted = quiet.run(features_of(step))
     steps = list(program.steps)
     program.steps = [Mark("first", (("x", 1),)), *steps, Mark("last", ())]
@@ -317,9 +340,9 @@ def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     assert loaded.steps == program.steps
     assert str(loaded.steps[0]) == "mark(label=first, places=(('x', 1),))"
     store = store_of(step.specs.values(), starting_values(step))
-    machine = MarkingMachine(loaded, store, CpuBackend())
-    found = machine.run(features_of(step))
-    assert machine.marks == ["first", "last"]
+    executor = MarkingExecutor(loaded, store, CpuBackend())
+    found = executor.run(features_of(step))
+    assert executor.marks == ["first", "last"]
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name])
 
@@ -334,7 +357,7 @@ def test_a_listener_of_a_session_counts_its_steps_and_prices_them():
     program = compile_step(step, Options(price=CpuBackend().price))
     ledger = Ledger(program)
     store = store_of(step.specs.values(), starting_values(step))
-    session = Session(SavedProgram(program), store, CpuBackend(), [ledger])
+    session = client_of(program, store, listeners=[ledger])
     for _ in range(2):
         session.run(features_of(step))
     assert ledger.kinds == 2 * [item.kind for item in program.steps]
@@ -348,14 +371,14 @@ def test_a_backend_made_by_the_recipe_runs_programs(name):
     wanted = expected(STEPS[name](), variables, [features_of(step)])
     program = compile_step(step, Options(price=backend.price))
     store = store_of(step.specs.values(), variables)
-    machine = Machine(program, store, backend)
-    found = machine.run(features_of(step)), contents(store)
+    executor = Executor(program, store, backend)
+    found = executor.run(features_of(step)), contents(store)
     for ours, theirs in zip(found, wanted):
         for key in theirs:
             np.testing.assert_allclose(ours[key], theirs[key], rtol=2e-5, atol=1e-6)
     assert backend.calls["run"] == len(list(program.instructions()))
     assert backend.calls["load"] == sum(map(len, program.bodies))
-    assert backend.calls["copied"] >= len(program.results)
+    assert backend.calls["download"] >= len(program.results)
     assert backend.calls["allocate"] == backend.calls["begin"] == 1
 
 
@@ -363,10 +386,10 @@ def test_a_backend_made_by_the_recipe_runs_branches():
     step, backend = choosing_step(), CountingBackend()
     program = compile_step(step)
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, backend)
-    assert backend.calls["borrow"] == 2  # for each branch when it is loaded
-    machine.run(features_for(step, 0, p=True))
-    assert backend.calls["borrow"] == 3
+    executor = Executor(program, store, backend)
+    assert backend.calls["scratch"] == 2  # for each branch when it is loaded
+    executor.run(features_for(step, 0, p=True))
+    assert backend.calls["scratch"] == 3
     inside = 1  # the product
     assert backend.calls["run"] == len(list(program.instructions())) + inside
 
@@ -392,7 +415,7 @@ def test_an_op_made_by_the_recipe_trains(softsign):
     store = store_of(made.specs.values(), variables)
     program = compile_step(made)
     assert "softsign" in {item.op for item in program.instructions()}
-    found = Machine(program, store, CpuBackend()).run(features)
+    found = Executor(program, store, CpuBackend()).run(features)
     np.testing.assert_allclose(found["y"], results["y"], rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(contents(store)["w"], state["w"], rtol=2e-5, atol=1e-6)
     assert np.any(state["w"] != variables["w"])

@@ -9,7 +9,7 @@ import tensorflow as tf
 from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.frontend import program_source
-from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.frontend.program_source import CompilingSource
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -55,13 +55,13 @@ def test_a_second_derivative_through_softmax_trains_as_on_the_host(tmp_path):
 
 def test_gradients_of_tensorflows_own_backward_graph_pass_the_boundary_too(tmp_path, monkeypatch):
     programs = []
-    compiled = ProgramSource._compile_static
+    compiled = CompilingSource._compile_static
 
     def kept(step, types):
         programs.append(compiled(step, types))
         return programs[-1]
 
-    monkeypatch.setattr(ProgramSource, "_compile_static", kept)
+    monkeypatch.setattr(CompilingSource, "_compile_static", kept)
     trained_weight(tmp_path, True)
     (program,) = programs
     assert {name: len(given) for name, given in program.gradients.items()} == {"weight": 1}
@@ -69,7 +69,7 @@ def test_gradients_of_tensorflows_own_backward_graph_pass_the_boundary_too(tmp_p
 
 def test_what_another_pass_refuses_is_not_captured_again(tmp_path, monkeypatch):
     """TensorFlow's backward graph is for gradients without a rule, and for nothing else."""
-    compiled, captured = [], ProgramSource._capture
+    compiled, captured = [], CompilingSource._capture
 
     def refuse(*_):
         raise UnsupportedOpError("a pass: must have another op. Received: this one. Change it.")
@@ -79,7 +79,7 @@ def test_what_another_pass_refuses_is_not_captured_again(tmp_path, monkeypatch):
         return captured(step, *types)
 
     monkeypatch.setattr(program_source, "compile_layers", refuse)
-    monkeypatch.setattr(ProgramSource, "_capture", kept)
+    monkeypatch.setattr(CompilingSource, "_capture", kept)
     with pytest.raises(UnsupportedOpError, match="a pass: must have another op"):
         trained_weight(tmp_path, True)
     assert len(compiled) == 1

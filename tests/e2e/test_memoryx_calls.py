@@ -15,7 +15,7 @@ from cerebras_tf.bundle.index import index_path, read_index
 from cerebras_tf.checkpoints import saver
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, NumericsError
 from cerebras_tf.estimator import hooks
-from cerebras_tf.memoryx import disk_speed, store_folder
+from cerebras_tf.memoryx import disk_speed, process_folder
 from cerebras_tf.swarmx import mpi
 from tests.e2e import test_memoryx
 from tests.e2e.test_memoryx import BATCH, BLOCKS, SETTINGS, WIDTH, assert_same, input_fn, variables
@@ -142,11 +142,11 @@ def test_a_save_reads_nothing(make, monkeypatch):
     def watched(function):
         def call(self, *arguments, **keywords):
             store = self._wafer_store if isinstance(self, saver.WaferSaver) else stores[-1]
-            before = store.traffic.bytes_read
+            before = store.io_stats.bytes_read
             try:
                 return function(self, *arguments, **keywords)
             finally:
-                read.append(store.traffic.bytes_read - before)
+                read.append(store.io_stats.bytes_read - before)
 
         return call
 
@@ -156,7 +156,7 @@ def test_a_save_reads_nothing(make, monkeypatch):
     files = make("model", files=True, save_checkpoints_steps=1)
     files.train(input_fn, max_steps=2)
     files.train(input_fn, max_steps=4)
-    assert stores[-1].traffic.bytes_read > 0
+    assert stores[-1].io_stats.bytes_read > 0
     assert len(read) >= 10 and not any(read)
 
 
@@ -251,7 +251,7 @@ def test_compiling_alone_tells_of_a_disk_that_training_would_refuse(
     folders = {"a file": "taken", "below a file": "taken/below"}
     folder = str(tmp_path / folders.get(fault, "new"))
     if fault == "read-only":  # the tests' user may write anywhere
-        monkeypatch.setattr(store_folder.os, "access", lambda path, mode: False)
+        monkeypatch.setattr(process_folder.os, "access", lambda path, mode: False)
     if fault == "full":
         monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
     with caplog.at_level("INFO", "tensorflow"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebras_tf.memoryx.store_folder import StoreFolder
+from cerebras_tf.memoryx.process_folder import StoreFolder
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.frontend.program_source import CompilingSource
 from modelzoo.bert.model import model_fn
 from tests.e2e.host_and_wafer import Run, batches, check_parity, estimator
 
@@ -107,8 +107,8 @@ def test_attention_and_the_loss_of_the_words_are_fused(tmp_path, monkeypatch):
         ops.extend(instruction.op for instruction in program.instructions())
         return program
 
-    of_step = ProgramSource._compile_static
-    monkeypatch.setattr(ProgramSource, "_compile_static", compiled)
+    of_step = CompilingSource._compile_static
+    monkeypatch.setattr(CompilingSource, "_compile_static", compiled)
     model = bert(**PAIRS, attention_dropout_rate=0.1, dropout_rate=0.1)
     made = estimator(model, tmp_path / "run", Run())
     made.train(batches(drawn()), max_steps=1, use_cs=True)

@@ -82,16 +82,16 @@ class Losses(tf.estimator.SessionRunHook):
 
 
 def trained(folder, sizes, known=None, **config):
-    """(losses, variables, the session) of a run over batches of these sizes."""
+    """(losses, variables, the step) of a run over batches of these sizes."""
     losses = Losses()
     with models_built() as models:
         build(folder, model=deep, **config).train(batches(sizes, known), hooks=[losses])
-    return losses.found, variables_of(folder), models[-1].step.session
+    return losses.found, variables_of(folder), models[-1].step
 
 
-def activation_bytes(session):
+def activation_bytes(step):
     """The most that activations and scratch memory took, measured."""
-    return session.peak_bytes - session.store.total_resident_bytes
+    return step.session.peak_bytes - step.store.total_resident_bytes
 
 
 @pytest.fixture

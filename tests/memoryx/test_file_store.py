@@ -1,5 +1,7 @@
 """The store on files: same bits as in memory, within its bytes, and nothing left behind."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
@@ -17,18 +19,17 @@ from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.types import parse_type
 from cerebras_tf.memoryx import disk_speed, file_store
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
-from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.planned_disk import PlannedDisk
+from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.record_file import RecordFile
 from cerebras_tf.memoryx.store import MemoryStore, write
-from cerebras_tf.memoryx.store_folder import folder_of
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.session import Request, SavedProgram, Session
-from tests.machines import check_schedule, content_of, contents
+from cerebras_tf.runtime.protocol import Request
+from tests.machines import check_schedule, client_of, content_of, contents
 from tests.steps import features_of, residual_step, starting_values
 
 PAGE = ALIGNMENT_BYTES
@@ -76,7 +77,7 @@ def trained(step, store, batches=4):
     for name, content in starting_values(step).items():
         write(store, name, content)
     program = compile_step(step, Options(staging=True))
-    session = Session(SavedProgram(program), store, CpuBackend())
+    session = client_of(program, store)
     return [session.run(features_of(step, s))["loss"].tobytes() for s in range(batches)], program
 
 
@@ -93,8 +94,8 @@ def test_training_from_files_gives_the_bits_of_training_in_memory(clip, most, ma
     for name, content in contents(memory).items():
         np.testing.assert_array_equal(content_of(files, name), content)
     assert files.resident_bytes <= most * PAGE
-    assert (files.traffic.bytes_read == 0) == (most == 1000)
-    assert (files.traffic.bytes_written == 0) == (most == 1000)
+    assert (files.io_stats.bytes_read == 0) == (most == 1000)
+    assert (files.io_stats.bytes_written == 0) == (most == 1000)
 
 
 def test_staged_gradients_take_no_activation_memory(stages_all):
@@ -111,7 +112,7 @@ def test_what_a_step_reads_does_not_depend_on_timing(made):
         step = residual_step(6)
         store = made(step.specs.values(), 12 * PAGE)
         trained(step, store)
-        moved.append((store.traffic.bytes_read, store.traffic.bytes_written))
+        moved.append((store.io_stats.bytes_read, store.io_stats.bytes_written))
     assert moved[0] == moved[1]
 
 
@@ -124,19 +125,19 @@ def test_a_planned_disk_tells_what_a_real_one_moves(most, made, stages_all):
     for name in planned.specs:
         planned.acquire([name], fresh=True)
         planned.release([name], dirty=[name])
-    machine = Machine(program, planned, NullBackend(CpuBackend()))
+    executor = Executor(program, planned, NullBackend(CpuBackend()))
     for batch in range(4):
-        planned.follow(machine.acquisitions)
-        machine.run(features_of(steps[1], batch))
-    assert planned.traffic.bytes_read == real.traffic.bytes_read > 0
-    assert planned.traffic.bytes_written == real.traffic.bytes_written > 0
+        planned.set_access_order(executor.acquisitions)
+        executor.run(features_of(steps[1], batch))
+    assert planned.io_stats.bytes_read == real.io_stats.bytes_read > 0
+    assert planned.io_stats.bytes_written == real.io_stats.bytes_written > 0
 
 
 def test_the_order_that_is_followed_is_read_ahead(made):
     store = made(pages(*"abcdefgh"), 7 * PAGE)
     values = set_all(store)
     order = [[name] for name in "abcdefgh"]
-    store.follow(order)
+    store.set_access_order(order)
     for _ in range(4):
         for (name,) in order:
             (array,) = store.acquire([name])
@@ -144,7 +145,7 @@ def test_the_order_that_is_followed_is_read_ahead(made):
             store.release([name])
     # One page is used, one read and one written: four of eight can stay for the next round. A store
     # that dropped what was used longest ago would read all of them in every round.
-    assert store.traffic.bytes_read <= 4 * 5 * PAGE
+    assert store.io_stats.bytes_read <= 4 * 5 * PAGE
 
 
 def test_a_large_group_is_read_beside_all_the_small_ones_before_it():
@@ -155,13 +156,13 @@ def test_a_large_group_is_read_beside_all_the_small_ones_before_it():
         store.acquire([spec.name], fresh=True)
         store.release([spec.name], dirty=[spec.name])
     order = [["e"], ["f"], ["g"], ["h"], ["a", "b", "c", "d"], ["i"], ["j"]]
-    store.follow(order)
+    store.set_access_order(order)
     for _ in range(4):
         read = []
         for names in order:
-            before = store.traffic.bytes_read
+            before = store.io_stats.bytes_read
             store.acquire(names)
-            read.append((store.traffic.bytes_read - before) // PAGE)
+            read.append((store.io_stats.bytes_read - before) // PAGE)
             store.release(names)
     assert read == [1, 1, 1, 1, 1, 4, 1]
 
@@ -184,7 +185,7 @@ def test_a_group_beyond_the_memory_is_refused(made):
     set_all(store)
     most = re.escape(gigabytes_not_below(3 * PAGE))
     with pytest.raises(CapacityError, match=f"memoryx_ram_gb: must hold the v.*Set it to {most}"):
-        store.require_room([["a"], ["a", "b"], ["a", "b", "c"], ["b"]])
+        store.require_memory([["a"], ["a", "b"], ["a", "b", "c"], ["b"]])
     with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
         store.acquire(["a", "b", "c"])
     assert len(store.acquire(["a", "b"])) == 2, "a refusal holds nothing"
@@ -229,7 +230,7 @@ def test_a_full_disk_ends_the_run_with_a_message(made, monkeypatch):
     with pytest.raises(StoreError, match="No space left on device. Free disk space"):
         set_all(store)
         store.acquire(["a"])
-        store.settle()
+        store.linkable_regions()
 
 
 def test_what_failed_to_be_written_is_not_read(made, monkeypatch):
@@ -254,11 +255,11 @@ def test_what_failed_to_be_written_is_not_read(made, monkeypatch):
 def test_settled_contents_are_never_changed(made):
     store = made(pages("a", "b", "c"), PAGE)
     before = set_all(store)
-    entries = store.settle()
+    entries = store.linkable_regions()
     kept = Path(entries["a"].path).read_bytes()
     set_all(store)
     write(store, "a", np.zeros(PAGE // 4, np.float32))
-    after = store.settle()
+    after = store.linkable_regions()
     assert after["a"].path != entries["a"].path
     entry = entries["b"]
     found = np.frombuffer(kept[entry.offset : entry.offset + entry.size], np.float32)
@@ -268,7 +269,7 @@ def test_settled_contents_are_never_changed(made):
 def test_files_that_somebody_deletes_are_used_up_to_the_end(made, tmp_path):
     store = made(pages("a", "b", "c"), PAGE)
     set_all(store)
-    store.settle()
+    store.linkable_regions()
     for path in (tmp_path / "store").glob("*/*.bin"):
         path.unlink()
     values = set_all(store)  # into another file: the one that is gone is let go of
@@ -280,15 +281,15 @@ def test_adopted_contents_are_read_where_they_lie(made, tmp_path):
     first = made(pages("a", "b", "c"), PAGE)
     values = set_all(first)
     entries = {}
-    for name, entry in first.settle().items():
+    for name, entry in first.linkable_regions().items():
         kept = tmp_path / os.path.basename(entry.path)
         if not kept.exists():
             os.link(entry.path, kept)
         entries[name] = type(entry)(**{**vars(entry), "path": str(kept)})
     first.close()
     second = made(pages("a", "b", "c"), PAGE)
-    assert all(second.adopt(name, entry) for name, entry in entries.items())
-    assert second.traffic.bytes_read == 0
+    assert all(second.link_source(name, entry) for name, entry in entries.items())
+    assert second.io_stats.bytes_read == 0
     kept.unlink()  # as a checkpoint that is deleted while its contents are used
     for name, content in values.items():
         np.testing.assert_array_equal(content_of(second, name), content)
@@ -297,7 +298,7 @@ def test_adopted_contents_are_read_where_they_lie(made, tmp_path):
 def test_a_damaged_record_is_named(made, tmp_path):
     first = made(pages("a", "b"), PAGE)
     set_all(first)
-    entry = first.settle()["b"]
+    entry = first.linkable_regions()["b"]
     content = bytearray(Path(entry.path).read_bytes())
     os.truncate(entry.path, 0)
     with pytest.raises(CheckpointError, match="variable a .* share it are refused"):
@@ -306,7 +307,7 @@ def test_a_damaged_record_is_named(made, tmp_path):
     copy = tmp_path / "model.ckpt-1.data-00000-of-00001"
     copy.write_bytes(content)
     second = made(pages("a", "b"), PAGE)
-    assert second.adopt("b", type(entry)(**{**vars(entry), "path": str(copy)}))
+    assert second.link_source("b", type(entry)(**{**vars(entry), "path": str(copy)}))
     with pytest.raises(CheckpointError, match=f"{copy}: .* variable b .* checksum that differs"):
         content_of(second, "b")
 
@@ -314,11 +315,11 @@ def test_a_damaged_record_is_named(made, tmp_path):
 def test_entries_that_do_not_fit_are_not_adopted(made):
     first = made(pages("a"), PAGE)
     set_all(first)
-    entry = first.settle()["a"]
+    entry = first.linkable_regions()["a"]
     other = made(pages("a", size=7), PAGE)
-    assert not other.adopt("a", entry)
+    assert not other.link_source("a", entry)
     moved = type(entry)(**{**vars(entry), "offset": 4})
-    assert not first.adopt("a", moved)
+    assert not first.link_source("a", moved)
 
 
 def test_two_stores_in_one_folder_do_not_meet(made):
@@ -372,7 +373,7 @@ def test_memory_stays_within_its_bytes_at_every_moment(most, made, stages_all, m
     step = residual_step(6, clip=True)
     store = made(step.specs.values(), most * PAGE)
     trained(step, store)
-    store.settle()
+    store.linkable_regions()
     assert most / 2 * PAGE < max(taken) <= most * PAGE
 
 
@@ -396,15 +397,13 @@ def test_what_a_step_holds_at_once_is_known_before_it(stages_all, made):
         write(store, name, content)
     store.held.clear()
     program = compile_step(step, Options(staging=True))
-    machine = Machine(program, store, CpuBackend())
-    machine.run(features_of(step))
-    known = {frozenset(names) for names in machine.held_together}
+    executor = Executor(program, store, CpuBackend())
+    executor.run(features_of(step))
+    known = {frozenset(names) for names in executor.held_together}
     assert store.held <= known
     assert any(names & set(program.staged) and names & set(step.specs) for names in store.held)
     for most in (9, 7):  # pages that the update of a block takes, and fewer
-        session = Session(
-            SavedProgram(program), made(step.specs.values(), most * PAGE), CpuBackend()
-        )
+        session = client_of(program, made(step.specs.values(), most * PAGE))
         request = Request({name: value.type for name, value in step.features.items()})
         if most == 9:
             session.prepare(request)
@@ -420,9 +419,9 @@ def test_values_that_are_not_finite_are_told_from_what_was_written(made):
     bad[77] = np.nan
     write(store, "b", bad)
     write(store, "d", bad)
-    read = store.traffic.bytes_read
+    read = store.io_stats.bytes_read
     assert store.not_finite("abc") == ["b"]
-    assert store.traffic.bytes_read == read
+    assert store.io_stats.bytes_read == read
     write(store, "b", np.zeros(PAGE // 4, np.float32))
     assert store.not_finite("abc") == []
 
@@ -430,11 +429,11 @@ def test_values_that_are_not_finite_are_told_from_what_was_written(made):
 def test_values_adopted_are_looked_at_when_they_are_read(made, tmp_path):
     first = made(pages("a"), PAGE)
     write(first, "a", np.full(PAGE // 4, np.inf, np.float32))
-    entry = first.settle()["a"]
+    entry = first.linkable_regions()["a"]
     kept = tmp_path / "kept.bin"
     os.link(entry.path, kept)
     second = made(pages("a"), PAGE)
-    assert second.adopt("a", type(entry)(**{**vars(entry), "path": str(kept)}))
+    assert second.link_source("a", type(entry)(**{**vars(entry), "path": str(kept)}))
     assert second.not_finite("a") == []
     content_of(second, "a")
     assert second.not_finite("a") == ["a"]
@@ -452,12 +451,12 @@ def test_zeros_are_not_written(made, monkeypatch):
     store = made(pages(*"abcdef"), PAGE)
     for number, name in enumerate("abcdef"):
         write(store, name, np.full(PAGE // 4, number == 2, np.float32))
-    entries = store.settle()
+    entries = store.linkable_regions()
     assert sum(written) == PAGE
     for number, name in enumerate("abcdef"):
         assert (content_of(store, name) == (number == 2)).all()
     write(store, "c", np.zeros(PAGE // 4, np.float32))  # where something else was
-    assert store.settle()["c"] != entries["c"]
+    assert store.linkable_regions()["c"] != entries["c"]
     assert not content_of(store, "c").any()
 
 
@@ -484,15 +483,37 @@ def test_waiting_for_room_counts_as_stalling(made, monkeypatch):
     write(store, "a", np.ones(PAGE // 4, np.float32))
     clock.was_read.clear()
     write(store, "b", np.ones(PAGE // 4, np.float32))  # a must leave first
-    assert store.traffic.stalled_s == 5.0
+    assert store.io_stats.stalled_s == 5.0
 
 
 def test_what_waits_within_a_step_is_held_against_the_free_disk(made, monkeypatch):
     store = made(pages("written", "not_yet"), 4 * PAGE)
     write(store, "written", np.zeros(PAGE // 4, np.float32))
-    store.settle()
+    store.linkable_regions()
     monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 2 * PAGE)
     store.reserve(pages("one_that_waits"))
     store.reserve(pages("one_that_waits"))  # which is known
     with pytest.raises(StoreError, match="that wait, must fit on it"):
         store.reserve(pages("another"))
+
+
+PAGE = ALIGNMENT_BYTES
+
+
+def test_zeros_are_written_over_what_was_there_before_an_adoption(tmp_path):
+    type = TensorType("float32", (PAGE // 4,))
+    store = FileStore([Variable(name, type) for name in "ab"], FileDisk(str(tmp_path), PAGE))
+
+    def set_all(number):
+        for name in "ab":
+            write(store, name, np.full(type.shape, number, np.float32))
+
+    set_all(1)
+    entry = store.linkable_regions()["a"]
+    set_all(2)
+    assert store.link_source("a", entry)
+    assert (content_of(store, "a") == 1).all()
+    write(store, "a", np.zeros(type.shape, np.float32))
+    content_of(store, "b")  # which takes its place in memory
+    assert not content_of(store, "a").any()
+    store.close()

@@ -7,8 +7,7 @@ import pytest
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.memoryx.null_store import NullStore
-from cerebras_tf.memoryx.store import MemoryStore, write, writing
+from cerebras_tf.memoryx.store import MemoryStore, NullStore, write, writing
 from tests.machines import content_of
 
 SPECS = [
@@ -48,7 +47,7 @@ def test_what_is_written_into_an_acquired_array_changes_the_variable(store):
 def test_a_write_that_fails_holds_nothing(store):
     with pytest.raises(KeyError), writing(store, "kernel", fresh=True):
         raise KeyError
-    assert not store.holds("kernel")
+    assert not store.has_value("kernel")
     with pytest.raises(RuntimeError, match="it was not acquired"):
         store.release(["kernel"])
 
@@ -74,10 +73,10 @@ def test_all_who_acquire_a_variable_see_the_same_memory(store):
 
 def test_a_variable_acquired_fresh_has_a_value_once_it_is_released_dirty(store):
     (array,) = store.acquire(["kernel"], fresh=True)
-    assert not store.holds("kernel")
+    assert not store.has_value("kernel")
     array[:] = 2
     store.release(["kernel"], dirty=["kernel"])
-    assert store.holds("kernel")
+    assert store.has_value("kernel")
 
 
 def test_a_variable_keeps_its_dtype(store):
@@ -102,7 +101,7 @@ def test_another_shape_is_refused_and_named(store):
         CheckpointError, match=r"variable kernel: shape must be \[2, 3\]. Received: \[3, 2\]"
     ):
         write(store, "kernel", np.zeros((3, 2), np.float32))
-    assert not store.holds("kernel")
+    assert not store.has_value("kernel")
 
 
 def test_a_shape_that_would_broadcast_is_refused(store):
@@ -120,8 +119,8 @@ def test_resident_bytes_count_what_is_held_and_what_will_be(store):
     assert store.resident_bytes == 0
     write(store, "kernel", np.zeros((2, 3), np.float32))
     assert store.resident_bytes == 24
-    assert store.holds("kernel")
-    assert not store.holds("step")
+    assert store.has_value("kernel")
+    assert not store.has_value("step")
 
 
 def test_a_null_store_has_the_shapes_and_bytes_of_a_real_one(store):

@@ -8,8 +8,7 @@ from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, Buffers
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.record import Record
-from cerebras_tf.memoryx.record_file import RecordFile
+from cerebras_tf.memoryx.record_file import Record, RecordFile
 from cerebras_tf.memoryx.store import write
 from cerebras_tf.memoryx.transfers import Transfers
 
@@ -50,9 +49,9 @@ def test_time_waited_for_a_read_that_fails_is_counted(tmp_path, monkeypatch):
         for spec in SPECS:
             write(store, spec.name, np.ones(PAGE // 4, np.float32))
         monkeypatch.setattr(RecordFile, "read", Broken.read)
-        before = store.traffic.stalled_s
+        before = store.io_stats.stalled_s
         with pytest.raises(StoreError, match="checkpoints that were written are untouched"):
             store.acquire(["a"])
-        assert store.traffic.stalled_s > before
+        assert store.io_stats.stalled_s > before
     finally:
         store.close()

@@ -9,9 +9,8 @@ from cerebras_tf.ir.schedule import StreamIn
 from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops import infer
 from cerebras_tf.passes.split_norms import split_norms
-from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
 from tests.graphs import run_plain
+from tests.machines import client_of
 from tests.steps import StepBuilder
 
 BLOCKS, WIDTH = 6, 32
@@ -71,7 +70,7 @@ def trained(step, options, batches=3):
     for name, content in start(step).items():
         write(store, name, content)
     program = compile_step(step, options)
-    session = Session(SavedProgram(program), store, CpuBackend())
+    session = client_of(program, store)
     return [session.run(features(i))["norm"].item() for i in range(batches)], program
 
 

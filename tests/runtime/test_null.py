@@ -1,4 +1,4 @@
-"""The null machine runs the same schedule and reports the same bytes and operations."""
+"""The null executor runs the same schedule and reports the same bytes and operations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.program import RANDOM_STEP
-from cerebras_tf.memoryx.null_store import NullStore
+from cerebras_tf.memoryx.store import NullStore
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
 from tests.compiler.test_assemble import STEPS
 from tests.machines import store_of
@@ -58,7 +58,7 @@ def attention_step():
 
 
 def both(step, features):
-    """A real and a null machine with their ledgers, after two steps."""
+    """A real and a null executor with their ledgers, after two steps."""
     real_backend = CpuBackend()
     program = compile_step(step, Options(price=real_backend.price))
     pairs = []
@@ -67,10 +67,10 @@ def both(step, features):
         (NullBackend(real_backend), NullStore(step.specs.values())),
     ):
         ledger = Ledger(program)
-        machine = Machine(program, store, backend, [ledger])
+        executor = Executor(program, store, backend, [ledger])
         for _ in range(2):
-            machine.run(features)
-        pairs.append((machine, ledger))
+            executor.run(features)
+        pairs.append((executor, ledger))
     return pairs
 
 
@@ -104,6 +104,6 @@ def test_a_null_machine_holds_no_memory():
     program = compile_step(s.done(y=s.b.op("exp", s.b.op("neg", x))))
     backend = NullBackend(CpuBackend())
     features = {"x": np.broadcast_to(np.zeros((), np.float32), (1 << 20, 1 << 20))}
-    machine = Machine(program, NullStore([]), backend)
-    assert machine.run(features)["y"].shape == (1 << 20, 1 << 20)
-    assert machine.arena.nbytes == 1 << 42
+    executor = Executor(program, NullStore([]), backend)
+    assert executor.run(features)["y"].shape == (1 << 20, 1 << 20)
+    assert executor.arena.nbytes == 1 << 42

@@ -14,9 +14,10 @@ from cerebras_tf.errors import DataError
 from cerebras_tf.ir import Dim, TensorType
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program_file import load_program, save_program
+from cerebras_tf.runtime.client import SavedProgram
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import Request, SavedProgram, Session
-from tests.machines import contents, store_of
+from cerebras_tf.runtime.protocol import Request
+from tests.machines import client_of, store_of, variables_of
 from tests.token_steps import LENGTH, TokenStep
 
 
@@ -62,7 +63,7 @@ def session_of(source):
         else (0.3 * random.standard_normal(spec.type.shape)).astype("f")
         for name, spec in specs.items()
     }
-    return Session(source, store_of(list(specs.values()), values), CpuBackend())
+    return client_of(source, store_of(list(specs.values()), values))
 
 
 def batch(lengths, seed=0, garbage=0):
@@ -92,8 +93,8 @@ def test_training_without_padding_is_training_with_it(symbolic):
         wanted, found = padded.run(given), packed.run(given)
         np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-5)
         np.testing.assert_allclose(found["losses"], wanted["losses"], rtol=1e-4, atol=1e-5)
-    state = contents(padded.store)
-    for name, value in contents(packed.store).items():
+    state = variables_of(padded)
+    for name, value in variables_of(packed).items():
         np.testing.assert_allclose(value, state[name], 1e-5, 1e-6, err_msg=name)
 
 
@@ -110,8 +111,8 @@ def test_what_stands_in_padding_changes_no_bit_of_training():
     for seed in range(3):
         first.run(batch((3, 9, 1, 6), seed, garbage=1))
         second.run(batch((3, 9, 1, 6), seed, garbage=2))
-    left = contents(second.store)
-    for name, value in contents(first.store).items():
+    left = variables_of(second)
+    for name, value in variables_of(first).items():
         np.testing.assert_array_equal(value, left[name], err_msg=name)
 
 
@@ -157,7 +158,7 @@ def test_the_machine_made_beforehand_has_room_for_every_token():
     program = session.program
     symbol = program.packing.spaces[0].symbol
     assert {s.name for s in Compiler(True).compile(_request()).symbols} == {symbol}
-    assert session.prepare(_request()).program.arena_bytes == program.arena_bytes
+    assert session.prepare(_request()).arena_bytes == program.arena_bytes
 
 
 def _request():

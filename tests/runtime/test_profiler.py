@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 
 import numpy as np
@@ -9,10 +11,17 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.kernels.compiled_threads import num_threads
-from cerebras_tf.kernels.timeline import recording, spanned
+from cerebras_tf.kernels.timeline import Timeline, recording, spanned
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
-from cerebras_tf.runtime.profiler import KERNEL, LOOP_STEP, WAFER_STEP, Profiler, TimedBackend
+from cerebras_tf.runtime.executor import Executor
+from cerebras_tf.runtime.profiler import (
+    KERNEL,
+    LOOP_STEP,
+    WAFER_STEP,
+    Profiler,
+    TimedBackend,
+    write_trace,
+)
 from tests.machines import store_of
 from tests.runtime.test_subprogram import choosing_step
 from tests.steps import StepBuilder, features_of, starting_values
@@ -38,19 +47,19 @@ def recorded(step, steps=STEPS):
     backend = TimedBackend(None, profiler)
     program = compile_step(step, Options(price=backend.price))
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, backend, [profiler])
+    executor = Executor(program, store, backend, [profiler])
     features = features_of(step)
-    machine.run(features)
+    executor.run(features)
     profiler.start()
     try:
         for _ in range(steps):
             start = time.perf_counter()
             with spanned(WAFER_STEP, "step"):
-                results = machine.run(features)
+                results = executor.run(features)
             profiler.timeline.add(LOOP_STEP, "step", start, time.perf_counter())
     finally:
         profiler.stop()
-    machine.run(features)
+    executor.run(features)
     return profiler, program, results
 
 
@@ -101,11 +110,11 @@ def test_machines_for_other_sizes_may_be_made_while_a_profile_runs():
     step = product_step()
     program = compile_step(step, Options(price=backend.price))
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, backend, [profiler])
+    executor = Executor(program, store, backend, [profiler])
     profiler.start()
     try:
-        machine.run(features_of(step))
-        machine.resized({}).run(features_of(step))
+        executor.run(features_of(step))
+        executor.resized({}).run(features_of(step))
     finally:
         profiler.stop()
     assert [t.item for t in profiler.timings] == 2 * called(program)
@@ -115,9 +124,9 @@ def test_a_profile_changes_no_number(found):
     _, program, results = found
     step = product_step()
     store = store_of(step.specs.values(), starting_values(step))
-    machine = Machine(program, store, CpuBackend())
+    executor = Executor(program, store, CpuBackend())
     for _ in range(1 + STEPS):
-        plain = machine.run(features_of(step))
+        plain = executor.run(features_of(step))
     np.testing.assert_array_equal(results["loss"], plain["loss"])
 
 
@@ -126,3 +135,35 @@ def test_a_branch_counts_as_its_conditional():
     profiler, program, _ = recorded(step)
     assert [t.item for t in profiler.timings] == STEPS * list(program.instructions())
     assert "cond" in {t.item.op for t in profiler.timings}
+
+
+def test_a_trace_has_a_track_a_thread_and_longer_spans_first(tmp_path):
+    timeline = Timeline()
+    timeline.add("kernel", "matmul", 10.5, 10.75, flops=8)
+    other = threading.Thread(target=timeline.add, args=("read", "w", 10.6, 10.7), name="reader")
+    other.start()
+    other.join()
+    timeline.add("run", "forward", 10.5, 11.0)
+    path = tmp_path / "profile" / "trace.json"
+    write_trace(timeline, path)
+    events = json.loads(path.read_text())["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert sorted(tracks.values()) == [threading.current_thread().name, "reader"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert [span["name"] for span in spans] == ["forward", "matmul", "w"]
+    assert [span["ts"] for span in spans] == [0.0, 0.0, 1e6 * (10.6 - 10.5)]
+    assert spans[1]["dur"] == 0.25e6 and spans[1]["args"] == {"flops": 8}
+    assert tracks[spans[2]["tid"]] == "reader" and spans[0]["tid"] == spans[1]["tid"]
+    assert [file.name for file in path.parent.iterdir()] == ["trace.json"]
+
+
+def test_threads_of_one_name_share_a_track(tmp_path):
+    timeline = Timeline()
+    for start in (1.0, 2.0):
+        work = threading.Thread(target=timeline.add, args=("step", "step", start, start + 0.5))
+        work.start()
+        work.join()
+    timeline.threads = dict.fromkeys({span.thread for span in timeline.spans}, "wafer")
+    write_trace(timeline, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["tid"] for event in events] == [0, 0, 0]

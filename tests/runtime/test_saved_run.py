@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from cerebras_tf.bundle.index import read_index
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.ir.program import RANDOM_STEP
 from cerebras_tf.ir.program_file import load_program, save_program
 from cerebras_tf.ir.step import Draw
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.store import MemoryStore
-from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.runtime.saved_run import describe_saved, read_variable, run_saved
-from cerebras_tf.runtime.session import RANDOM_MADE_KEY, RANDOM_STEP_KEY, SavedProgram, Session
 from modelzoo.commands.main import main
+from tests.machines import client_of
 from tests.runtime.test_packing import BATCHES, tagging_step
 from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
@@ -136,7 +136,7 @@ def test_random_ops_go_on_where_the_checkpoint_says_they_stopped(tmp_path):
     writer.add("total", np.zeros(4, "f"))
     writer.add("global_step", np.array(2, np.int64))
     writer.add(RANDOM_STEP_KEY, np.array(5, np.int64))
-    writer.add(f"{RANDOM_MADE_KEY}{RANDOM_STEP}/noise", np.array(20, np.int64))
+    writer.add(f"{RANDOM_STEP_KEY}/{RANDOM_STEP}/noise", np.array(20, np.int64))
     writer.finish(str(tmp_path / "first"))
     once = run_saved(program, inputs, str(tmp_path / "first"), 4)
     half, rest = str(tmp_path / "half"), str(tmp_path / "rest")
@@ -148,7 +148,7 @@ def test_random_ops_go_on_where_the_checkpoint_says_they_stopped(tmp_path):
     assert told == {
         "global_step": 2,
         RANDOM_STEP_KEY: 9,
-        f"{RANDOM_MADE_KEY}{RANDOM_STEP}/noise": 36,
+        f"{RANDOM_STEP_KEY}/{RANDOM_STEP}/noise": 36,
     }
 
 
@@ -168,6 +168,6 @@ def test_a_program_without_padding_asks_for_the_batch_alone(tmp_path, capsys):
     save_program(compile_step(tagging_step(4)), padded)
     wanted = run_saved(padded, inputs, str(tmp_path / "tags"))
     np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-5)
-    session = Session(SavedProgram(load_program(program)), MemoryStore([]), CpuBackend())
+    session = client_of(load_program(program), MemoryStore([]))
     with pytest.raises(DataError, match="features must be (?!.*packing/)"):
         session.run({"ids": BATCHES[0]["ids"]})

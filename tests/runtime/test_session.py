@@ -13,10 +13,12 @@ from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime import session as session_module
+from cerebras_tf.runtime.client import SavedProgram
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import Request, SavedProgram, Session
+from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.swarmx.swarm import Alone
-from tests.machines import contents, store_of
+from tests.machines import client_of, store_of
 from tests.steps import StepBuilder, expected, features_of, residual_step, starting_values
 
 WEIGHT = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
@@ -55,7 +57,7 @@ class Compiler:
 
 def session_of(source, backend=None, **given):
     store = store_of([Variable("w", TensorType("float32", (4, 4)), True)], {"w": WEIGHT})
-    return Session(source, store, backend or CpuBackend(), **given)
+    return client_of(source, store, backend, **given)
 
 
 def batch(rows, seed=1):
@@ -78,7 +80,7 @@ def test_batches_of_all_lengths_train_in_turns(symbolic):
     losses = [session.run({"x": x})["loss"] for x in batches]
     wanted, state = wanted_losses(batches)
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)
-    np.testing.assert_allclose(contents(session.store)["w"], state["w"], rtol=1e-5)
+    np.testing.assert_allclose(session.session.get("w"), state["w"], rtol=1e-5)
 
 
 def test_another_length_costs_no_compilation_and_a_longer_one_a_plan_of_memory():
@@ -88,7 +90,7 @@ def test_another_length_costs_no_compilation_and_a_longer_one_a_plan_of_memory()
         session.run({"x": batch(rows)})
     assert source.compiled == [8]
     assert source.enlarged == [{"R": 16}]
-    assert session.program.arena_bytes == session.prepare(request(16)).program.arena_bytes
+    assert session.program.arena_bytes == session.prepare(request(16)).arena_bytes
 
 
 def test_another_length_loads_only_what_its_size_concerns():
@@ -112,20 +114,34 @@ def request(rows, wanted=frozenset(), updates=True):
     return Request({"x": TensorType("float32", (rows, 4))}, wanted, updates)
 
 
-def test_one_machine_serves_all_steps_of_one_shape():
-    session = session_of(Compiler())
-    assert session.prepare(request(8)) is session.prepare(request(8))
-    assert session.prepare(request(5)) is not session.prepare(request(8))
+class LoadCounter(CpuBackend):
+    """Counts the instructions that were loaded."""
+
+    loads = 0
+
+    def load(self, instruction, inputs, outputs):
+        self.loads += 1
+        return super().load(instruction, inputs, outputs)
+
+
+def test_a_program_is_loaded_once_for_every_size():
+    backend = LoadCounter()
+    client = session_of(Compiler(), backend=backend)
+    loads = []
+    for rows in (8, 8, 5, 5, 8):
+        client.prepare(request(rows))
+        loads.append(backend.loads)
+    assert loads[0] == loads[1] < loads[2] == loads[3] == loads[4]
 
 
 def test_a_step_without_updates_changes_no_variable_and_draws_nothing_anew():
     session = session_of(Compiler())
     session.run({"x": batch(8)}, updates=False)
-    np.testing.assert_array_equal(contents(session.store)["w"], WEIGHT)
-    assert session.draws == 0
+    np.testing.assert_array_equal(session.session.get("w"), WEIGHT)
+    assert session.session.random_state() == {}
     session.run({"x": batch(8)})
-    assert session.draws == 1
-    assert np.any(contents(session.store)["w"] != WEIGHT)
+    assert session.session.random_state() == {RANDOM_STEP_KEY: 1}
+    assert np.any(session.session.get("w") != WEIGHT)
 
 
 def test_a_session_that_does_not_train_draws_anew_at_every_step():
@@ -134,12 +150,12 @@ def test_a_session_that_does_not_train_draws_anew_at_every_step():
     seeds = s.b.constant(np.array([1, 2], np.int64))
     noise = s.b.op("random_uniform", draws, seeds, shape=(4,), dtype="float32")
     program = compile_step(s.done(y=s.b.op("add", x, noise)))
-    session = Session(SavedProgram(program), MemoryStore([]), CpuBackend(), trains=False)
+    session = client_of(program, MemoryStore([]), trains=False)
     features = {"x": np.zeros(4, np.float32)}
     first, second = (session.run(features, updates=False)["y"] for _ in range(2))
     assert np.all(first != second)
-    again = Session(SavedProgram(program), MemoryStore([]), CpuBackend(), trains=False)
-    again.draws = 1
+    again = client_of(program, MemoryStore([]), trains=False)
+    again.session.restore_random_state({RANDOM_STEP_KEY: 1})
     np.testing.assert_array_equal(again.run(features, updates=False)["y"], second)
 
 
@@ -157,9 +173,9 @@ def test_wafers_draw_each_for_itself_but_alike_for_what_each_keeps():
         }
         swarm = Alone()
         swarm.rank, swarm.size = rank, 2
-        program = SavedProgram(compile_step(s.done(**drawn), Options(wafers=2)))
-        session = Session(program, MemoryStore([]), CpuBackend(), trains=False, swarm=swarm)
-        session.draws = 3
+        program = compile_step(s.done(**drawn), Options(wafers=2))
+        session = client_of(program, MemoryStore([]), trains=False, swarm=swarm)
+        session.session.restore_random_state({RANDOM_STEP_KEY: 6})
         found.append(session.run({"x": np.zeros(4, np.float32)}, updates=False))
     first, second = found
     np.testing.assert_array_equal(first[COMMON_RANDOM_STEP], second[COMMON_RANDOM_STEP])
@@ -170,9 +186,7 @@ def test_numbers_and_scalars_of_numpy_are_features():
     """A NumPy scalar's memory is gone before a kernel reads it."""
     s = StepBuilder()
     y = s.b.op("mul", s.b.op("add", s.feature("x", 3), s.feature("rate")), 2.0)
-    session = Session(
-        SavedProgram(compile_step(s.done(y=y))), MemoryStore([]), CpuBackend(), trains=False
-    )
+    session = client_of(compile_step(s.done(y=y)), MemoryStore([]), trains=False)
     for rate in (np.float32(0.5), np.array(0.5, np.float32), np.ones(2, np.float32)[0] / 2):
         for _ in range(20):
             found = session.run(
@@ -185,7 +199,7 @@ def test_features_of_bfloat16_are_given_as_numbers_or_bits():
     s = StepBuilder()
     y = s.b.op("mul", s.feature("x", 2, dtype="bfloat16"), 1.0)
     program = compile_step(s.done(y=y), Options(precision="emulate"))
-    session = Session(SavedProgram(program), MemoryStore([]), CpuBackend(), trains=False)
+    session = client_of(program, MemoryStore([]), trains=False)
     with pytest.raises(DataError, match=r"features must be x bfloat16\[2\]"):
         session.run({"x": np.ones(2, np.float32)})
 
@@ -231,21 +245,25 @@ def test_beyond_the_most_the_variant_goes_that_was_used_longest_ago(monkeypatch)
 
 def test_beyond_the_most_the_size_goes_that_was_used_longest_ago(monkeypatch):
     monkeypatch.setattr(session_module, "MOST_SIZES", 2)
-    session = session_of(Compiler())
-    machines = [session.prepare(request(rows)) for rows in (3, 2, 3, 1, 3, 2)]
-    assert machines[4] is machines[2] is machines[0]
-    assert machines[5] is not machines[1]
+    backend = LoadCounter()
+    client = session_of(Compiler(), backend=backend)
+    loaded = []
+    for rows in (3, 2, 3, 1, 3, 2):
+        before = backend.loads
+        client.prepare(request(rows))
+        loaded.append(backend.loads > before)
+    assert loaded == [True, True, False, True, False, True]
 
 
 def test_the_memory_mark_holds_variables_activations_and_scratch():
     step = residual_step(3)
     store = store_of(step.specs.values(), starting_values(step))
     program = compile_step(step, Options(price=CpuBackend().price))
-    session = Session(SavedProgram(program), store, CpuBackend())
-    assert session.peak_bytes == 0
+    session = client_of(program, store)
+    assert session.session.peak_bytes == 0
     session.run(features_of(step))
     least = store.resident_bytes + program.arena_bytes
-    assert least <= session.peak_bytes <= least + program.scratch_bytes
+    assert least <= session.session.peak_bytes <= least + program.scratch_bytes
 
 
 def test_the_store_is_told_the_order_of_the_layers():
@@ -253,7 +271,7 @@ def test_the_store_is_told_the_order_of_the_layers():
     followed = []
 
     class Store(MemoryStore):
-        def follow(self, order):
+        def set_access_order(self, order):
             followed.append(order)
 
     store = Store(step.specs.values())
@@ -261,7 +279,7 @@ def test_the_store_is_told_the_order_of_the_layers():
         (array,) = store.acquire([name], fresh=True)
         array[...] = content
         store.release([name], dirty=[name])
-    session = Session(SavedProgram(compile_step(step)), store, CpuBackend())
+    session = client_of(compile_step(step), store)
     for _ in range(2):
         session.run(features_of(step))
     assert followed[0] is followed[1], "a store may tell a repetition by identity"

@@ -28,7 +28,7 @@ class FirstOfTwo(Alone):
 def store_of(**homes):
     specs = [Variable(name, TensorType("float32", (64, 64)), True) for name in homes]
     store = SharedStore(MemoryStore(specs), FirstOfTwo())
-    store.deal_out(homes)
+    store.shard(homes)
     for name in homes:
         write(store, name, np.zeros((64, 64), np.float32))
     return store
@@ -36,7 +36,7 @@ def store_of(**homes):
 
 def test_copies_of_what_lives_elsewhere_take_turns_in_memory():
     store = store_of(here=0, there=1, also_there=1)
-    store.follow([["here"], ["there"], ["also_there"]])
+    store.set_access_order([["here"], ["there"], ["also_there"]])
     size = 64 * 64 * 4
     (first,) = store.acquire(["there"])
     store.release(["there"])
@@ -63,10 +63,10 @@ def test_copies_of_many_shapes_take_no_more_than_is_counted():
     shapes = {f"v{i}": (64 + i, 32) for i in range(24)}
     specs = [Variable(name, TensorType("float32", shape), True) for name, shape in shapes.items()]
     store = SharedStore(MemoryStore(specs), FirstOfTwo())
-    store.deal_out({name: 1 if i else 0 for i, name in enumerate(shapes)})
+    store.shard({name: 1 if i else 0 for i, name in enumerate(shapes)})
     for name, shape in shapes.items():
         write(store, name, np.zeros(shape, np.float32))
-    store.follow([[name] for name in shapes])
+    store.set_access_order([[name] for name in shapes])
     for _ in range(2):
         for name in shapes:
             store.acquire([name])
@@ -92,7 +92,7 @@ def test_a_wafer_needs_disk_for_what_it_keeps_itself(swarm, share, tmp_path, mon
     )
     disk = FileDisk(str(tmp_path), 1 << 20)
     store = SharedStore(FileStore(specs, disk), swarm)
-    store.deal_out({"a": 0, "b": 0, "c": 1})
+    store.shard({"a": 0, "b": 0, "c": 1})
     monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: share * 3 * 4096 - 1)
     with pytest.raises(StoreError, match="that wait, must fit on it"):
         store.reserve(waits)

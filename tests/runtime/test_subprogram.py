@@ -8,7 +8,7 @@ import pytest
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.kernels.scratch import borrow
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.executor import Machine
+from cerebras_tf.runtime.executor import Executor
 from tests.compiler.test_pipeline import branch
 from tests.machines import store_of
 from tests.steps import StepBuilder, expected, starting_values
@@ -78,18 +78,18 @@ def machine_of(step, backend=None):
     program = compile_step(step, Options(price=backend.price))
     assert any(item.op == "cond" for item in program.instructions())
     store = store_of(step.specs.values(), starting_values(step))
-    return Machine(program, store, backend)
+    return Executor(program, store, backend)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_each_side_is_computed_in_turns(name):
     step = STEPS[name]()
-    machine = machine_of(step)
+    executor = machine_of(step)
     found = []
     for seed, sides in enumerate(((True, True), (False, True), (True, False), (True, True))):
         features = features_for(step, seed, p=sides[0], q=sides[1])
         wanted, _ = expected(STEPS[name](), starting_values(step), [features])
-        found.append((machine.run(features), wanted))
+        found.append((executor.run(features), wanted))
     for ours, theirs in found:  # at the end: a later run must not have changed them
         for key in theirs:
             np.testing.assert_allclose(ours[key], theirs[key], err_msg=key, **CLOSE)
@@ -97,8 +97,8 @@ def test_each_side_is_computed_in_turns(name):
 
 def test_a_branch_decides_how_many_rows_there_are():
     step = growing_step()
-    machine = machine_of(step)
-    shapes = [machine.run(features_for(step, 0, p=p))["rows"].shape for p in (True, False, True)]
+    executor = machine_of(step)
+    shapes = [executor.run(features_for(step, 0, p=p))["rows"].shape for p in (True, False, True)]
     assert shapes == [(SIZE, SIZE), (2, SIZE), (SIZE, SIZE)]
 
 
@@ -108,13 +108,13 @@ def test_branches_follow_their_memory_when_it_moves(name):
     step = STEPS[name]()
     with borrow((1 << 20,), np.uint8):
         pass  # the memory itself stays where it is from here on
-    machine = machine_of(step)
+    executor = machine_of(step)
     features = features_for(step, 3, p=True, q=False)
-    wanted = machine.run(features)
+    wanted = executor.run(features)
     for size in (1 << 12, 1 << 22):  # within the memory, and beyond it
         with borrow((size,), np.uint8) as held:
             held[:] = 0x5A
-            found = machine.run(features)
+            found = executor.run(features)
             assert np.all(held == 0x5A)
         for key in wanted:
             np.testing.assert_array_equal(found[key], wanted[key])
@@ -122,8 +122,8 @@ def test_branches_follow_their_memory_when_it_moves(name):
 
 def test_the_memory_of_branches_is_planned_and_measured():
     step = nested_step()
-    machine = machine_of(step)
-    machine.run(features_for(step, 0, p=True, q=False))
-    planned = machine.program.scratch_bytes
-    assert 0 < machine.scratch_bytes <= planned
-    assert planned <= 1.05 * machine.scratch_bytes
+    executor = machine_of(step)
+    executor.run(features_for(step, 0, p=True, q=False))
+    planned = executor.program.scratch_bytes
+    assert 0 < executor.scratch_bytes <= planned
+    assert planned <= 1.05 * executor.scratch_bytes

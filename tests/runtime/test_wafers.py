@@ -16,11 +16,10 @@ from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
-from cerebras_tf.runtime.session import SavedProgram, Session
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import StreamingPlan, plan_streaming
 from cerebras_tf.swarmx import mpi
-from tests.machines import contents
+from tests.machines import client_of, contents, store_of, variables_of
 from tests.runtime.test_packing import Compiler, batch, session_of
 from tests.steps import BATCH, StepBuilder, expected, features_of, residual_step, starting_values
 from tests.swarmx.ranks import needs_mpi, on_ranks
@@ -55,23 +54,23 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     if files:
         here = FileStore(specs, FileDisk(f"{files}/rank_{swarm.rank}", ram_bytes))
     store = SharedStore(here, swarm)
-    store.deal_out(program.homes)
+    store.shard(program.homes)
     for name, content in starting_values(residual_step(blocks, clip)).items():
         write(store, name, content)
-    session = Session(SavedProgram(program), store, backend, swarm=swarm)
+    session = client_of(program, store, backend, swarm=swarm)
     losses = []
     sent = []
     moved = (0, 0)
     for features in batches(rows * swarm.size):
         part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
-        before, traffic = swarm.exchange.sent_bytes, replace(here.traffic)
+        before, traffic = swarm.exchange.sent_bytes, replace(here.io_stats)
         losses.append(float(session.run({n: x[part] for n, x in features.items()})["loss"]))
         sent.append(swarm.exchange.sent_bytes - before)
-        now = here.traffic
+        now = here.io_stats
         moved = now.bytes_read - traffic.bytes_read, now.bytes_written - traffic.bytes_written
     foreseen = 0.0
     if files:  # a store reads ahead where it is asked for what it was told
-        foreseen = here._itinerary.position / len(here._itinerary.order)
+        foreseen = here._access_order.position / len(here._access_order.order)
     kept = sum(spec.type.bytes for name, spec in store.specs.items() if store._is_here(name))
     seen = Seen(losses, contents(store), kept, sent[1:], sent_bytes(program)[swarm.rank])
     seen.staged, seen.foreseen, seen.moved = list(program.staged), foreseen, moved
@@ -154,8 +153,8 @@ def train_tags(strip):
     swarm = mpi.swarm()
     source = Compiler(strip, wafers=swarm.size)
     alone = session_of(source)  # for its starting values
-    store = SharedStore(alone.store, swarm)
-    session = Session(source, store, CpuBackend(swarm), swarm=swarm)
+    store = SharedStore(store_of(alone.session.specs.values(), variables_of(alone)), swarm)
+    session = client_of(source, store, CpuBackend(swarm), swarm=swarm)
     losses = []
     for number, lengths in enumerate([(3, 9, 1, 6), (2, 2, 5, 1), (9, 4, 4, 7)]):
         given = batch(lengths, 10 * number + swarm.rank)
@@ -204,9 +203,9 @@ def train_table(rows):
     swarm, step = mpi.swarm(), table_step(rows)
     program = compile_step(step, Options(wafers=swarm.size))
     store = SharedStore(MemoryStore(step.specs.values()), swarm)
-    store.deal_out(program.homes)
+    store.shard(program.homes)
     write(store, "table", starting_values(table_step(rows))["table"])
-    session = Session(SavedProgram(program), store, CpuBackend(swarm), swarm=swarm)
+    session = client_of(program, store, CpuBackend(swarm), swarm=swarm)
     part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
     for features in table_batches(rows * swarm.size):
         session.run({name: x[part] for name, x in features.items()})

@@ -97,7 +97,7 @@ def test_losses_norms_and_variables_are_those_of_the_whole_batch(tmp_path, whole
     assert extra <= {"cerebras_tf/random_step"}
     kept = {name: content for name, content in variables.items() if name not in extra}
     assert_equal(kept, whole[1], rtol=1e-5)
-    assert step.session.program.arena_bytes < whole[2].session.program.arena_bytes
+    assert step.program.arena_bytes < whole[2].program.arena_bytes
 
 
 def test_from_files_gradients_of_parts_wait_there(tmp_path, whole):

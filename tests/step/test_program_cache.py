@@ -14,7 +14,7 @@ import tensorflow as tf
 from cerebras_tf.estimator.estimator import CerebrasEstimator
 from cerebras_tf.estimator.run_config import CSRunConfig
 from cerebras_tf.frontend.program_cache import ProgramCache
-from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.frontend.program_source import CompilingSource
 from cerebras_tf.ir.program_file import load_program
 from tests.estimator.regression import build, variables_of
 
@@ -60,13 +60,13 @@ def batches(rows=ROWS):
 def captures(monkeypatch):
     """Counts the captures that are made."""
     made = []
-    original = ProgramSource._capture
+    original = CompilingSource._capture
 
     def counted(self, *args, **given):
         made.append(self)
         return original(self, *args, **given)
 
-    monkeypatch.setattr(ProgramSource, "_capture", counted)
+    monkeypatch.setattr(CompilingSource, "_capture", counted)
     return made
 
 

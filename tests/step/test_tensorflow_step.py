@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.errors import DataError
-from cerebras_tf.frontend.program_source import ProgramSource
+from cerebras_tf.frontend.program_source import CompilingSource
 from cerebras_tf.ir import TensorType
-from cerebras_tf.runtime.session import Request
+from cerebras_tf.runtime.protocol import Request
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.tf
 def compiled(monkeypatch):
     """Feature types of every program compiled."""
     seen = []
-    original = ProgramSource._compile_static
+    original = CompilingSource._compile_static
 
     def counted(self, target):
         seen.append([type.shape for type in target.types.values()])
         return original(self, target)
 
-    monkeypatch.setattr(ProgramSource, "_compile_static", counted)
+    monkeypatch.setattr(CompilingSource, "_compile_static", counted)
     return seen
 
 
@@ -37,13 +37,13 @@ def compiled(monkeypatch):
 def made(monkeypatch):
     """Programs that sessions were given."""
     seen = []
-    original = ProgramSource.compile
+    original = CompilingSource.compile
 
     def kept(self, request):
         seen.append(original(self, request))
         return seen[-1]
 
-    monkeypatch.setattr(ProgramSource, "compile", kept)
+    monkeypatch.setattr(CompilingSource, "compile", kept)
     return seen
 
 
@@ -95,7 +95,7 @@ def test_an_error_of_ours_is_not_taken_for_a_size_that_must_be_a_number(tmp_path
     def broken(self, target):
         raise TypeError("a bug")
 
-    monkeypatch.setattr(ProgramSource, "_capture", broken)
+    monkeypatch.setattr(CompilingSource, "_capture", broken)
     types = TensorType("float32", (10, 3)), TensorType("float32", (10,))
     fed = {tensor.name: type for tensor, type in zip(models[-1].fed, types)}
     with pytest.raises(TypeError, match="a bug"):

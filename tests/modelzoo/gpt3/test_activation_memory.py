@@ -75,22 +75,22 @@ class Losses(tf.estimator.SessionRunHook):
 
 
 def trained(folder, **settings):
-    """(losses, variables, the session) of three steps."""
+    """(losses, variables, the step) of three steps."""
     losses = Losses()
     estimator, params = estimator_of(folder, **SIBLING, **settings)
     with models_built() as models:
         estimator.train(lambda: random_tokens(params), hooks=[losses])
-    return losses.found, variables_of(folder), models[-1].step.session
+    return losses.found, variables_of(folder), models[-1].step
 
 
-def planned(session):
+def planned(step):
     """Bytes that activations and scratch memory may take by plan."""
-    return session.program.arena_bytes + session.program.scratch_bytes
+    return step.program.arena_bytes + step.program.scratch_bytes
 
 
-def measured(session):
+def measured(step):
     """Bytes that they took at most; what threads took at different times adds up."""
-    return session.peak_bytes - session.store.resident_bytes
+    return step.session.peak_bytes - step.store.resident_bytes
 
 
 @pytest.mark.slow

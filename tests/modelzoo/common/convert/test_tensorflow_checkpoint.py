@@ -8,8 +8,8 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
+from cerebras_tf.bundle import writer
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.memoryx import bundle_writer
 from modelzoo.common.convert.tensorflow_checkpoint import (
     TensorFlowReader,
     renumber,
@@ -23,7 +23,7 @@ SHAPES = {"a/kernel": (4, 5), "b": (30,), "c": ()}
 
 @pytest.mark.parametrize("file_bytes, shards", [(1, 4), (10**6, 1)])
 def test_tensorflow_reads_what_is_written(tmp_path, file_bytes, shards, monkeypatch):
-    monkeypatch.setattr(bundle_writer, "FILE_BYTES", file_bytes)
+    monkeypatch.setattr(writer, "FILE_BYTES", file_bytes)
     tensors = random_tensors(SHAPES)
     write_tensorflow(tmp_path, "model.ckpt-7", iter(tensors.items()), 7)
     prefix = tf.train.latest_checkpoint(str(tmp_path))

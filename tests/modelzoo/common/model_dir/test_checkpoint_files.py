@@ -13,7 +13,7 @@ import pytest
 tf = pytest.importorskip("tensorflow").compat.v1
 from tensorflow.python.lib.io import file_io
 
-from cerebras_tf.bundle.discovery import advice_on_damage
+from cerebras_tf.bundle.index import advice_on_damage
 from cerebras_tf.checkpoints.content import open_checkpoint, read_variable
 from cerebras_tf.checkpoints.writer import write_checkpoint
 from cerebras_tf.errors import CheckpointError

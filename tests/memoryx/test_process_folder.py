@@ -9,7 +9,8 @@ import textwrap
 
 import pytest
 
-from cerebras_tf.memoryx import process_lock
+from cerebras_tf.memoryx import process_folder
+from cerebras_tf.memoryx.process_folder import StoreFolder
 
 HOLDER = """
     import os, sys, time
@@ -23,7 +24,7 @@ HOLDER = """
 """
 HOLD = {
     "folder of a store": (
-        "from cerebras_tf.memoryx.own_folder import OwnFolder\n"
+        "from cerebras_tf.memoryx.process_folder import OwnFolder\n"
         "    held = OwnFolder(Path(sys.argv[1]), 'own-')"
     ),
     "model_dir": (
@@ -51,11 +52,11 @@ def test_what_a_killed_process_forked_does_not_keep_its_lock(tmp_path, kind):
         (path,) = tmp_path.glob(FILES[kind])
         descriptor = os.open(path, os.O_RDWR)
         with pytest.raises(BlockingIOError):
-            process_lock.lock(descriptor)
+            process_folder.lock(descriptor)
         process.kill()
         process.wait()
-        process_lock.lock(descriptor)
-        process_lock.let_go(descriptor)
+        process_folder.lock(descriptor)
+        process_folder.forget(descriptor)
         os.close(descriptor)
     finally:
         os.killpg(process.pid, 9)
@@ -64,7 +65,7 @@ def test_what_a_killed_process_forked_does_not_keep_its_lock(tmp_path, kind):
 
 def test_a_forked_child_may_close_what_its_parent_has_locked(tmp_path):
     descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    process_lock.lock(descriptor)
+    process_folder.lock(descriptor)
     child = os.fork()
     if child == 0:
         status = 1
@@ -77,5 +78,49 @@ def test_a_forked_child_may_close_what_its_parent_has_locked(tmp_path):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path / "lock"))
-    process_lock.let_go(descriptor)
+    process_folder.forget(descriptor)
     os.close(descriptor)
+
+
+def test_folders_of_killed_processes_are_removed_and_those_in_use_stay(tmp_path):
+    used = StoreFolder(tmp_path)
+    for left, has_lock in (("memoryx-early", False), ("memoryx-late", True)):
+        (tmp_path / left).mkdir()
+        if has_lock:
+            (tmp_path / left / "lock").touch()
+            (tmp_path / left / "contents").write_text("weights", encoding="utf-8")
+    kept = tmp_path / "another's"
+    kept.mkdir()
+    second = StoreFolder(tmp_path)
+    assert set(tmp_path.iterdir()) == {used.path, second.path, kept}
+    for folder in (used, second):
+        folder.remove()
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize("when", ["before its lock is made", "before its lock is held"])
+def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(
+    tmp_path, monkeypatch, when
+):
+    taken = []
+    real_open, real_lock = os.open, process_folder.lock
+
+    def opened(path, *args, **kwargs):
+        if when.endswith("made") and not taken:
+            taken.append(path)
+            process_folder.remove_abandoned(tmp_path, "*")
+        return real_open(path, *args, **kwargs)
+
+    def locked(descriptor):
+        if when.endswith("held") and not taken:
+            taken.append(descriptor)
+            process_folder.remove_abandoned(tmp_path, "*")
+        real_lock(descriptor)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(process_folder, "lock", locked)
+    folder = StoreFolder(tmp_path)
+    assert taken
+    assert list(tmp_path.iterdir()) == [folder.path]
+    assert os.listdir(folder.path) == ["lock"]
+    folder.remove()

@@ -1,6 +1,6 @@
 """Writes a checkpoint of TensorFlow's format a variable at a time, without TensorFlow.
 
-Contents lie behind one another at multiples of ALIGNMENT_BYTES, so that a store on the same file
+Contents are concatenated at multiples of ALIGNMENT_BYTES, so that a store on the same file
 system takes them over by links.
 """
 
@@ -18,7 +18,7 @@ from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.file_store import FILE_BYTES
-from cerebras_tf.memoryx.own_folder import OwnFolder, remove_abandoned
+from cerebras_tf.memoryx.process_folder import OwnFolder, remove_abandoned
 
 # Written bytes are handed to the disk, and leave the page cache, after so many at most.
 _FLUSH_BYTES = 1 << 26
@@ -57,7 +57,7 @@ class BundleWriter:
         """
         shape = array.shape
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        file = self._room(content.nbytes)
+        file = self._file_for(content.nbytes)
         offset = self._end
         for start in range(0, content.nbytes, _FLUSH_BYTES):
             _write(file, content[start : start + _FLUSH_BYTES].data)
@@ -68,7 +68,7 @@ class BundleWriter:
         self.entries[name] = Entry(kind, shape, *place)
         self._end = offset + content.nbytes
 
-    def _room(self, size: int) -> IO[bytes]:
+    def _file_for(self, size: int) -> IO[bytes]:
         """The file that the next content goes to, at the place where it will lie."""
         start = -(-self._end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if self._file is None or (start and start + size > FILE_BYTES):
@@ -86,9 +86,6 @@ class BundleWriter:
 
     def finish(self, prefix: str) -> None:
         """Makes the checkpoint; it is on the disk, whole, when this returns.
-
-        Args:
-            prefix: path prefix of its files.
 
         Raises:
             OSError: it cannot be written.

@@ -1,19 +1,61 @@
 """A folder that belongs to one process for as long as it lives; those of killed ones are removed.
 
-A lock within says whether its process lives: in another container its number says nothing. Where
-the file system has no locks, what killed processes left there stays.
+A lock within shows whether its process lives: a process number means nothing in another container.
+Where the file system has no locks, what killed processes left there stays.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cerebras_tf.memoryx import process_lock
+from cerebras_tf.errors import StoreError
+from cerebras_tf.memoryx import process_folder
+
+_held: set[int] = set()  # descriptors
+
+
+def lock(descriptor: int) -> None:
+    """Locks an open file for this process alone.
+
+    Raises:
+        BlockingIOError: another one has locked it.
+        OSError: the file system has no locks.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _held.add(descriptor)
+
+
+def forget(descriptor: int) -> None:
+    """Says that a descriptor, locked or not, is about to be closed."""
+    _held.discard(descriptor)
+
+
+@contextlib.contextmanager
+def forgetting(descriptor: int) -> Iterator[None]:
+    """Lets go of a descriptor at the end of the block, which whoever opened it closes then."""
+    try:
+        yield
+    finally:
+        forget(descriptor)
+
+
+def _forget() -> None:
+    """In a forked child: the descriptors stay valid, for whoever closes them, and lead nowhere."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in _held:
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
 
 _LOCK = "lock"
 
@@ -71,7 +113,7 @@ def _made(parent: Path, prefix: str) -> tuple[Path, int]:
             continue
         is_taken = False
         try:
-            process_lock.lock(lock)
+            process_folder.lock(lock)
         except BlockingIOError:
             is_taken = True
         except OSError:  # a file system without locks
@@ -82,7 +124,7 @@ def _made(parent: Path, prefix: str) -> tuple[Path, int]:
 
 
 def _close(lock: int) -> None:
-    process_lock.let_go(lock)
+    process_folder.forget(lock)
     os.close(lock)
 
 
@@ -115,7 +157,62 @@ def _locked(path: Path) -> Iterator[None]:
     """Within: the lock of a file that is there is ours; raises OSError where it is another's."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        process_lock.lock(descriptor)
+        process_folder.lock(descriptor)
         yield
     finally:
         _close(descriptor)
+
+
+_PREFIX = "memoryx-"
+_RANK = "rank_"
+
+
+class StoreFolder(OwnFolder):
+    """A new folder below another; those that killed processes left there are removed first.
+
+    Of several wafers that is what all have left: the next job may have fewer.
+
+    Args:
+        parent: made where it is missing.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            top = parent.parent if parent.name.startswith(_RANK) else parent
+            for pattern in (f"{_PREFIX}*", f"{_RANK}*/{_PREFIX}*"):
+                remove_abandoned(top, pattern)
+            super().__init__(parent, _PREFIX)
+        except OSError as error:
+            raise _unusable(parent, str(error.strerror)) from error
+
+
+def require_usable(folder: str) -> None:
+    """Raises StoreError where a store's folder could not be made below a folder; writes nothing."""
+    path = Path(os.path.abspath(folder))
+    there = next(found for found in (path, *path.parents) if os.path.lexists(found))
+    if not there.is_dir():
+        raise _unusable(path, f"{there} is no folder")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unusable(path, str(error.strerror)) from error
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unusable(path, f"{there} cannot be written to")
+
+
+def _unusable(folder: Path, received: str) -> StoreError:
+    return StoreError(
+        f"memoryx_dir {folder}: must be a folder that files can be written to. Received: "
+        f"{received}. Give another folder or correct its permissions."
+    )
+
+
+def folder_of(rank: int, folder: str) -> str:
+    """Where one of several wafers has its store's folder, below that of all."""
+    return os.path.join(folder, f"{_RANK}{rank}")

@@ -5,10 +5,10 @@ import io
 import numpy as np
 import pytest
 
+from cerebras_tf.bundle import writer as writer_module
 from cerebras_tf.bundle.index import read_index
+from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.memoryx import bundle_writer
-from cerebras_tf.memoryx.bundle_writer import BundleWriter
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from tests.machines import content_of
@@ -25,8 +25,8 @@ CONTENTS = {
 
 @pytest.fixture
 def prefix(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle_writer, "FILE_BYTES", 60_000)
-    monkeypatch.setattr(bundle_writer, "_FLUSH_BYTES", 10_000)
+    monkeypatch.setattr(writer_module, "FILE_BYTES", 60_000)
+    monkeypatch.setattr(writer_module, "_FLUSH_BYTES", 10_000)
     (tmp_path / "parts").mkdir()
     writer = BundleWriter(str(tmp_path / "parts"))
     for name, array in CONTENTS.items():
@@ -57,8 +57,8 @@ def test_a_store_takes_it_over_without_reading(prefix, tmp_path):
     specs = [Variable(n, TensorType("float32", CONTENTS[n].shape), True) for n in names]
     store = FileStore(specs, FileDisk(str(tmp_path / "store"), 1 << 20))
     try:
-        assert all(store.adopt(name, entries[name]) for name in names)
-        assert store.traffic.bytes_read == 0
+        assert all(store.link_source(name, entries[name]) for name in names)
+        assert store.io_stats.bytes_read == 0
         for name in names:
             np.testing.assert_array_equal(content_of(store, name), CONTENTS[name])
     finally:
@@ -78,7 +78,7 @@ def test_files_that_take_a_part_of_what_they_are_given_get_all(tmp_path, monkeyp
             return super().write(content[:1000])
 
     monkeypatch.setattr(
-        bundle_writer, "open", lambda path, mode, buffering: ShortFile(path, mode), raising=False
+        writer_module, "open", lambda path, mode, buffering: ShortFile(path, mode), raising=False
     )
     writer = BundleWriter(str(tmp_path))
     writer.add("odd", CONTENTS["odd"])

@@ -1,0 +1,157 @@
+"""The client of a session: supplies the programs that batches need.
+
+session = Session(store, CpuBackend())
+client = SessionClient(session, SavedProgram(program))
+results = client.run({"x": batch})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional, Protocol, Union
+
+from cerebras_tf.errors import DataError
+from cerebras_tf.ir import Array, TensorType
+from cerebras_tf.ir.program import Program
+from cerebras_tf.runtime.protocol import Batch, Prepared, ProgramNeeded, Request, SessionProtocol
+from cerebras_tf.runtime.sizes import solve_sizes
+
+
+class ProgramSource(Protocol):
+    """Where programs come from: a front end and the compiler, or a file."""
+
+    def compile(self, request: Request) -> Program:
+        """A program that serves the request; it may serve other sizes too, and return more.
+
+        Raises:
+            CerebrasError: there is none.
+        """
+
+    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+        """One of its programs with other bounds of its symbols.
+
+        Raises:
+            DataError: it cannot be had.
+        """
+
+
+class SavedProgram:
+    """The source that has one program, loaded from a file."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def compile(self, request: Request) -> Program:
+        """The program; raises DataError where the request is not for it."""
+        if request.padded and self._program.packing is not None:
+            raise DataError(
+                "saved program: padding of its batches must be removable. Received: a batch where "
+                f"{request.padded}. Compile the model with use_vsl=False."
+            )
+        missing = sorted(request.wanted - set(self._program.results))
+        if missing:
+            raise DataError(
+                "saved program: requested values must be among its results, "
+                f"{', '.join(sorted(self._program.results))}. Received: {', '.join(missing)}. "
+                "Compile the model with them."
+            )
+        if solve_sizes(self._program, request.types) is None:
+            raise DataError(
+                f"saved program: features must be {_shown(self._program.given)}. "
+                f"Received: {_shown(request.types)}. Compile the model for these."
+            )
+        return self._program
+
+    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+        """Never: its memory is planned."""
+        raise DataError(
+            f"saved program: sizes must be at most "
+            f"{ {s.name: s.most for s in program.symbols} }. Received: {dict(most)}. "
+            "Compile the model for larger batches."
+        )
+
+
+@dataclass
+class SessionClient:
+    """Runs steps on a session with programs of a source.
+
+    Attributes:
+        session: runs the programs, here or elsewhere.
+        source: where programs come from.
+        global_step: steps made; set it where a run resumes.
+        plan: the program that ran last, with symbols for its sizes; None before the first step.
+    """
+
+    session: SessionProtocol
+    source: ProgramSource
+    global_step: int = 0
+    plan: Optional[Program] = None
+
+    def __post_init__(self) -> None:
+        self._submitted: dict[int, Program] = {}
+        self._sizes: Mapping[str, int] = {}  # of the plan
+
+    def run(
+        self,
+        features: Mapping[str, Array],
+        wanted: frozenset[str] = frozenset(),
+        updates: bool = True,
+        part: str = "",
+    ) -> dict[str, Array]:
+        """Runs a step, after programs for it were compiled where there are none.
+
+        Args:
+            features: array of every feature, by name.
+            wanted: names of the values to return.
+            updates: whether it changes variables and counts as a step.
+            part: see Request.
+
+        Returns:
+            Wanted values by name, and others that cost nothing; of bfloat16 the bits.
+
+        Raises:
+            CerebrasError: the features, the memory or the variables do not allow it.
+        """
+        agreed: Optional[str] = None
+        while True:
+            batch = Batch(features, wanted, updates, part, self.global_step, agreed)
+            answer = self.session.step(batch)
+            if not isinstance(answer, ProgramNeeded):
+                break
+            self._supply(answer)
+            agreed = answer.agreed
+        self.plan, self._sizes = self._submitted[answer.program], answer.sizes
+        self.global_step = answer.global_step
+        return dict(answer.values)
+
+    def prepare(self, request: Request) -> Program:
+        """Has what serves a request loaded; returns the program with numbers for its sizes."""
+        answer: Union[Prepared, ProgramNeeded] = self.session.prepare(request)
+        while isinstance(answer, ProgramNeeded):
+            self._supply(answer)
+            answer = self.session.prepare(request)
+        return self._sized(self._submitted[answer.program], answer.sizes)
+
+    @property
+    def program(self) -> Optional[Program]:
+        """The program that ran last, with the numbers that its sizes had; None before."""
+        return None if self.plan is None else self._sized(self.plan, self._sizes)
+
+    def _sized(self, program: Program, sizes: Mapping[str, int]) -> Program:
+        return program.at(sizes, self.session.price) if sizes else program
+
+    def _supply(self, needed: ProgramNeeded) -> None:
+        """Compiles and submits the program that the session needs."""
+        if needed.program is None:
+            program = self.source.compile(needed.request)
+        else:
+            program = self.source.enlarge(self._submitted[needed.program], needed.sizes)
+        accepted = self.session.submit(program, needed)
+        self._submitted[accepted.program] = program
+        for number in accepted.dropped:
+            del self._submitted[number]
+
+
+def _shown(types: Mapping[str, TensorType]) -> str:
+    return ", ".join(f"{name} {type}" for name, type in types.items())

@@ -1,0 +1,193 @@
+"""The session protocol: what a client asks of a session, in values that could travel over a wire.
+
+A session runs programs and keeps variables. It calls nobody back: where none of its programs serves
+a batch, `step` returns what is needed, and the client submits a program and repeats the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional, Protocol, Union
+
+from cerebras_tf.errors import BatchCapacityError
+from cerebras_tf.ir import Array, TensorType, Variable
+from cerebras_tf.ir.program import Price, Program
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a program must serve.
+
+    Attributes:
+        types: type of every feature, by name; sizes are numbers.
+        wanted: names of the values it must return.
+        updates: whether it changes variables.
+        padded: why padding must be computed too; "" where it may be removed.
+        part: which part of a batch's step it is, in the program source's terms; "" for all.
+    """
+
+    types: Mapping[str, TensorType]
+    wanted: frozenset[str] = frozenset()
+    updates: bool = True
+    padded: str = ""
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step to run.
+
+    Attributes:
+        features: array of every feature, by name.
+        wanted: names of the values to return.
+        updates: whether it changes variables and counts as a step.
+        part: see Request.
+        global_step: steps made before; None for as many as the session has counted.
+        agreed: `ProgramNeeded.agreed` of the answer that this batch is repeated after.
+    """
+
+    features: Mapping[str, Array]
+    wanted: frozenset[str] = frozenset()
+    updates: bool = True
+    part: str = ""
+    global_step: Optional[int] = None
+    agreed: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ProgramNeeded:
+    """The answer to a batch that no submitted program serves.
+
+    Attributes:
+        request: what a program must serve.
+        program: number of a submitted program that serves it once its bounds are `sizes`; None
+            where a new one must be compiled.
+        sizes: the least bound of every symbol of that program, by name.
+        agreed: why padding is computed, as the wafers have agreed; "" where it is removed; None
+            where they have not agreed yet. The repeated batch carries it.
+    """
+
+    request: Request
+    program: Optional[int] = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    agreed: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The answer to a submitted program.
+
+    Attributes:
+        program: its number.
+        dropped: numbers of programs that the session keeps no longer.
+    """
+
+    program: int
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program is loaded for a request.
+
+    Attributes:
+        program: its number.
+        sizes: number for every symbol of the program, by name.
+    """
+
+    program: int
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StepResult(Prepared):
+    """A step has run.
+
+    Attributes:
+        values: wanted values by name, and others that cost nothing; of bfloat16 the bits.
+        global_step: steps made now.
+    """
+
+    values: Mapping[str, Array]
+    global_step: int
+
+
+class SessionProtocol(Protocol):
+    """A session as its clients see it."""
+
+    def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:
+        """Adds a program, or puts it in the place of the one that `needed.program` names.
+
+        Raises:
+            BatchCapacityError: it does not fit into memory; the session stays as it was.
+            DataError: it does not serve what is needed, or another number of wafers.
+        """
+
+    def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
+        """Loads what serves a request, before its first batch."""
+
+    def step(self, batch: Batch) -> Union[StepResult, ProgramNeeded]:
+        """Runs a step; with several wafers all call it together.
+
+        Raises:
+            CerebrasError: the features, the memory or the variables do not allow it.
+        """
+
+    @property
+    def price(self) -> Price:
+        """What instructions cost where the session runs; programs are compiled with it."""
+
+    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
+        """Why `submit` would refuse a program for its memory; None where it fits."""
+
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        """The variables, by name."""
+
+    def get(self, name: str) -> Array:
+        """A copy of a variable; of bfloat16 the bits.
+
+        Raises:
+            CheckpointError: it has no value.
+        """
+
+    def put(self, name: str, content: Array) -> None:
+        """Sets a variable.
+
+        Raises:
+            CheckpointError: it has another shape.
+            CapacityError: it does not fit into memory.
+        """
+
+    def save(self, prefix: str) -> None:
+        """Writes a checkpoint there: variables, the global step and the state of random streams."""
+
+    def restore(self, prefix: str) -> None:
+        """Reads what `save` wrote; raises CheckpointError where it does not fit."""
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever a variable is written."""
+
+    @property
+    def global_step(self) -> int:
+        """Steps made."""
+
+    def random_state(self) -> dict[str, int]:
+        """How far the random streams are, where the global step does not tell."""
+
+    def restore_random_state(self, state: Mapping[str, int]) -> None:
+        """Takes what `random_state` gave; entries that are missing follow from the global step."""
+
+    @property
+    def activation_limit(self) -> int:
+        """Bytes that activations and scratch memory may take; the same on all wafers."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of variables and activations that are allocated now."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes taken at once: variables, activations and scratch memory, measured."""
