@@ -52,8 +52,8 @@ DROPIN_FOLDERS.update(
 )
 # The params files lie at the top of the checkout and are installed inside the model zoo.
 CONFIGS = "modelzoo.configs"
-# So do the machines' facts, which are installed in the package that predicts with them.
-MACHINES = "cerebras_tf.wafer.machines"
+# So is the data of the predicted systems.
+SYSTEMS = "cerebras_tf.wafer.systems"
 
 
 def dropin_packages() -> list[str]:
@@ -99,12 +99,12 @@ setup(
         ),
         *dropin_packages(),
         CONFIGS,
-        MACHINES,
+        SYSTEMS,
     ],
-    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs", MACHINES: "configs/wafer"},
+    package_dir={**DROPIN_FOLDERS, CONFIGS: "configs", SYSTEMS: "configs/wafer"},
     package_data={
         CONFIGS: ["*.yaml"],
-        MACHINES: ["*.yaml"],
+        SYSTEMS: ["*.yaml"],
         "modelzoo.common.data": ["shakespeare/*"],
     },
     install_requires=CORE,

@@ -141,11 +141,11 @@ def report_published(ways: int) -> None:
 
     What happens within a wafer is the prediction of GPT-3 XL on one (cerebras_tf/wafer).
     """
-    from cerebras_tf.api import load_machine, predict_streaming, transformer
+    from cerebras_tf.api import load_system, predict_streaming, transformer
     from cerebras_tf.runtime.scale import Link
     from cerebras_tf.swarmx.mpi import CHUNK_BYTES
 
-    machine = load_machine()
+    machine = load_system()
     model = transformer("gpt3_xl", 1, 2048, 24, 16, 8192, 50257, 10240)
     step_s = predict_streaming(model, machine).step_s
     link = Link(machine.io_bytes_per_s, _HOP_S, ways)

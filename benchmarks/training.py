@@ -43,7 +43,7 @@ from benchmarks.report import print_figures, print_traffic, write_json, write_pl
 from benchmarks.turns import Turn, Turns
 from cerebras_tf.api import gigabytes, positive_int
 from cerebras_tf.errors import CerebrasError, ConfigError
-from cerebras_tf.kernels.instruction_set import TILES, VECTOR, refusal
+from cerebras_tf.kernels.instruction_set import AMX, AVX512_BF16, why_unavailable
 from cerebras_tf.whole_file import require_place
 
 WAFER, HOST = "wafer", "host"
@@ -373,7 +373,7 @@ def check_given(args: argparse.Namespace) -> None:
 
 def peers_of(bfloat16: bool) -> list[str]:
     """Names of PyTorch's sides; those in bfloat16 where asked for and the processor supports it."""
-    if bfloat16 and refusal(VECTOR) and refusal(TILES):
+    if bfloat16 and why_unavailable(AVX512_BF16) and why_unavailable(AMX):
         print("PyTorch's autocast is not measured: a step takes minutes on this processor, which")
         print("has no instructions for bfloat16")
         bfloat16 = False

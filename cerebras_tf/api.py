@@ -2,7 +2,7 @@
 
 For example::
 
-    from cerebras_tf.api import CheckpointReader, load_machine
+    from cerebras_tf.api import CheckpointReader, load_system
 
 Other modules are internal and change without notice. docs/reference/api.md documents every name.
 Like those of `cerebras_tf`, names are loaded on first use, so that importing this is cheap.
@@ -60,7 +60,7 @@ _PUBLIC = {
     "tell_of_cut_files": "cerebras_tf.checkpoints.content",
     # Predictions of a CS-2.
     "Prediction": "cerebras_tf.wafer.prediction",
-    "load_machine": "cerebras_tf.wafer.system",
+    "load_system": "cerebras_tf.wafer.system",
     "measured_rows": "cerebras_tf.wafer.validation",
     "one_line": "cerebras_tf.wafer.prediction",
     "predict_pipelined": "cerebras_tf.wafer.pipelined",

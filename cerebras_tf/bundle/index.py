@@ -19,7 +19,7 @@ from typing import Union
 from cerebras_tf.bundle.sorted_table import read_table, read_varint, write_table, write_varint
 from cerebras_tf.bundle.tensor_slices import TensorSlice
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.kernels.compiled_crc32c import masked, unmasked
+from cerebras_tf.kernels.compiled_crc32c import mask_crc, unmask_crc
 
 _HEADER_KEY = b""
 # enum DataType of tensorflow/core/framework/types.proto
@@ -229,7 +229,7 @@ def _entry(item: bytes, prefix: str, shards: int) -> Entry:
         data_path(prefix, _first(found, _SHARD), shards),
         _first(found, _OFFSET),
         _first(found, _SIZE),
-        unmasked(_first(found, _CHECKSUM)),
+        unmask_crc(_first(found, _CHECKSUM)),
         item,
     )
 
@@ -248,7 +248,7 @@ def _encoded(entry: Entry, shard: int) -> bytes:
             _encode(_SHARD, shard),
             _encode(_OFFSET, entry.offset),
             _encode(_SIZE, entry.size),
-            _encode(_CHECKSUM, masked(entry.checksum), fixed=True),
+            _encode(_CHECKSUM, mask_crc(entry.checksum), fixed=True),
         ]
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from cerebras_tf.kernels.compiled_crc32c import crc32c, masked
+from cerebras_tf.kernels.compiled_crc32c import crc32c, mask_crc
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -95,7 +95,7 @@ def write_table(items: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _checksum(content: bytes) -> int:
-    return masked(crc32c(np.frombuffer(content, np.uint8)))
+    return mask_crc(crc32c(np.frombuffer(content, np.uint8)))
 
 
 def _block(table: bytes, start: int, size: int) -> bytes:

@@ -17,7 +17,7 @@ from cerebras_tf.checkpoints.content import open_checkpoint, read_variable
 from cerebras_tf.checkpoints.writer import beside_for_conversion
 from cerebras_tf.console.log import say
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.kernels.half_precision import at_rest
+from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.bundle_writer import BundleWriter
 
 _CONVERTED = ("bfloat16", "float32")
@@ -94,7 +94,7 @@ def _convert(
     try:
         for name, dtype in changed.items():
             content = np.asarray(read_variable(reader, path, name))
-            writer.add(name, at_rest(content, dtype), dtype)
+            writer.add(name, to_storage(content, dtype), dtype)
         writer.entries = {**entries, **writer.entries}
         writer.finish(prefix)
     finally:

@@ -32,7 +32,7 @@ from cerebras_tf.estimator.sparse_training import SparseTraining
 from cerebras_tf.frontend.model_step import RunSettings
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
-from cerebras_tf.kernels.compiled_threads import use_threads
+from cerebras_tf.kernels.compiled_threads import set_num_threads
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
@@ -141,7 +141,7 @@ def build(
     Raises:
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
-    use_threads(config.num_threads)
+    set_num_threads(config.num_threads)
     with phase("building the graph", only_if_long=True):
         training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
         model = record(call_model_fn)

@@ -17,13 +17,13 @@ from cerebras_tf.compiler.workload import workload_of_program
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.ir.program import Program
-from cerebras_tf.report.image import floorplan_pixels, png
 from cerebras_tf.report.page import floorplan_note, report_page
+from cerebras_tf.report.pictures import floorplan_pixels, png
 from cerebras_tf.report.record import REPORT
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
 from cerebras_tf.wafer.prediction import STREAMING, Prediction, one_line
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.validation import measured_rows
 
 MACHINE = "cs2"
@@ -44,7 +44,7 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     density = {} if sparse is None else sparse.density
     trainable = None if call.model is None else call.weights()
     workload = workload_of_program(program, name, call.examples, call.tokens, density, trainable)
-    machine, parts = load_machine(MACHINE), call.micro_batches
+    machine, parts = load_system(MACHINE), call.micro_batches
     if EXECUTION_MODE.get() == STREAMING:
         found = predict_streaming(workload, machine, num_csx=call.systems)
     else:  # one system, which computes the batches of several one after another
@@ -95,7 +95,7 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
     path = Path(folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".html.part")
-    part.write_text(report_page(found, here, measured_rows(found.machine)), encoding="utf-8")
+    part.write_text(report_page(found, here, measured_rows(found.system)), encoding="utf-8")
     os.replace(part, path)
     return path
 
@@ -166,7 +166,7 @@ class PredictionHook(tf.estimator.SessionRunHook):
 
 
 def _rate_tag(found: Prediction) -> str:
-    return f"global_step/sec_predicted_for_{found.machine.name}"
+    return f"global_step/sec_predicted_for_{found.system.name}"
 
 
 def _description(found: Prediction) -> str:
@@ -180,7 +180,7 @@ def _description(found: Prediction) -> str:
     if more > 0:
         rows += f"| and {more} more | | | |\n"
     return (
-        f"A {found.machine.name}: {floorplan_note(found)} The darker, the more of its peak a core "
+        f"A {found.system.name}: {floorplan_note(found)} The darker, the more of its peak a core "
         "does.\n\n| what lies there | columns | rows | of the peak |\n|---|---|---|---|\n"
         f"{rows}\n{one_line(found)}. That is `{_rate_tag(found)}`; `global_step/sec` is what this "
         "machine makes."

@@ -9,8 +9,8 @@ from typing import Optional
 from cerebras_tf.errors import StoreError
 from cerebras_tf.frontend.model_step import ModelStep
 from cerebras_tf.ir.program import Instruction, Program
-from cerebras_tf.kernels.bfloat16 import instructions
-from cerebras_tf.kernels.instruction_set import described
+from cerebras_tf.kernels.compiled_bfloat16 import instructions
+from cerebras_tf.kernels.instruction_set import summarize
 from cerebras_tf.memoryx.disk import ON_DISK, Disk
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
 from cerebras_tf.memoryx.file_store import FileStore
@@ -60,9 +60,9 @@ def products(program: Optional[Program], precision: str) -> list[str]:
     if precision != "bfloat16":
         return []
     if program is None:
-        return [described(instructions(), "large products in bfloat16, if there are any")]
+        return [summarize(instructions(), "large products in bfloat16, if there are any")]
     if any(map(_is_rounded, _instructions(program))):
-        return [described(instructions())]
+        return [summarize(instructions())]
     return [
         "precision bfloat16: the model has no large products, so all are computed in float32 and "
         "this run is not faster"

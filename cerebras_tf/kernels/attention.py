@@ -1,7 +1,7 @@
 """Plain kernels of scaled dot-product attention: the definitions.
 
 Letters: B batch, S query length, T key length, A heads, D head width. The plain forms hold all
-scores [B, A, S, T]; the compiled ones never do.
+scores [B, A, S, T]; the compiled ones do not.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Dropout(NamedTuple):
-    """Dropout of the probabilities.
+    """Dropout of the attention probabilities.
 
     Attributes:
         step: number of earlier invocations.
+        seeds: int64 [2], of the random_uniform that draws float32 numbers [B, A, S, T].
         rate: probabilities whose number is below it become 0.
-        kept_scale: what the others are multiplied by, usually 1 / (1 - rate).
-        seeds: int64 [2], of the random_uniform that makes the float32 numbers [B, A, S, T].
+        kept_scale: factor of the others, usually 1 / (1 - rate).
     """
 
     step: int
@@ -34,19 +34,19 @@ class Dropout(NamedTuple):
 
 
 def bias_and_dropout(
-    others: tuple[np.ndarray, ...], attrs: dict[str, Any]
+    extra: tuple[np.ndarray, ...], attrs: dict[str, Any]
 ) -> tuple[Optional[np.ndarray], Optional[Dropout]]:
-    """What the optional operands [bias] [step, seeds] and attributes of dropout, or none, say."""
+    """(bias, dropout) from the optional operands [bias] [step, seeds] and attributes, or None."""
     if not attrs:
-        return (others[0] if others else None), None
-    *bias, step, seeds = others
+        return (extra[0] if extra else None), None
+    *bias, step, seeds = extra
     return (bias[0] if bias else None), Dropout(int(step), seeds, **attrs)
 
 
 def _kept(
     dropout: Optional[Dropout], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Optional[np.ndarray]:
-    """What probabilities [B, A, S, T] are multiplied by: kept_scale where kept, else 0."""
+    """Multipliers of probabilities [B, A, S, T]: kept_scale or 0."""
     if dropout is None:
         return None
     numbers = random_uniform(dropout.step, dropout.seeds, shape=shape, dtype="float32")
@@ -76,23 +76,15 @@ def _scores(
 
 
 @plain("attention")
-def attention(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    *others: np.ndarray,
-    scale: float,
-    causal: bool,
-    **dropout: Any,
-) -> Pair:
+def attention(q, k, v, *extra, scale, causal, **dropout):
     """dropout(softmax(scale q k^T + bias)) v for every head (Vaswani et al., 2017, eq. 1).
 
     Args:
         q: [B, S, A, D].
         k: [B, T, A, D].
         v: [B, T, A, D].
-        others: where given, a bias, added to the scores, that broadcasts to [B, A, S, T]; and
-            with dropout the step, int64 [], and the seeds, int64 [2].
+        extra: optional bias that broadcasts to [B, A, S, T]; with dropout the step, int64 [], and
+            the seeds, int64 [2].
         scale: usually 1 / sqrt(D).
         causal: query i sees keys j <= i + (T - S) only, so that the last query sees all.
         dropout: rate and kept_scale (see Dropout), or neither.
@@ -100,7 +92,7 @@ def attention(
     Returns:
         out [B, S, A, D], and log(sum(e^scores)) [B, A, S].
     """
-    bias, dropped = bias_and_dropout(others, dropout)
+    bias, dropped = bias_and_dropout(extra, dropout)
     shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     return attend(q, k, v, bias, _kept(dropped, shape, q.dtype), scale, causal)
 
@@ -114,7 +106,7 @@ def attend(
     scale: float,
     causal: bool,
 ) -> Pair:
-    """attention's results, where `kept` [B, A, S, T] is what dropout multiplies by, or None."""
+    """attention's results; `kept` [B, A, S, T] are dropout's multipliers, or None."""
     scores = _scores(q, k, bias, scale, causal)
     top = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - top)
@@ -124,26 +116,12 @@ def attend(
 
 
 @plain("attention_grad")
-def attention_grad(
-    dout: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    out: np.ndarray,
-    lse: np.ndarray,
-    *others: np.ndarray,
-    scale: float,
-    causal: bool,
-    **dropout: Any,
-) -> Triple:
+def attention_grad(dout, q, k, v, out, lse, *extra, scale, causal, **dropout):
     """Derivatives of attention's out: dq [B, S, A, D], dk [B, T, A, D], dv [B, T, A, D].
 
-    Args:
-        dout: [B, S, A, D] cotangent of out.
-        q, k, v, others, scale, causal, dropout: as given to attention.
-        out: [B, S, A, D] and lse: [B, A, S], as attention returned them.
+    Args are the cotangent dout, attention's arguments, and its results out and lse.
     """
-    bias, dropped = bias_and_dropout(others, dropout)
+    bias, dropped = bias_and_dropout(extra, dropout)
     shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     kept = _kept(dropped, shape, q.dtype)
     return attend_backward(dout, q, k, v, out, lse, bias, kept, scale, causal)
@@ -161,7 +139,7 @@ def attend_backward(
     scale: float,
     causal: bool,
 ) -> Triple:
-    """attention_grad's results, where `kept` is as for `attend`."""
+    """attention_grad's results; `kept` as for `attend`."""
     p = np.exp(_scores(q, k, bias, scale, causal) - lse[..., None])
     dp = _drop(np.einsum("bsad,btad->bast", dout, v), kept)
     # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without.

@@ -1,7 +1,7 @@
-"""Elementwise fusion: one generated, compiled loop for a whole graph of elementwise ops.
+"""Elementwise fusion: one generated and compiled loop for a graph of elementwise ops.
 
-Operands broadcast as in NumPy and may differ in dtype; an output may be the memory of an input of
-its shape. What to fuse is a pass's choice.
+Operands broadcast as in NumPy and may differ in dtype. An output may use the memory of an input of
+its shape. A compiler pass chooses what to fuse.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -23,10 +23,10 @@ import numpy as np
 
 from cerebras_tf.kernels.codegen_source import Pattern, check_body, write_source
 from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
-from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.compiled_threads import parallel_for
 
-_PLANS = 256  # layouts remembered for one body
-_HEAVY = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "softplus", "pow")
+_MAX_PLANS = 256  # layouts remembered for one body
+_SLOW = ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "sigmoid", "softplus", "pow")
 _kernels: dict[str, Any] = {}
 _lock = threading.Lock()
 
@@ -42,100 +42,93 @@ class _Plan(NamedTuple):
     copies: tuple[int, ...]
 
 
-def compile_elementwise(body: Any) -> Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]:
-    """A function that computes a body of elementwise ops in one pass over memory.
+class FusedElementwise:
+    """Computes a graph of elementwise ops in one pass over memory.
+
+    `fused(inputs, out)` broadcasts the inputs to the shape of the outputs, which are C-contiguous
+    and written in place. An output may share memory with one input of equal shape and dtype,
+    element for element; otherwise outputs overlap nothing. Machine code is made at the first call
+    with a new pattern of layouts.
 
     Args:
-        body: an ir.Graph; constants in it are scalars. Its inputs and outputs correspond to the
-            arrays of a call.
-
-    Returns:
-        call(inputs, out): inputs broadcast against each other to the shape of the outputs, which
-        are C-contiguous and written in place. An output may share memory with one input of equal
-        shape and dtype, element for element; otherwise outputs overlap nothing. Machine code is
-        made at the first call with a new pattern of layouts.
+        body: an ir.Graph; its constants are scalars.
 
     Raises:
         UnsupportedOpError: an op has no generated form for its operands' dtype.
     """
-    return Fused(body)
-
-
-class Fused:
-    """A body, and the kernels and layouts met so far."""
 
     def __init__(self, body: Any) -> None:
         check_body(body)
         self.body = body
-        heavy = sum(8 for node in body.nodes if node.op in _HEAVY)
-        self.weight = max(1, (len(body.nodes) + heavy) // 8)
+        slow = sum(8 for node in body.nodes if node.op in _SLOW)
+        self.weight = max(1, (len(body.nodes) + slow) // 8)
         self.plans: dict[Any, _Plan] = {}
         self.kernels: dict[Pattern, Any] = {}
 
     def __call__(self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray]) -> None:
-        """Computes the body's outputs of `inputs` into `out`."""
+        """Computes the outputs of `inputs` into `out`."""
         operands = [*inputs, *out]
         pointers = [array.__array_interface__["data"][0] for array in operands]
-        same = _shared(operands, pointers, len(inputs))
-        key = (same, tuple((a.dtype.char, a.shape, a.strides) for a in operands))
+        aliases = _output_aliases(operands, pointers, len(inputs))
+        key = (aliases, tuple((a.dtype.char, a.shape, a.strides) for a in operands))
         plan = self.plans.get(key)
         if plan is None:
-            if len(self.plans) >= _PLANS:
+            if len(self.plans) >= _MAX_PLANS:
                 self.plans.clear()
-            plan = self.plans[key] = self._plan(operands, same)
+            plan = self.plans[key] = self._plan(operands, aliases)
         for i in plan.copies:
             operands[i] = np.ascontiguousarray(operands[i])
             pointers[i] = operands[i].__array_interface__["data"][0]
         _run(plan, np.array(pointers, np.int64), self.weight)
 
-    def _plan(self, operands: list[np.ndarray], same: tuple[int, ...]) -> _Plan:
-        inputs = len(same)
+    def _plan(self, operands: list[np.ndarray], aliases: tuple[int, ...]) -> _Plan:
+        inputs = len(aliases)
         shape = operands[inputs].shape
         copies: list[int] = []
         while True:
             sizes, steps = _collapse(shape, operands)
-            wrong = [
+            strided = [
                 i
                 for i in range(inputs)
                 if steps[i][-1] not in (0, operands[i].itemsize) and i not in copies
             ]
-            if not wrong:
+            if not strided:
                 break
-            copies.extend(wrong)
+            copies.extend(strided)
             operands = [
-                np.ascontiguousarray(array) if i in wrong else array
+                np.ascontiguousarray(array) if i in strided else array
                 for i, array in enumerate(operands)
             ]
-            same = tuple(-1 if i in copies else output for i, output in enumerate(same))
+            aliases = tuple(-1 if i in copies else output for i, output in enumerate(aliases))
         pattern = Pattern(
             tuple(_dtype_name(array.dtype) for array in operands),
-            tuple(bool(step[-1]) for step in steps),
-            same,
+            tuple(bool(steps_of[-1]) for steps_of in steps),
+            aliases,
         )
         if pattern not in self.kernels:
-            self.kernels[pattern] = _kernel(self.body, pattern)
+            self.kernels[pattern] = _kernel_of(self.body, pattern)
         return _Plan(
             self.kernels[pattern],
             math.prod(sizes[:-1]),
             sizes[-1],
             np.array(sizes[:-1], np.int64),
-            np.array([step[:-1] for step in steps], np.int64).reshape(len(steps), -1),
+            np.array([steps_of[:-1] for steps_of in steps], np.int64).reshape(len(steps), -1),
             tuple(copies),
         )
 
 
 @functools.cache
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name, which takes NumPy longer to make than a small array."""
+    """dtype.name, which takes longer to compute than a small array."""
     return dtype.name
 
 
-def _shared(
+def _output_aliases(
     operands: Sequence[np.ndarray], pointers: Sequence[int], inputs: int
 ) -> tuple[int, ...]:
-    """For every input the output that is the same memory in the same layout; -1 for none."""
+    """For every input, the output with the same memory and layout; -1 for none."""
     written = {pointer: i for i, pointer in enumerate(pointers[inputs:])}
-    found = []
+    aliases = []
     for array, pointer in zip(operands, pointers[:inputs]):
         output = written.get(pointer, -1)
         if output >= 0:
@@ -146,16 +139,17 @@ def _shared(
                 other.dtype,
             ):
                 output = -1
-        found.append(output)
-    return tuple(found)
+        aliases.append(output)
+    return tuple(aliases)
 
 
 def _collapse(
     shape: Sequence[int], operands: Sequence[np.ndarray]
 ) -> tuple[list[int], list[list[int]]]:
-    """The iteration space with as few axes as possible, and every operand's steps in bytes.
+    """The iteration space with as few axes as possible (at least one), and every operand's byte
+    strides.
 
-    Neighbouring axes that every operand walks in one stride become one. At least one is left.
+    Neighbouring axes that every operand walks in one stride become one.
     """
     sizes = [1]
     steps: list[list[int]] = [[0] for _ in operands]
@@ -163,18 +157,22 @@ def _collapse(
         size = shape[axis]
         if size == 1:
             continue
-        moves = []
+        advances = []
         for array in operands:
-            own = axis - (len(shape) - array.ndim)
-            moves.append(array.strides[own] if own >= 0 and array.shape[own] != 1 else 0)
-        if sizes[-1] == 1 or all(step[-1] == move * size for step, move in zip(steps, moves)):
+            array_axis = axis - (len(shape) - array.ndim)
+            advances.append(
+                array.strides[array_axis] if array_axis >= 0 and array.shape[array_axis] != 1 else 0
+            )
+        if sizes[-1] == 1 or all(
+            steps_of[-1] == move * size for steps_of, move in zip(steps, advances)
+        ):
             sizes[-1] *= size
-            for step, move in zip(steps, moves):
-                step[-1] = move
+            for steps_of, move in zip(steps, advances):
+                steps_of[-1] = move
         else:
             sizes.append(size)
-            for step, move in zip(steps, moves):
-                step.append(move)
+            for steps_of, move in zip(steps, advances):
+                steps_of.append(move)
     return sizes, steps
 
 
@@ -183,14 +181,15 @@ def _run(plan: _Plan, addresses: np.ndarray, weight: int) -> None:
     work = rows * columns * weight
     by_rows = not rows < 8 < columns
     length, others = (rows, columns) if by_rows else (columns, rows)
-    for_rows(kernel, length, work, by_rows, others, sizes, steps, addresses)
+    parallel_for(kernel, length, work, by_rows, others, sizes, steps, addresses)
 
 
-def _kernel(body: Any, pattern: Pattern) -> Any:
-    """The compiled function of a body and pattern, from memory, from disk, or made now."""
+def _kernel_of(body: Any, pattern: Pattern) -> Any:
+    """The compiled function of a body and pattern: from memory, from disk, or compiled now."""
     source = write_source(body, pattern, cached=True)
     name = "elementwise_" + hashlib.sha256(source.encode()).hexdigest()[:20]
-    with _lock:  # a kernel of one name is made once
+
+    with _lock:
         if name not in _kernels:
             path = _save(name, source)
             if path is None:
@@ -200,7 +199,7 @@ def _kernel(body: Any, pattern: Pattern) -> Any:
 
 
 def _save(name: str, source: str) -> Optional[Path]:
-    """Writes the module unless it is there; complete or not at all, whoever else writes it."""
+    """Writes the module atomically, unless the file exists."""
     if CACHE_FOLDER is None:
         return None
     path = CACHE_FOLDER / f"{name}.py"
@@ -217,7 +216,7 @@ def _save(name: str, source: str) -> Optional[Path]:
 
 
 def _load(name: str, source: str, path: Optional[Path]) -> Any:
-    """Executes a module's source, from its file where it has one, and returns its kernel."""
+    """Executes a module's source, from its file if there is one, and returns its kernel."""
     if path is not None:
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]

@@ -1,7 +1,4 @@
-"""Plain kernels of the ops between wafers, as they are where there is one.
-
-With several, runtime/exchange.py runs them: kernels know no other process.
-"""
+"""Plain kernels of the collectives, for one wafer. With several wafers the runtime runs them."""
 
 from __future__ import annotations
 
@@ -11,30 +8,30 @@ from cerebras_tf.kernels.registry import plain
 
 
 @plain("wafer_sum")
-def wafer_sum(x: np.ndarray) -> np.ndarray:
+def wafer_sum(x):
     """x: the sum over one wafer."""
     return x
 
 
 @plain("wafer_concat")
-def wafer_concat(x: np.ndarray, *, wafers: int) -> np.ndarray:
-    """x as often as there are wafers, as if all had the same."""
+def wafer_concat(x, *, wafers):
+    """`wafers` copies of x, concatenated."""
     return np.concatenate([x] * wafers)
 
 
 @plain("wafer_pick")
-def wafer_pick(*x: np.ndarray, roots: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Each x: there is no other wafer's."""
+def wafer_pick(*x, roots):
+    """Each x: no other wafer has one."""
     return x
 
 
 @plain("mean_start")
-def mean_start(x: np.ndarray, *, in_place: bool, root: int) -> np.ndarray:
+def mean_start(x, *, in_place, root):
     """x: the mean over one wafer."""
     return x
 
 
 @plain("mean_wait")
-def mean_wait(x: np.ndarray) -> np.ndarray:
+def mean_wait(x):
     """x."""
     return x

@@ -1,5 +1,5 @@
-"""Calls of BLAS from compiled code: what Python would do around each takes longer than a small
-product itself, and holds the other threads up."""
+"""Calls of OpenBLAS's sgemm from compiled code. Python around each call would take longer than a
+small product and delay the other threads."""
 
 from __future__ import annotations
 
@@ -8,59 +8,54 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
+from cerebras_tf.kernels.compiled_intrinsics import emits
 from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_threads import spread
+from cerebras_tf.kernels.compiled_threads import parallel_chunks
 
 F = np.float32
-# CBLAS's numbers for rows behind each other, and for operands as they are or transposed.
+# CBLAS's constants for row-major order, and for operands as they are or transposed.
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 _I32, _I64, _FLOAT, _VOID = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
 _POINTER = ir.IntType(8).as_pointer()
 
 
-@intrinsic
-def _call_sgemm(
-    typingctx: Any, address: Any, orders: Any, sizes: Any, operands: Any, steps: Any, beta: Any
-) -> Any:
-    """cblas_sgemm at an address, alpha 1; orders (a, b), sizes (M, N, K), operands and steps
-    (a, b, c): addresses, and elements between rows."""
+_PAIR, _TRIPLE = (types.containers.UniTuple(types.int64, count) for count in (2, 3))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, orders, sizes, operands, steps, beta = args
 
-        def ints(values: Any, count: int) -> list[Any]:
-            parts = [builder.extract_value(values, i) for i in range(count)]
-            return [builder.trunc(part, _I32) for part in parts]
+@emits(types.void, types.int64, _PAIR, _TRIPLE, _TRIPLE, _TRIPLE, types.float32)
+def _call_sgemm(builder, address, orders, sizes, operands, steps, beta):
+    """cblas_sgemm at an address, with alpha = 1.
 
-        a_order, b_order = ints(orders, 2)
-        a_step, b_step, c_step = ints(steps, 3)
-        a, b, c = (builder.inttoptr(builder.extract_value(operands, i), _POINTER) for i in range(3))
-        taken = [_I32] * 6 + [_FLOAT, _POINTER, _I32, _POINTER, _I32, _FLOAT, _POINTER, _I32]
-        function = builder.inttoptr(address, ir.FunctionType(_VOID, taken).as_pointer())
-        given = [_I32(ROW_MAJOR), a_order, b_order, *ints(sizes, 3), _FLOAT(1.0)]
-        builder.call(function, [*given, a, a_step, b, b_step, beta, c, c_step])
-        return context.get_dummy_value()
+    Args are the orders of a and b, (M, N, K), and the addresses and elements between rows of a, b
+    and c.
+    """
 
-    pair, triple = (types.containers.UniTuple(types.int64, count) for count in (2, 3))
-    taken = (types.int64, pair, triple, triple, triple, types.float32)
-    return types.void(*taken), generate
+    def ints(values: Any, count: int) -> list[Any]:
+        chunks = [builder.extract_value(values, i) for i in range(count)]
+        return [builder.trunc(part, _I32) for part in chunks]
+
+    a_order, b_order = ints(orders, 2)
+    a_step, b_step, c_step = ints(steps, 3)
+    a, b, c = (builder.inttoptr(builder.extract_value(operands, i), _POINTER) for i in range(3))
+    parameter_types = [_I32] * 6 + [_FLOAT, _POINTER, _I32, _POINTER, _I32, _FLOAT, _POINTER, _I32]
+    function = builder.inttoptr(address, ir.FunctionType(_VOID, parameter_types).as_pointer())
+    arguments = [_I32(ROW_MAJOR), a_order, b_order, *ints(sizes, 3), _FLOAT(1.0)]
+    builder.call(function, [*arguments, a, a_step, b, b_step, beta, c, c_step])
 
 
 @jit()
-def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
-    """out [M, N] = a [M, K] b [K, N] in float32, or added; False, and nothing, for other layouts.
+def sgemm(address, a, b, out, add):
+    """out [M, N] = a [M, K] b [K, N], or out += a b; returns False and does nothing for other
+    layouts.
 
     Args:
         address: of cblas_sgemm.
-        a: rows or columns contiguous.
-        b: the same.
-        out: rows contiguous.
-        add: whether to add into `out`.
+        a, b: float32, rows or columns contiguous.
+        out: float32, rows contiguous.
     """
     rows, columns, inner = out.shape[0], out.shape[1], a.shape[1]
-    if not _has_orders(a, b, out):
+    if not _has_blas_layouts(a, b, out):
         return False
     a_order, a_step = _order(a)
     b_order, b_step = _order(b)
@@ -77,39 +72,37 @@ def sgemm(address: Any, a: Any, b: Any, out: Any, add: Any) -> Any:
 
 
 @jit()
-def _has_orders(a: Any, b: Any, out: Any) -> Any:
-    """Whether BLAS reads and writes these as they lie."""
+def _has_blas_layouts(a, b, out):
+    """Whether BLAS can read and write the operands in place."""
     if min(out.shape[0], out.shape[1], a.shape[1]) < 2:
         return False
     return _order(a)[0] != 0 and _order(b)[0] != 0 and _order(out)[0] == PLAIN
 
 
 @jit()
-def _sgemm_range(
-    start: Any, stop: Any, address: Any, by_rows: Any, a: Any, b: Any, out: Any, add: Any
-) -> None:
-    """`sgemm` for rows, or columns, from start to stop of out."""
+def _sgemm_range(start, stop, address, by_rows, a, b, out, add):
+    """`sgemm` for rows, or columns, [start, stop) of out."""
     if by_rows:
         sgemm(address, a[start:stop], b, out[start:stop], add)
     else:
         sgemm(address, a, b[:, start:stop], out[:, start:stop], add)
 
 
-def spread_sgemm(
-    address: int, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int
+def parallel_sgemm(
+    address: int, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, chunks: int
 ) -> bool:
-    """`sgemm` in so many parts of the rows, or of the columns where there are more, on threads."""
+    """`sgemm` in chunks of the rows, or of the columns if there are more, on all threads."""
     length = max(out.shape)
-    if length < 2 * parts or not _has_orders(a, b, out):  # a part has two at least
+    if length < 2 * chunks or not _has_blas_layouts(a, b, out):
         return False
     by_rows = out.shape[0] == length
-    spread(_sgemm_range, length, parts, address, by_rows, a, b, out, add)
+    parallel_chunks(_sgemm_range, length, chunks, address, by_rows, a, b, out, add)
     return True
 
 
 @jit()
-def _order(array: Any) -> Any:
-    """How BLAS reads a matrix of more than one row and column, and elements between its rows."""
+def _order(array):
+    """BLAS's order of a matrix with more than one row and column, and elements between its rows."""
     rows, columns = array.shape
     row_bytes, column_bytes = array.strides
     if array.itemsize != 4:

@@ -1,23 +1,21 @@
 """CRC-32C (Castagnoli), the checksum of TensorFlow's checkpoints.
 
-Polynomial 0x1EDC6F41, bits reflected, as in RFC 3720, section 12.1. Processors with SSE 4.2 have an
-instruction for eight bytes of it; elsewhere a table serves a byte at a time.
+Polynomial 0x1EDC6F41, bits reflected, as in RFC 3720, section 12.1. SSE 4.2 has an instruction for
+eight bytes; other processors use a table, byte by byte.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import types
-from numba.extending import intrinsic
 
+from cerebras_tf.kernels.compiled_intrinsics import emits
 from cerebras_tf.kernels.compiled_jit import jit
 
 _REFLECTED = 0x82F63B78
-# What TensorFlow's files hold is rotated and shifted by a constant, so that a checksum of data that
-# contain checksums stays a good one (tensorflow/core/lib/hash/crc32c.h, Mask).
+# TensorFlow's files hold checksums that are rotated and shifted by a constant, so that a checksum
+# of data that contains checksums stays a good one (tensorflow/core/lib/hash/crc32c.h, Mask).
 _MASK_DELTA = 0xA282EAD8
 _FULL = 0xFFFFFFFF
 
@@ -33,21 +31,17 @@ def _table() -> np.ndarray:
 _TABLE = _table()
 
 
-@intrinsic
-def _step(typing_context: Any, register: Any, word: Any) -> Any:
+@emits(types.uint64, types.uint64, types.uint64)
+def _step(builder, register, word):
     """The register after eight bytes, by the processor's instruction."""
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        word64 = ir.IntType(64)
-        kind = ir.FunctionType(word64, [word64, word64])
-        name = "llvm.x86.sse42.crc32.64.64"
-        return builder.call(builder.module.declare_intrinsic(name, (), kind), values)
-
-    return types.uint64(types.uint64, types.uint64), build
+    word64 = ir.IntType(64)
+    kind = ir.FunctionType(word64, [word64, word64])
+    function = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), kind)
+    return builder.call(function, [register, word])
 
 
 @jit()
-def _by_words(register: Any, words: Any) -> Any:
+def _by_words(register, words):
     state = np.uint64(register)
     for i in range(words.size):
         state = _step(state, words[i])
@@ -55,7 +49,7 @@ def _by_words(register: Any, words: Any) -> Any:
 
 
 @jit()
-def _by_bytes(register: Any, content: Any, table: Any) -> Any:
+def _by_bytes(register, content, table):
     state = np.uint32(register)
     for i in range(content.size):
         state = table[np.uint8(state ^ content[i])] ^ (state >> np.uint32(8))
@@ -66,14 +60,11 @@ _HAS_INSTRUCTION = bool(binding.get_host_cpu_features().get("sse4.2"))
 
 
 def crc32c(content: np.ndarray, before: int = 0) -> int:
-    """Checksum of bytes.
+    """Checksum of an array's bytes, 32 bits.
 
     Args:
-        content: of any dtype, C-contiguous; its bytes count.
-        before: checksum of the bytes that come before them.
-
-    Returns:
-        32 bits.
+        content: of any dtype, C-contiguous.
+        before: checksum of the preceding bytes.
     """
     flat = content.reshape(-1).view(np.uint8)
     register = ~before & _FULL
@@ -85,12 +76,12 @@ def crc32c(content: np.ndarray, before: int = 0) -> int:
     return ~int(_by_bytes(np.uint32(register), flat, _TABLE)) & _FULL
 
 
-def masked(checksum: int) -> int:
+def mask_crc(checksum: int) -> int:
     """A checksum as TensorFlow's files hold it."""
     return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & _FULL
 
 
-def unmasked(held: int) -> int:
-    """The inverse of masked."""
+def unmask_crc(held: int) -> int:
+    """The inverse of `mask_crc`."""
     rotated = (held - _MASK_DELTA) & _FULL
     return (rotated >> 17 | rotated << 15) & _FULL

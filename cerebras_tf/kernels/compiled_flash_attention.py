@@ -1,53 +1,64 @@
-"""Attention within a head, float32: blocks of queries against the keys that they may see.
+"""Attention of one head by blocks of queries, float32: scores are never stored as a whole.
 
 Letters: S query length, T key length, D head width; Q queries of a block, K keys that the block
-sees. Scores exist for one [Q, K] block a thread. Matrix products are BLAS's, called from compiled
-code where its address is known; softmax and its derivative work in place. Dropout's numbers are a
-function of their place, so that both passes draw them again. It needs no running
-softmax over blocks of keys: one block's scores fit the cache.
+sees. As in FlashAttention (Dao et al., 2022) each [Q, K] block of scores exists only in scratch
+memory, one per thread, and the backward pass recomputes it from q, k and log(sum(e^scores)). A
+block holds all K keys, which fit into L2, so no online softmax (rescaling of partial results) is
+needed. GEMMs are called from compiled code if BLAS's address is known; softmax and its derivative
+work in place. Dropout numbers are a function of their position (Philox), so both passes draw the
+same ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from cerebras_tf.kernels.attention import Dropout
-from cerebras_tf.kernels.blas import SGEMM, gemm
+from cerebras_tf.kernels.blas import SGEMM, serial_gemm
 from cerebras_tf.kernels.compiled_blas import sgemm
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_random import WHOLE, Stream, stream_of, uniform_row
-from cerebras_tf.kernels.compiled_row_reductions import exp_in_place, row_max
-from cerebras_tf.kernels.compiled_small_gemm import small_product
-from cerebras_tf.kernels.compiled_threads import chunks_of, for_chunks, spread, threads
-from cerebras_tf.kernels.scratch import borrowed, rounded
+from cerebras_tf.kernels.compiled_random import DRAW_UNIT, Stream, stream_of, uniform_row
+from cerebras_tf.kernels.compiled_reduction import exp_in_place, row_max
+from cerebras_tf.kernels.compiled_threads import (
+    chunks_or_one,
+    num_threads,
+    parallel_chunks,
+    parallel_tasks,
+)
+from cerebras_tf.kernels.compiled_unpacked_gemm import small_gemm
+from cerebras_tf.kernels.scratch import borrow, round_up
 
 F = np.float32
 Operands = tuple[np.ndarray, ...]
 # Queries of a block: fewer skip more of what a causal mask hides, more make larger products. Best
 # of 64, 96, 128, 192 and 256 for length 512 and width 64.
-QUERIES = 96
-# Random numbers drawn at once for rows of dropout that are shorter: a draw has a cost of its own.
-DRAWN = 512
+QUERY_BLOCK = 96
+# Least numbers drawn at once for dropout, because every draw has a fixed cost.
+MIN_DRAW = 512
 
 
-class Rows(NamedTuple):
-    """What the softmax of rows of scores reads and writes besides them.
+# Without sgemm's address the code that calls it runs in Python, with NumPy's products.
+jit_with_sgemm: Any = jit() if SGEMM else lambda function: function
+inlined_with_sgemm: Any = inlined if SGEMM else lambda function: function
+
+
+class SoftmaxRows(NamedTuple):
+    """What the softmax of rows of scores reads and writes besides the scores.
 
     Attributes:
-        scale: of scores.
         causal: whether query i sees keys up to i + T - S only.
-        bias: rows of T numbers; none for no bias.
+        bias: rows of T numbers; empty for no bias.
         bias_row: row of the first head and query.
-        bias_head: rows from head to head.
-        bias_query: rows from query to query.
-        lse: [heads, queries], for logarithms of sums.
-        head: the first head there.
-        query: the first query there.
+        bias_head: rows between heads.
+        bias_query: rows between queries.
+        lse: [heads, queries], log(sum(e^scores)).
+        head: the first head in lse.
+        query: the first query in lse.
     """
 
     scale: np.float32
@@ -63,24 +74,24 @@ class Rows(NamedTuple):
 
 @jit(any_order=True)
 def softmax_scores(
-    start: Any,
-    stop: Any,
-    scores: Any,
-    scale: Any,
-    visible: Any,
-    step: Any,
-    bias: Any,
-    bias_row: Any,
-    bias_head: Any,
-    bias_query: Any,
-    lse: Any,
-    first_head: Any,
-    first_query: Any,
-) -> None:
-    """Rows of softmax(scale scores + bias), in place, and their lse [A, S].
+    start,
+    stop,
+    scores,
+    scale,
+    visible,
+    step,
+    bias,
+    bias_row,
+    bias_head,
+    bias_query,
+    lse,
+    first_head,
+    first_query,
+):
+    """softmax(scale scores + bias) of rows [start, stop), in place, and their lse [A, S].
 
-    Row r belongs to head r // Q and query r % Q of the block; it sees visible + step query keys,
-    or all keys where that is more. A row that sees none becomes NaN.
+    Row r belongs to head r // Q and query r % Q of the block; it sees visible + step query keys, at
+    most all. A row that sees none becomes NaN.
     """
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(start, stop):
@@ -108,22 +119,22 @@ def softmax_scores(
 
 @jit(any_order=True)
 def softmax_scores_grad(
-    start: Any,
-    stop: Any,
-    scores: Any,
-    dscores: Any,
-    scale: Any,
-    visible: Any,
-    step: Any,
-    bias: Any,
-    bias_row: Any,
-    bias_head: Any,
-    bias_query: Any,
-    lse: Any,
-    first_head: Any,
-    first_query: Any,
-) -> None:
-    """Scores become probabilities, their cotangents dp become ds = scale p (dp - sum(p dp))."""
+    start,
+    stop,
+    scores,
+    dscores,
+    scale,
+    visible,
+    step,
+    bias,
+    bias_row,
+    bias_head,
+    bias_query,
+    lse,
+    first_head,
+    first_query,
+):
+    """Scores become probabilities p, their cotangents dp become ds = scale p (dp - sum(p dp))."""
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(start, stop):
         head, query = divmod(r, queries)
@@ -148,10 +159,11 @@ def softmax_scores_grad(
             ds[j] = F(0)
 
 
-class Drop(NamedTuple):
-    """Dropout of a block: rate and scale, the numbers [B, A, S, T], and where its rows lie there.
+class HeadDropout(NamedTuple):
+    """Dropout of a head: its rows start at `row` of the numbers [B, A, S, T], with `keys` numbers
+    each.
 
-    Row (head, query) of the block has row + queries head + query, of `keys` numbers.
+    Row (head, query) of a block is row + queries head + query.
     """
 
     rate: np.float32
@@ -163,85 +175,74 @@ class Drop(NamedTuple):
 
 
 @jit()
-def drop_row(row: Any, numbers: Any, rate: Any, kept_scale: Any) -> None:
-    """A row of probabilities scaled where its number is at least the rate, else 0."""
+def drop_row(row, numbers, rate, kept_scale):
+    """Scales probabilities whose number is at least the rate; others become 0."""
     for j in range(row.size):
         row[j] = row[j] * kept_scale if numbers[j] >= rate else F(0)
 
 
 @inlined
-def _room(drop: Any, keys: Any) -> Any:
-    """How many rows' numbers are drawn at once, where most of each is seen, and memory for them."""
-    together = max(1, DRAWN // max(1, drop.keys)) if drop.keys <= 2 * keys else 1
-    return together, np.empty(together * max(drop.keys, keys) + WHOLE + 3, np.float32)
+def _draw_buffer(dropout, keys):
+    """Rows whose numbers are drawn at once, if most of each are used, and memory for them."""
+    rows_per_draw = max(1, MIN_DRAW // max(1, dropout.keys)) if dropout.keys <= 2 * keys else 1
+    return rows_per_draw, np.empty(
+        rows_per_draw * max(dropout.keys, keys) + DRAW_UNIT + 3, np.float32
+    )
 
 
 @inlined
-def _drawn(drop: Any, first: Any, last: Any, queries: Any, seen: Any, memory: Any) -> Any:
-    """Numbers of rows of one head, drop.keys a row; of a single row those that are seen."""
-    row = drop.row + drop.queries * (first // queries) + first % queries
-    size = seen if last - first == 1 else drop.keys * (last - first)
-    return uniform_row(drop.stream, drop.keys * row, size, memory)
+def _draw(dropout, first, last, queries, seen, memory):
+    """Numbers of rows of one head, dropout.keys per row; for a single row only those of visible
+    keys."""
+    row = dropout.row + dropout.queries * (first // queries) + first % queries
+    size = seen if last - first == 1 else dropout.keys * (last - first)
+    return uniform_row(dropout.stream, dropout.keys * row, size, memory)
 
 
 @inlined
-def _drop_rows(
-    scores: Any, drop: Any, first: Any, last: Any, visible: Any, step: Any, numbers: Any
-) -> None:
-    """Drops of what rows of one head see, by their numbers."""
+def _drop_rows(scores, dropout, first, last, visible, step, numbers):
+    """Applies dropout to the visible keys of rows of one head."""
     queries, keys = scores.shape[1], scores.shape[2]
     for r in range(first, last):
         query = r % queries
         seen = max(0, min(keys, visible + step * query))
-        own = numbers[drop.keys * (r - first) :]
-        drop_row(scores[r // queries, query, :seen], own, drop.rate, drop.kept_scale)
+        own = numbers[dropout.keys * (r - first) :]
+        drop_row(scores[r // queries, query, :seen], own, dropout.rate, dropout.kept_scale)
 
 
 @jit()
-def dropped_softmax_scores(
-    start: Any, stop: Any, scores: Any, drop: Any, scale: Any, visible: Any, step: Any, *rest: Any
-) -> None:
-    """softmax_scores, then dropout of what each row sees; lse stays the softmax's."""
+def softmax_dropout_scores(start, stop, scores, dropout, scale, visible, step, *rest):
+    """softmax_scores, then dropout; lse is the softmax's."""
     queries, keys = scores.shape[1], scores.shape[2]
-    together, memory = _room(drop, keys)
+    rows_per_draw, memory = _draw_buffer(dropout, keys)
     softmax_scores(start, stop, scores, scale, visible, step, *rest)
     first = start
     while first < stop:
-        last = min(first + together, stop, (first // queries + 1) * queries)
+        last = min(first + rows_per_draw, stop, (first // queries + 1) * queries)
         seen = max(0, min(keys, visible + step * (first % queries)))
-        numbers = _drawn(drop, first, last, queries, seen, memory)
-        _drop_rows(scores, drop, first, last, visible, step, numbers)
+        numbers = _draw(dropout, first, last, queries, seen, memory)
+        _drop_rows(scores, dropout, first, last, visible, step, numbers)
         first = last
 
 
 @jit()
-def dropped_softmax_scores_grad(
-    start: Any,
-    stop: Any,
-    scores: Any,
-    dscores: Any,
-    drop: Any,
-    scale: Any,
-    visible: Any,
-    step: Any,
-    *rest: Any,
-) -> None:
-    """As softmax_scores_grad, from cotangents of dropped probabilities, which scores become."""
+def softmax_dropout_scores_grad(start, stop, scores, dscores, dropout, scale, visible, step, *rest):
+    """As softmax_scores_grad, with dropout; scores become probabilities after dropout."""
     queries, keys = scores.shape[1], scores.shape[2]
-    together, memory = _room(drop, keys)
+    rows_per_draw, memory = _draw_buffer(dropout, keys)
     first = start
     while first < stop:
-        last = min(first + together, stop, (first // queries + 1) * queries)
+        last = min(first + rows_per_draw, stop, (first // queries + 1) * queries)
         seen = max(0, min(keys, visible + step * (first % queries)))
-        numbers = _drawn(drop, first, last, queries, seen, memory)
-        _drop_rows(dscores, drop, first, last, visible, step, numbers)
+        numbers = _draw(dropout, first, last, queries, seen, memory)
+        _drop_rows(dscores, dropout, first, last, visible, step, numbers)
         softmax_scores_grad(first, last, scores, dscores, scale, visible, step, *rest)
-        _drop_rows(scores, drop, first, last, visible, step, numbers)
+        _drop_rows(scores, dropout, first, last, visible, step, numbers)
         first = last
 
 
-class AllDrops(NamedTuple):
-    """Dropout of many heads, as `Drop`; each has `queries` rows of `keys` numbers."""
+class BatchDropout(NamedTuple):
+    """Dropout of all heads of a batch, each with `queries` rows of `keys` numbers."""
 
     rate: np.float32
     kept_scale: np.float32
@@ -250,142 +251,75 @@ class AllDrops(NamedTuple):
     keys: int
 
 
-def drops_of(dropout: Optional[Dropout], shape: Sequence[int]) -> Optional[AllDrops]:
-    """The dropout of all heads, None for none; shape is [B, A, S, T], padded."""
+def batch_dropout(dropout: Optional[Dropout], shape: Sequence[int]) -> Optional[BatchDropout]:
+    """Dropout of all heads; None for none. `shape` is the padded [B, A, S, T]."""
     if dropout is None:
         return None
     stream = stream_of(dropout.step, dropout.seeds, math.prod(shape))
-    return AllDrops(F(dropout.rate), F(dropout.kept_scale), stream, shape[2], shape[3])
+    return BatchDropout(F(dropout.rate), F(dropout.kept_scale), stream, shape[2], shape[3])
 
 
-def drop_of(drops: Any, number: Any) -> Any:
-    """The dropout of the head of a number; None for none."""
-    if drops is None:
+@inlined_with_sgemm
+def head_dropout(dropouts, number):
+    """Dropout of one head by its number; None for none."""
+    if dropouts is None:
         return None
-    row = number * drops.queries
-    return Drop(drops.rate, drops.kept_scale, drops.stream, row, drops.queries, drops.keys)
-
-
-drop_of_head = inlined(drop_of)
+    row = number * dropouts.queries
+    return HeadDropout(
+        dropouts.rate, dropouts.kept_scale, dropouts.stream, row, dropouts.queries, dropouts.keys
+    )
 
 
 def block_size(queries: int, keys: int) -> int:
     """Scores of a block; derivatives take twice as many."""
-    return min(QUERIES, queries) * keys
+    return min(QUERY_BLOCK, queries) * keys
 
 
 def block_bytes(queries: int, keys: int) -> int:
-    """Bytes of them."""
-    return rounded(4 * block_size(queries, keys))
-
-
-class Kernels(NamedTuple):
-    """Attention or its derivatives, of many heads.
-
-    Attributes:
-        compiled: of parts of the heads, for `spread`, with the number of the thread: (start, stop,
-            thread, (numbers of heads, where each part begins among them, and the end), BLAS's
-            address, queries of a block, operands, rooms of the threads, rows, drops).
-        plain: `attend` or `attend_grad`, for where BLAS's address is not known.
-        head: what `plain` takes of a head: (its number, operands, rows, drops).
-    """
-
-    compiled: Callable[..., None]
-    plain: Callable[..., None]
-    head: Callable[..., Any]
+    """Bytes of a block's scores."""
+    return round_up(4 * block_size(queries, keys))
 
 
 def run_heads(
-    kernels: Kernels,
+    kernel: Callable[..., None],
     parts: Sequence[np.ndarray],
     work: int,
     size: int,
     operands: Operands,
     rows: Any,
-    drops: Optional[AllDrops],
+    dropouts: Optional[BatchDropout],
 ) -> None:
-    """Runs parts of heads on threads.
+    """Runs chunks of heads on threads.
 
     Args:
-        kernels: what to run.
-        parts: numbers of heads, int64 [any].
-        work: as `chunks_of` takes it.
-        size: scores that a thread has room for.
-        operands, rows, drops: of all heads, as kernels take them.
+        kernel: function (start, stop, thread, (head numbers, bounds of the chunks), sgemm's
+            address, queries of a block, operands, workspaces, rows, dropouts), by
+            `jit_with_sgemm`.
+        parts: head numbers of each chunk, int64 [any].
+        work: as for `chunks_or_one`.
+        size: scores that fit into a thread's workspace.
+        operands, rows, dropouts: of all heads.
     """
-
+    bounds = np.cumsum([0, *map(len, parts)])
+    given = (np.concatenate(parts), bounds), SGEMM, QUERY_BLOCK, operands
     if not SGEMM:
 
         def run(i: int) -> None:
-            for number in parts[i]:
-                kernels.plain(*kernels.head(int(number), operands, rows, drops))
+            with borrow((1, size)) as workspaces:
+                kernel(i, i + 1, 0, *given, workspaces, rows, dropouts)
 
-        for_chunks(run, len(parts), work)
+        parallel_tasks(run, len(parts), work)
         return
-    bounds = np.cumsum([0, *map(len, parts)])
-    given = (np.concatenate(parts), bounds), SGEMM, QUERIES, operands
-    chunks = chunks_of(len(parts), work)
-    count = threads() if chunks > 1 else 1
-    with borrowed((count, size)) as rooms:
-        spread(kernels.compiled, len(parts), chunks, *given, rooms, rows, drops, rooms=count)
+    chunks = chunks_or_one(len(parts), work)
+    count = num_threads() if chunks > 1 else 1
+    with borrow((count, size)) as workspaces:
+        last = workspaces, rows, dropouts
+        parallel_chunks(kernel, len(parts), chunks, *given, *last, workspaces=count)
 
 
-def attend(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
-    """Attention of a head where BLAS's address is not known; else see `attend_head`.
-
-    Args:
-        operands: q [S, D], k and v [T, D], and what becomes the result, as q.
-        rows: of the head.
-        drop: its dropout; None for none.
-    """
-    q, k, v, out = operands
-    keys = len(k)
-    for some, seen, arguments in _blocks(len(q), keys, rows, drop):
-        with borrowed((1, some.stop - some.start, seen)) as scores:
-            gemm(q[some], k[:seen].T, scores[0])
-            kernel = softmax_scores if drop is None else dropped_softmax_scores
-            kernel(0, scores.shape[1], scores, *arguments)
-            gemm(scores[0], v[:seen], out[some])
-
-
-def attend_grad(operands: Operands, rows: Rows, drop: Optional[Drop]) -> None:
-    """Derivatives of a head's attention; dk and dv become 0 where there is no query.
-
-    Args:
-        operands: the result's cotangent, q, k, v, and what become dq, dk, dv; see `attend`.
-        rows: of the head, with the sums that `attend` found.
-        drop: as `attend` was given it.
-    """
-    dout, q, k, v, dq, dk, dv = operands
-    keys = len(k)
-    if not len(q):  # else the first block's queries see all keys
-        dk[:] = dv[:] = 0
-    for some, seen, arguments in _blocks(len(q), keys, rows, drop):
-        size = 1, some.stop - some.start, seen
-        with borrowed(size) as scores, borrowed(size) as dscores:
-            gemm(q[some], k[:seen].T, scores[0])
-            gemm(dout[some], v[:seen].T, dscores[0])
-            kernel = softmax_scores_grad if drop is None else dropped_softmax_scores_grad
-            kernel(0, size[1], scores, dscores, *arguments)
-            more = some.stop < len(q)
-            gemm(scores[0].T, dout[some], dv[:seen], add=more)
-            gemm(dscores[0].T, q[some], dk[:seen], add=more)
-            gemm(dscores[0], k[:seen], dq[some])
-
-
-def _blocks(
-    queries: int, keys: int, rows: Rows, drop: Optional[Drop]
-) -> Iterator[tuple[slice, int, tuple[Any, ...]]]:
-    """Queries, keys that the last one sees, and what kernels take; the last ones first."""
-    for stop in range(queries, 0, -QUERIES):
-        start = max(0, stop - QUERIES)
-        seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
-        moved = () if drop is None else (drop._replace(row=drop.row + start),)
-        yield slice(start, stop), seen, (*moved, *_row_arguments(rows, start, queries, keys, seen))
-
-
-def _row_arguments(rows: Any, start: Any, queries: Any, keys: Any, seen: Any) -> Any:
-    """What kernels take from the scale on, for queries from `start` on."""
+@inlined_with_sgemm
+def _softmax_arguments(rows, start, queries, keys, seen):
+    """Arguments of the softmax kernels from `scale` on, for queries from `start` on."""
     return (
         rows.scale,
         start + 1 + keys - queries if rows.causal else seen,
@@ -400,13 +334,10 @@ def _row_arguments(rows: Any, start: Any, queries: Any, keys: Any, seen: Any) ->
     )
 
 
-_row_arguments_of_block = inlined(_row_arguments)
-
-
 @jit()
-def _product(address: Any, a: Any, b: Any, out: Any, add: Any) -> None:
-    """out [M, N] = a [M, K] b [K, N], or added; what BLAS does not take has a row or column."""
-    if not add and small_product(a, b, out):
+def _sgemm(address, a, b, out, add):
+    """out [M, N] = a [M, K] b [K, N], or added. sgemm does not take vectors; the loop does."""
+    if not add and small_gemm(a, b, out):
         return
     if sgemm(address, a, b, out, add):
         return
@@ -418,40 +349,51 @@ def _product(address: Any, a: Any, b: Any, out: Any, add: Any) -> None:
             out[i, j] = total
 
 
-@inlined
-def _moved(drop: Any, start: Any) -> Any:
-    """The dropout of a head from one of its queries on."""
-    row = drop.row + start
-    return Drop(drop.rate, drop.kept_scale, drop.stream, row, drop.queries, drop.keys)
+def _numpy_gemm(address, a, b, out, add):
+    serial_gemm(a, b, out, add)
 
 
-@inlined
-def _softmax(scores: Any, drop: Any, start: Any, arguments: Any) -> None:
+_gemm = _sgemm if SGEMM else _numpy_gemm
+
+
+@inlined_with_sgemm
+def _at_query(dropout, start):
+    """The dropout of a head from query `start` on."""
+    row = dropout.row + start
+    return HeadDropout(
+        dropout.rate, dropout.kept_scale, dropout.stream, row, dropout.queries, dropout.keys
+    )
+
+
+@inlined_with_sgemm
+def _softmax(scores, dropout, start, arguments):
     """The probabilities of a block from query `start` on, in place."""
-    if drop is None:
+    if dropout is None:
         softmax_scores(0, scores.shape[1], scores, *arguments)
     else:
-        dropped_softmax_scores(0, scores.shape[1], scores, _moved(drop, start), *arguments)
+        softmax_dropout_scores(0, scores.shape[1], scores, _at_query(dropout, start), *arguments)
 
 
-@inlined
-def _softmax_grad(scores: Any, dscores: Any, drop: Any, start: Any, arguments: Any) -> None:
-    if drop is None:
+@inlined_with_sgemm
+def _softmax_grad(scores, dscores, dropout, start, arguments):
+    if dropout is None:
         softmax_scores_grad(0, scores.shape[1], scores, dscores, *arguments)
     else:
-        moved = _moved(drop, start)
-        dropped_softmax_scores_grad(0, scores.shape[1], scores, dscores, moved, *arguments)
+        moved = _at_query(dropout, start)
+        softmax_dropout_scores_grad(0, scores.shape[1], scores, dscores, moved, *arguments)
 
 
-@jit()
-def attend_head(address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any) -> None:
-    """`attend` in compiled code.
+@jit_with_sgemm
+def attention_head(address, width, operands, workspace, rows, dropout):
+    """Attention of a head.
 
     Args:
         address: of cblas_sgemm.
         width: queries of a block.
-        operands, rows, drop: as `attend` takes them.
-        room: float32, for a block of scores.
+        operands: q [S, D], k and v [T, D], and the result [S, D].
+        workspace: float32, for a block of scores.
+        rows: SoftmaxRows of the head.
+        dropout: HeadDropout; None for none.
     """
     q, k, v, out = operands
     queries, keys = q.shape[0], k.shape[0]
@@ -459,23 +401,21 @@ def attend_head(address: Any, width: Any, operands: Any, room: Any, rows: Any, d
     while stop > 0:
         start = max(0, stop - width)
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
-        scores = room[: (stop - start) * seen].reshape(1, stop - start, seen)
-        _product(address, q[start:stop], k[:seen].T, scores[0], False)
-        _softmax(scores, drop, start, _row_arguments_of_block(rows, start, queries, keys, seen))
-        _product(address, scores[0], v[:seen], out[start:stop], False)
+        scores = workspace[: (stop - start) * seen].reshape(1, stop - start, seen)
+        _gemm(address, q[start:stop], k[:seen].T, scores[0], False)
+        _softmax(scores, dropout, start, _softmax_arguments(rows, start, queries, keys, seen))
+        _gemm(address, scores[0], v[:seen], out[start:stop], False)
         stop = start
 
 
-@jit()
-def attend_grad_head(
-    address: Any, width: Any, operands: Any, room: Any, rows: Any, drop: Any
-) -> None:
-    """`attend_grad` in compiled code.
+@jit_with_sgemm
+def attention_head_grad(address, width, operands, workspace, rows, dropout):
+    """Derivatives of a head's attention; dk and dv become 0 if there is no query.
 
     Args:
-        address, width, rows, drop: as `attend_head` takes them.
-        operands: as `attend_grad` takes them.
-        room: float32, for two blocks of scores.
+        operands: the result's cotangent, q, k, v, and the results dq, dk, dv.
+        workspace: float32, for two blocks of scores.
+        address, width, rows, dropout: as for `attention_head`; rows.lse of the forward pass.
     """
     dout, q, k, v, dq, dk, dv = operands
     queries, keys = q.shape[0], k.shape[0]
@@ -487,14 +427,14 @@ def attend_grad_head(
         start = max(0, stop - width)
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         size = (stop - start) * seen
-        scores = room[:size].reshape(1, stop - start, seen)
-        dscores = room[size : 2 * size].reshape(1, stop - start, seen)
-        _product(address, q[start:stop], k[:seen].T, scores[0], False)
-        _product(address, dout[start:stop], v[:seen].T, dscores[0], False)
-        arguments = _row_arguments_of_block(rows, start, queries, keys, seen)
-        _softmax_grad(scores, dscores, drop, start, arguments)
+        scores = workspace[:size].reshape(1, stop - start, seen)
+        dscores = workspace[size : 2 * size].reshape(1, stop - start, seen)
+        _gemm(address, q[start:stop], k[:seen].T, scores[0], False)
+        _gemm(address, dout[start:stop], v[:seen].T, dscores[0], False)
+        arguments = _softmax_arguments(rows, start, queries, keys, seen)
+        _softmax_grad(scores, dscores, dropout, start, arguments)
         first = stop == queries
-        _product(address, scores[0].T, dout[start:stop], dv[:seen], not first)
-        _product(address, dscores[0].T, q[start:stop], dk[:seen], not first)
-        _product(address, dscores[0], k[:seen], dq[start:stop], False)
+        _gemm(address, scores[0].T, dout[start:stop], dv[:seen], not first)
+        _gemm(address, dscores[0].T, q[start:stop], dk[:seen], not first)
+        _gemm(address, dscores[0], k[:seen], dq[start:stop], False)
         stop = start

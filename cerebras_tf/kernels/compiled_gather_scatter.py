@@ -1,6 +1,6 @@
-"""Compiled gathers and sums of rows, float32: embedding look-up and its gradient.
+"""Compiled gathers and sums of rows, float32: embedding lookup and its gradient.
 
-Letters: V rows of the table, H width, N look-ups. Other axes are left to the plain kernels.
+Letters: V rows of the table, H width, N lookups. Other axes use the plain kernels.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.check_indices import check_positions
 from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_layout import matrix, ordinary
-from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.compiled_layout import as_contiguous, as_matrix
+from cerebras_tf.kernels.compiled_threads import parallel_for
+from cerebras_tf.kernels.gather_scatter import check_indices
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
 
 
-def _positions(indices: np.ndarray, rows: int, where: str) -> np.ndarray:
-    """Indices as contiguous int64 [N], each checked to lie in [0, rows)."""
+def _checked_indices(indices: np.ndarray, rows: int, where: str) -> np.ndarray:
+    """Indices as contiguous int64 [N]; raises BoundsError if one is not in [0, rows)."""
     flat = np.array(indices, np.int64).reshape(-1)
-    check_positions(flat, rows, where)
+    check_indices(flat, rows, where)
     return flat
 
 
 @jit()
-def _gather_rows(start: Any, stop: Any, table: Any, positions: Any, out: Any) -> None:
+def _gather_rows(start, stop, table, rows_at, out):
     for i in range(start, stop):
-        source = table[positions[i]]
+        source = table[rows_at[i]]
         row = out[i]
         for j in range(row.size):
             row[j] = source[j]
@@ -42,30 +42,24 @@ def _supports_gather(params: Any, indices: Any, *, axis: int, batch_dims: int) -
 
 
 @compiled("gather", supports=_supports_gather)
-def gather(
-    params: np.ndarray, indices: np.ndarray, *, out: Out, axis: int, batch_dims: int
-) -> None:
-    """Rows of params [V, ...] at indices [...] into [..., ...].
-
-    Raises:
-        DataError: an index is not in [0, V).
-    """
-    positions = _positions(indices, len(params), "gather")
+def gather(params, indices, *, out, axis, batch_dims):
+    """Rows of params [V, ...] at indices [...] into [..., ...]."""
+    rows_at = _checked_indices(indices, len(params), "gather")
     if not out[0].size:
         return
-    table = ordinary(params).reshape(len(params), -1)
-    rows = out[0].reshape(len(positions), -1)
-    for_rows(_gather_rows, len(rows), rows.size, table, positions, rows)
+    table = as_contiguous(params).reshape(len(params), -1)
+    rows = out[0].reshape(len(rows_at), -1)
+    parallel_for(_gather_rows, len(rows), rows.size, table, rows_at, rows)
 
 
 @jit()
-def _add_columns(start: Any, stop: Any, table: Any, positions: Any, updates: Any, out: Any) -> None:
-    """Columns start to stop of out = the table, zeros where it is empty, with updates added.
+def _add_columns(start, stop, table, rows_at, updates, out):
+    """Columns [start, stop) of out = the table (zeros if it is empty) with updates added.
 
     The table may be `out` itself.
     """
-    is_there = table.size and table.ctypes.data == out.ctypes.data
-    for i in range(0 if is_there else out.shape[0]):
+    in_place = table.size and table.ctypes.data == out.ctypes.data
+    for i in range(0 if in_place else out.shape[0]):
         row = out[i, start:stop]
         if table.size:
             old = table[i, start:stop]
@@ -74,8 +68,8 @@ def _add_columns(start: Any, stop: Any, table: Any, positions: Any, updates: Any
         else:
             for j in range(row.size):
                 row[j] = F(0)
-    for i in range(positions.size):
-        row = out[positions[i], start:stop]
+    for i in range(rows_at.size):
+        row = out[rows_at[i], start:stop]
         update = updates[i, start:stop]
         for j in range(row.size):
             row[j] += update[j]
@@ -86,12 +80,8 @@ def _supports_scatter(indices: Any, updates: Any, *, num_rows: int) -> bool:
 
 
 @compiled("scatter_add_rows", supports=_supports_scatter)
-def scatter_add_rows(indices: np.ndarray, updates: np.ndarray, *, out: Out, num_rows: int) -> None:
-    """Sums of the updates [N, ...] of each row into [num_rows, ...], in the order they come.
-
-    Raises:
-        DataError: an index is not in [0, num_rows).
-    """
+def scatter_add_rows(indices, updates, *, out, num_rows):
+    """Sums of the updates [N, ...] of each row into [num_rows, ...], in their order."""
     _add_rows("scatter_add_rows", np.empty((0, 0), F), indices, updates, out[0])
 
 
@@ -100,22 +90,18 @@ def _supports_rows_add(x: Any, indices: Any, updates: Any) -> bool:
 
 
 @compiled("rows_add", supports=_supports_rows_add)
-def rows_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, out: Out) -> None:
-    """x [V, ...] with updates [*indices.shape, ...] added to its rows, in the order they come.
-
-    Raises:
-        DataError: an index is not in [0, V).
-    """
-    table = matrix(ordinary(x).reshape(len(x), -1)) if x.size else np.empty((0, 0), F)
+def rows_add(x, indices, updates, *, out):
+    """x [V, ...] with updates [*indices.shape, ...] added to its rows, in their order."""
+    table = as_matrix(as_contiguous(x).reshape(len(x), -1)) if x.size else np.empty((0, 0), F)
     _add_rows("rows_add", table, indices, updates, out[0])
 
 
 def _add_rows(
     op: str, table: np.ndarray, indices: np.ndarray, updates: np.ndarray, out: np.ndarray
 ) -> None:
-    positions = _positions(indices, len(out), op)
+    rows_at = _checked_indices(indices, len(out), op)
     if not out.size:
         return
     rows = out.reshape(len(out), -1)
-    added = matrix(ordinary(updates).reshape(len(positions), rows.shape[1]))
-    for_rows(_add_columns, rows.shape[1], rows.size, table, positions, added, rows)
+    added = as_matrix(as_contiguous(updates).reshape(len(rows_at), rows.shape[1]))
+    parallel_for(_add_columns, rows.shape[1], rows.size, table, rows_at, added, rows)

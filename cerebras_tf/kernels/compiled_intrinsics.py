@@ -1,69 +1,88 @@
-"""Machine operations that Numba has no name for: bit casts, rounding, typed loads and stores.
+"""LLVM instructions that Numba has no name for: bit casts, rounding, loads and stores, prefetch.
 
-Each is one LLVM instruction (or two), so that loops over them vectorise. Memory is named by
-address, which makes one compiled kernel serve every layout. No bounds are checked: callers pass
-addresses within their own arrays.
+Each is one or two LLVM instructions, so that loops over them vectorise. Memory is given by address,
+so one compiled kernel serves every layout. Bounds are not checked.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_HALF_BITS = ir.Constant(ir.IntType(32), 16)
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+_HALF_BITS = _I32(16)
 
 
-@intrinsic
-def bits_of(typingctx: Any, x: Any) -> Any:
+def emits(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: a Numba intrinsic from a function that emits LLVM IR.
+
+    Args:
+        result: Numba type of the result; types.void for none.
+        arguments: Numba types of the arguments.
+
+    Example:
+        @emits(types.int32, types.float32)
+        def bits_of(builder, x):
+            return builder.bitcast(x, ir.IntType(32))
+    """
+    names = ["context", *(f"argument{i}" for i in range(len(arguments)))]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def typed(*_):
+            def generate(context, builder, signature, values):
+                emitted = emit(builder, *values)
+                return context.get_dummy_value() if emitted is None else emitted
+
+            return result(*arguments), generate
+
+        typed.__name__, typed.__doc__ = emit.__name__, emit.__doc__
+        # Numba reads the number of arguments here.
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+        typed.__signature__ = signature  # type: ignore[attr-defined]
+        return intrinsic(typed)
+
+    return decorate
+
+
+@emits(types.int32, types.float32)
+def bits_of(builder, x):
     """The int32 with the bits of a float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.int32(types.float32), generate
+    return builder.bitcast(x, _I32)
 
 
-@intrinsic
-def float_of(typingctx: Any, x: Any) -> Any:
+@emits(types.float32, types.int32)
+def float_of(builder, x):
     """The float32 with the bits of an int32."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
+    return builder.bitcast(x, _FLOAT)
 
 
-@intrinsic
-def bits_of_double(typingctx: Any, x: Any) -> Any:
+@emits(types.int64, types.float64)
+def bits_of_double(builder, x):
     """The int64 with the bits of a float64."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), generate
+    return builder.bitcast(x, _I64)
 
 
-@intrinsic
-def double_of(typingctx: Any, x: Any) -> Any:
+@emits(types.float64, types.int64)
+def double_of(builder, x):
     """The float64 with the bits of an int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), generate
+    return builder.bitcast(x, _DOUBLE)
 
 
-def _rounding(name: str) -> Any:
-    """An LLVM intrinsic of one float32 or float64."""
+def _unary_intrinsic(name: str) -> Any:
+    """LLVM's intrinsic of one float32 or float64."""
 
-    def typed(typingctx: Any, x: Any) -> Any:
+    def typed(typingctx, x):
         if x not in (types.float32, types.float64):
             return None
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def generate(context, builder, signature, args):
             function = builder.module.declare_intrinsic(f"llvm.{name}", [args[0].type])
             return builder.call(function, args)
 
@@ -72,28 +91,45 @@ def _rounding(name: str) -> Any:
     return intrinsic(typed)
 
 
-floor = _rounding("floor")
-ceil = _rounding("ceil")
-rint = _rounding("rint")
-sqrt = _rounding("sqrt")
-fabs = _rounding("fabs")
+floor, ceil, rint, sqrt, fabs = map(_unary_intrinsic, ("floor", "ceil", "rint", "sqrt", "fabs"))
 
 
-@intrinsic
-def fused_multiply_add(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+@emits(types.float64, types.float64, types.float64, types.float64)
+def fused_multiply_add(builder, x, y, z):
     """x y + z in float64, rounded once."""
+    return builder.fma(x, y, z)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
 
-    return types.float64(types.float64, types.float64, types.float64), generate
+@emits(types.float32, types.float32)
+def round_to_float16(builder, x):
+    """A float32 rounded to float16 and back."""
+    return builder.fpext(builder.fptrunc(x, ir.HalfType()), _FLOAT)
+
+
+def emit_prefetch(builder: Any, pointer: Any, write: int, locality: int) -> None:
+    """Emits LLVM's prefetch of the cache line at a pointer; locality 3 is L1, 2 is L2."""
+    kinds = [_I8.as_pointer(), _I32, _I32, _I32]
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0"
+    )
+    builder.call(function, [pointer, _I32(write), _I32(locality), _I32(1)])
+
+
+def prefetch(write: int, locality: int) -> Any:
+    """An intrinsic (address) that prefetches the cache line there; see `emit_prefetch`."""
+
+    @emits(types.void, types.int64)
+    def fetch(builder, address):
+        emit_prefetch(builder, builder.inttoptr(address, _I8.as_pointer()), write, locality)
+
+    return fetch
 
 
 def _element(dtype: str) -> ir.Type:
     if dtype == "float16":
         return ir.HalfType()
     if dtype in ("float32", "float64"):
-        return ir.FloatType() if dtype == "float32" else ir.DoubleType()
+        return _FLOAT if dtype == "float32" else _DOUBLE
     if dtype == "bfloat16":
         return ir.IntType(16)
     return ir.IntType(8 if dtype == "bool" else register_type(dtype).bitwidth)
@@ -106,12 +142,12 @@ def register_type(dtype: str) -> Any:
     return types.boolean if dtype == "bool" else getattr(types, dtype)
 
 
-def _pointer(builder: Any, address: Any, index: Any, element: ir.Type) -> Any:
+def _element_pointer(builder, address, index, element):
     return builder.gep(builder.inttoptr(address, element.as_pointer()), [index])
 
 
-def _mark(builder: Any, instruction: Any, region: int, regions: int) -> None:
-    """Tells LLVM which memory an access touches, so that loops need no overlap tests."""
+def _add_alias_metadata(builder: Any, instruction: Any, region: int, regions: int) -> None:
+    """Marks which array an access touches, so that LLVM vectorises without overlap checks."""
     module = builder.module
     domain = module.add_metadata(["cerebras_tf elementwise"])
     scopes = [module.add_metadata([f"cerebras_tf written {i}", domain]) for i in range(regions)]
@@ -123,66 +159,48 @@ def _mark(builder: Any, instruction: Any, region: int, regions: int) -> None:
 
 
 def loader(dtype: str, region: int, regions: int) -> Any:
-    """A function (address, index) -> element `index` of the array at an address.
+    """An intrinsic (address, index) -> element `index` of the array at an address.
 
     Args:
         dtype: of the array.
         region: which of the written arrays it is; -1: an array that is only read.
-        regions: number of written arrays; they overlap neither each other nor what is only read.
+        regions: number of written arrays. They overlap neither each other nor arrays only read.
     """
 
-    @intrinsic
-    def load(typingctx: Any, address: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            element = _element(dtype)
-            value = builder.load(_pointer(builder, args[0], args[1], element))
-            _mark(builder, value, region, regions)
-            if dtype == "float16":
-                return builder.fpext(value, ir.FloatType())
-            if dtype == "bfloat16":
-                upper = builder.shl(builder.zext(value, ir.IntType(32)), _HALF_BITS)
-                return builder.bitcast(upper, ir.FloatType())
-            if dtype == "bool":
-                return builder.icmp_unsigned("!=", value, ir.Constant(element, 0))
-            return value
-
-        return register_type(dtype)(types.int64, types.int64), generate
+    @emits(register_type(dtype), types.int64, types.int64)
+    def load(builder, address, index):
+        element = _element(dtype)
+        value = builder.load(_element_pointer(builder, address, index, element))
+        _add_alias_metadata(builder, value, region, regions)
+        if dtype == "float16":
+            return builder.fpext(value, _FLOAT)
+        if dtype == "bfloat16":
+            upper = builder.shl(builder.zext(value, _I32), _HALF_BITS)
+            return builder.bitcast(upper, _FLOAT)
+        if dtype == "bool":
+            return builder.icmp_unsigned("!=", value, ir.Constant(element, 0))
+        return value
 
     return load
 
 
 def storer(dtype: str, region: int, regions: int) -> Any:
-    """A function (address, index, value) that writes one element; arguments as for loader.
+    """An intrinsic (address, index, value) that writes one element; arguments as for `loader`.
 
-    A bfloat16 is written as the upper half of the float32, which must have been rounded to it.
+    A bfloat16 is written as the upper half of the float32, which must already be rounded.
     """
 
-    @intrinsic
-    def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            element = _element(dtype)
-            value = args[2]
-            if dtype == "float16":
-                value = builder.fptrunc(value, element)
-            elif dtype == "bfloat16":
-                bits = builder.bitcast(value, ir.IntType(32))
-                value = builder.trunc(builder.lshr(bits, _HALF_BITS), element)
-            elif dtype == "bool":
-                value = builder.zext(value, element)
-            written = builder.store(value, _pointer(builder, args[0], args[1], element))
-            _mark(builder, written, region, regions)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, register_type(dtype)), generate
+    @emits(types.void, types.int64, types.int64, register_type(dtype))
+    def store(builder, address, index, value):
+        element = _element(dtype)
+        if dtype == "float16":
+            value = builder.fptrunc(value, element)
+        elif dtype == "bfloat16":
+            bits = builder.bitcast(value, _I32)
+            value = builder.trunc(builder.lshr(bits, _HALF_BITS), element)
+        elif dtype == "bool":
+            value = builder.zext(value, element)
+        written = builder.store(value, _element_pointer(builder, address, index, element))
+        _add_alias_metadata(builder, written, region, regions)
 
     return store
-
-
-@intrinsic
-def half(typingctx: Any, x: Any) -> Any:
-    """A float32 rounded to float16 and back."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fpext(builder.fptrunc(args[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.float32), generate

@@ -1,6 +1,6 @@
-"""How kernels are compiled: Numba's options and the folder that compiled code is kept in.
+"""How kernels are compiled: Numba's options, and the folder of compiled code.
 
-The one place that is imported before Numba.
+It must be imported before Numba.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Optional
 from cerebras_tf.environment import NUMBA_CACHE_DIR, XDG_CACHE_HOME
 
 _ENVIRONMENT = NUMBA_CACHE_DIR.name
-# NaN and Inf must propagate, so "fast" as a whole is out of the question. Sums may be reordered
-# where a kernel asks for it; elsewhere only multiply and add may contract to one instruction.
+# NaN and Inf must propagate, which rules out fastmath=True. Sums may be reordered where a kernel
+# allows it; elsewhere only multiply and add may contract to one instruction.
 EXACT_ORDER = {"contract"}
 ANY_ORDER = {"contract", "reassoc", "nsz", "arcp"}
 
 
 def _source_digest() -> str:
-    """Names the code that compiled kernels come from.
+    """Digest of the sources of compiled kernels.
 
-    Numba invalidates a kernel when its own file changes, not when a file it inlines from does.
+    Numba invalidates a kernel when its own file changes, not when a file that it inlines from does.
     """
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("co*.py")):
@@ -44,26 +44,27 @@ def _writable(folder: Path) -> bool:
 
 
 def _choose_cache_folder() -> Optional[Path]:
-    """$NUMBA_CACHE_DIR, else a folder of this version under the user's cache; None: unwritable."""
+    """A folder for this version in $NUMBA_CACHE_DIR or the user's cache; None if it is not
+    writable."""
     base = NUMBA_CACHE_DIR.get()
     if base is None:
         home = XDG_CACHE_HOME.get() or os.path.join(os.path.expanduser("~"), ".cache")
         base = os.path.join(home, "cerebras_tf")
     name = f"kernels-{_source_digest()}"
-    # A child process inherits the variable as this one left it.
+    # A child process inherits the variable as set below.
     folder = Path(base) if Path(base).name == name else Path(base) / name
     if _writable(folder):
         return folder
     warnings.warn(
         f"compiled kernels: the cache folder must be writable. Received: {folder}. Kernels are "
-        f"compiled anew in every process; set {_ENVIRONMENT} to a writable folder.",
+        f"compiled again in every process. Set {_ENVIRONMENT} to a writable folder.",
         RuntimeWarning,
         stacklevel=2,
     )
     return None
 
 
-# Folder of compiled kernels and generated sources; None where nothing can be written.
+# Folder of compiled kernels and generated sources; None if none is writable.
 CACHE_FOLDER = _choose_cache_folder()
 if CACHE_FOLDER is not None:
     os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
@@ -74,8 +75,8 @@ from numba.core.codegen import get_host_cpu_features  # noqa: E402
 if CACHE_FOLDER is not None:
     numba.config.CACHE_DIR = str(CACHE_FOLDER)
 if numba.config.CPU_FEATURES is None:
-    # With arithmetic in half precision LLVM joins multiplications with additions, which rounds once
-    # where `precision: emulate` rounds twice.
+    # With half precision arithmetic LLVM would fuse multiplications and additions, which rounds
+    # once where `precision: emulate` rounds twice.
     numba.config.CPU_FEATURES = get_host_cpu_features().replace("+avx512fp16", "-avx512fp16")
 
 
@@ -84,7 +85,7 @@ def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..
 
     Args:
         any_order: allow sums in any order, which vectorises reductions.
-        cache: keep the machine code on disk; off where the function has no file.
+        cache: store the machine code; False if the function has no file.
     """
     return numba.njit(
         nogil=True,
@@ -96,7 +97,7 @@ def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorator: a function of kernels, inlined by LLVM with its own rules about order kept."""
+    """Decorator: a function that LLVM inlines into kernels, with the order of its own sums kept."""
     return numba.njit(
         forceinline=True, fastmath=EXACT_ORDER, error_model="numpy", boundscheck=False
     )(function)

@@ -1,7 +1,5 @@
-"""How compiled kernels want their operands: float32, two axes, contiguous, writable.
-
-Copies only what is laid out otherwise. It does not allocate results.
-"""
+"""Layouts that compiled kernels need: float32, contiguous, two axes. Copies only what has another
+layout."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import numpy as np
 
 
 class _Memory:
-    """An array's memory, offered as writable: Numba compiles read-only arrays a second time."""
+    """An array's memory offered as writable: Numba would compile again for read-only arrays."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -21,8 +19,8 @@ class _Memory:
         }
 
 
-def ordinary(array: np.ndarray) -> np.ndarray:
-    """The array in C order and writable in type; kernels never write to their operands."""
+def as_contiguous(array: np.ndarray) -> np.ndarray:
+    """The array in C order and of a writable type; kernels never write to their operands."""
     if not array.flags.c_contiguous:
         return np.ascontiguousarray(array)
     if not array.flags.writeable:
@@ -30,9 +28,9 @@ def ordinary(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def matrix(array: np.ndarray) -> np.ndarray:
-    """[..., H] as an ordinary [N, H]; a vector becomes one row."""
-    array = ordinary(array)
+def as_matrix(array: np.ndarray) -> np.ndarray:
+    """[..., H] as a contiguous [N, H]; a vector becomes one row."""
+    array = as_contiguous(array)
     if array.ndim == 2:
         return array
     if array.ndim == 0:
@@ -49,7 +47,7 @@ def all_float32(*operands: Any, **attrs: Any) -> bool:
 
 
 def floats_are_float32(*operands: Any, **attrs: Any) -> bool:
-    """Whether every operand that is not an integer is float32, and there is one."""
+    """Whether there are floating point operands, and all of them are float32."""
     names = [str(operand.dtype) for operand in operands]
     floats = [name for name in names if "float" in name]
     return bool(floats) and all(name == "float32" for name in floats)

@@ -1,9 +1,9 @@
 """Compiled softmax cross-entropy with the output projection, float32, in chunks of tokens.
 
 Letters: N tokens, H width, V vocabulary, C tokens of a chunk. Logits exist for one chunk at a time
-and become their own derivative in place. Matrix products are BLAS's, or those of
-compiled_bfloat16.py; the row loops are compiled. No logits are kept for a later backward pass: they
-are computed again, or forward and backward are asked for at once.
+and become their own gradient in place, so that [N, V] is never stored (as in Wijmans et al., Cut
+Your Losses in Large-Vocabulary Language Models, 2024, by tokens). The backward pass recomputes
+logits, or computes both passes at once.
 """
 
 from __future__ import annotations
@@ -13,56 +13,52 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels.bfloat16 import in_bfloat16
-from cerebras_tf.kernels.blas import product, scratch_bytes
+from cerebras_tf.kernels import blas, compiled_bfloat16
 from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
+from cerebras_tf.kernels.compiled_layout import as_matrix, floats_are_float32
 from cerebras_tf.kernels.compiled_loss import label_vector
 from cerebras_tf.kernels.compiled_math import log
-from cerebras_tf.kernels.compiled_row_reductions import exp_in_place, row_max, sum_of_exp
-from cerebras_tf.kernels.compiled_threads import for_rows
+from cerebras_tf.kernels.compiled_reduction import exp_in_place, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_threads import parallel_for
 from cerebras_tf.kernels.registry import Scratch, compiled
-from cerebras_tf.kernels.scratch import borrowed, rounded
+from cerebras_tf.kernels.scratch import borrow, round_up
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
-# Logits of one chunk. A larger chunk adds into the weight's gradient less often, a smaller one
-# needs less memory: for width 768 and vocabulary 50257, 32 MB reach 78 % of sgemm's speed, 64 MB
-# 90 %, 128 MB 95 %, 256 MB 96 %; 200 MB make two chunks of 2048 tokens.
+# Bytes of a chunk's logits. Larger chunks add into the weight's gradient less often, smaller ones
+# need less memory: for width 768 and vocabulary 50257, 32 MB reach 78 % of sgemm's speed, 64 MB 90
+# %, 128 MB 95 %, 256 MB 96 %; 200 MB make two chunks of 2048 tokens.
 _CHUNK_BYTES = 200 << 20
 
 
-def _chunk_count(tokens: int, vocabulary: int) -> int:
+def _num_chunks(tokens: int, vocabulary: int) -> int:
     most = max(1, _CHUNK_BYTES // (4 * max(1, vocabulary)))
     return -(-tokens // most)
 
 
 def _longest_chunk(tokens: int, vocabulary: int) -> int:
-    return -(-tokens // max(1, _chunk_count(tokens, vocabulary)))
+    return -(-tokens // max(1, _num_chunks(tokens, vocabulary)))
 
 
 def _scratch(
     *types: Any, transpose_weight: bool, compute: Optional[str] = None, first: int = 0
 ) -> Scratch:
-    """Logits of a chunk, its weighted hidden states, and a number or two a token.
-
-    Besides, what a product takes, in bfloat16 for packed operands.
-    """
+    """Logits of a chunk, its weighted hidden states, one or two numbers per token, and the GEMM's
+    scratch."""
     hidden, weight = types[first : first + 2]
     (tokens, width), vocabulary = hidden.shape, weight.shape[0 if transpose_weight else 1]
     chunk = _longest_chunk(tokens, vocabulary)
     weighted = chunk * width if first else 0
-    own = rounded(4 * chunk * vocabulary) + 4 * weighted + 8 * tokens
-    packing = None if compute is None else in_bfloat16()
+    own = round_up(4 * chunk * vocabulary) + 4 * weighted + 8 * tokens
     rows, columns = (vocabulary, width) if transpose_weight else (width, vocabulary)
     products = []
-    for part in {chunk, tokens // max(1, _chunk_count(tokens, vocabulary))}:  # and the shortest
+    for part in {chunk, tokens // max(1, _num_chunks(tokens, vocabulary))}:  # and the shortest
         products.append((part, width, vocabulary))
         if first:
             products += [(part, vocabulary, width), (rows, part, columns)]
-    if packing is None:
-        return Scratch(own + max(scratch_bytes(*sizes, 4) for sizes in products))
-    return Scratch(own + max(packing.scratch_bytes(*sizes) for sizes in products))
+    if compute is None:
+        return Scratch(own + max(blas.scratch_bytes(*sizes, 4) for sizes in products))
+    return Scratch(own + max(compiled_bfloat16.scratch_bytes(*sizes) for sizes in products))
 
 
 def _scratch_of_gradient(
@@ -72,26 +68,15 @@ def _scratch_of_gradient(
 
 
 def _supports(*operands: Any, compute: Optional[str] = None, **attrs: Any) -> bool:
-    return floats_are_float32(*operands) and (compute is None or in_bfloat16() is not None)
+    return floats_are_float32(*operands)
 
 
 @jit(any_order=True)
-def _loss_rows(
-    start: Any,
-    stop: Any,
-    logits: Any,
-    bias: Any,
-    labels: Any,
-    dloss: Any,
-    loss: Any,
-    lse: Any,
-    weights: Any,
-    differentiate: Any,
-) -> None:
-    """Loss of every row; where asked, the row becomes its derivative over `weights`.
+def _loss_rows(start, stop, logits, bias, labels, dloss, loss, lse, weights, differentiate):
+    """Loss of every row; if `differentiate`, the row becomes its gradient divided by `weights`.
 
-    The derivative by logit j is dloss (p_j - [j is the label]); with p = e / total the row keeps
-    e_j - total [j is the label], and weights[i] = dloss / total is left to the products. Bias and
+    The gradient of logit j is dloss (p_j - [j is the label]). With p = e / total the row holds e_j
+    - total [j is the label], and weights[i] = dloss / total is applied to the products. Bias and
     dloss may be empty, for none.
     """
     for i in range(start, stop):
@@ -111,7 +96,7 @@ def _loss_rows(
 
 
 class _Projection:
-    """The operands in the layout that the chunks want, and their products."""
+    """The operands in the layout that chunks need, and their products."""
 
     def __init__(
         self,
@@ -126,25 +111,24 @@ class _Projection:
         self.columns = weight.T if transpose_weight else weight  # [H, V]
         self.transposed = transpose_weight
         self.labels = label_vector(labels, self.columns.shape[1])
-        self.bias = np.empty(0, F) if bias is None else matrix(bias)[0]
+        self.bias = np.empty(0, F) if bias is None else as_matrix(bias)[0]
         self.vocabulary = self.columns.shape[1]
-        packing = None if compute is None else in_bfloat16()
-        self._product = product if packing is None else packing.product
+        self._product = blas.gemm if compute is None else compiled_bfloat16.gemm
 
     def chunks(self) -> Iterator[slice]:
-        """Ranges of tokens of nearly equal length whose logits stay within the limit."""
+        """Ranges of tokens of nearly equal length whose logits fit into _CHUNK_BYTES."""
         tokens = len(self.h)
-        count = _chunk_count(tokens, self.vocabulary)
+        count = _num_chunks(tokens, self.vocabulary)
         for i in range(count):
             yield slice(tokens * i // count, tokens * (i + 1) // count)
 
-    def room(self) -> tuple[int, int]:
-        """Shape of the memory for one chunk's logits."""
+    def logits_shape(self) -> tuple[int, int]:
+        """Shape of the largest chunk's logits."""
         return _longest_chunk(len(self.h), self.vocabulary), self.vocabulary
 
-    def logits(self, chunk: slice, room: np.ndarray) -> np.ndarray:
-        """Logits of a chunk without bias, in scratch memory."""
-        rows = room[: chunk.stop - chunk.start]
+    def logits(self, chunk: slice, buffer: np.ndarray) -> np.ndarray:
+        """Logits of a chunk without bias, in `buffer`."""
+        rows = buffer[: chunk.stop - chunk.start]
         self._product(self.h[chunk], self.columns, rows)
         return rows
 
@@ -161,24 +145,15 @@ class _Projection:
 
 
 @compiled("linear_softmax_xent", supports=_supports, scratch=_scratch)
-def linear_softmax_xent(
-    h: np.ndarray,
-    weight: np.ndarray,
-    labels: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
-    out: Out,
-    transpose_weight: bool,
-    compute: Optional[str] = None,
-) -> None:
+def linear_softmax_xent(h, weight, labels, bias=None, *, out, transpose_weight, compute=None):
     """linear_softmax_xent into loss [N], lse [N]."""
     loss, lse = out
     model = _Projection(h, weight, labels, bias, transpose_weight, compute)
     no_cotangent = np.empty(0, F)
-    with borrowed(model.room()) as room:
+    with borrow(model.logits_shape()) as buffer:
         for chunk in model.chunks():
-            rows = model.logits(chunk, room)
-            for_rows(
+            rows = model.logits(chunk, buffer)
+            parallel_for(
                 _loss_rows,
                 len(rows),
                 rows.size,
@@ -195,30 +170,22 @@ def linear_softmax_xent(
 
 @compiled("linear_softmax_xent_train", supports=_supports, scratch=_scratch_of_gradient)
 def linear_softmax_xent_train(
-    dloss: np.ndarray,
-    h: np.ndarray,
-    weight: np.ndarray,
-    labels: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
-    out: Out,
-    transpose_weight: bool,
-    compute: Optional[str] = None,
-) -> None:
+    dloss, h, weight, labels, bias=None, *, out, transpose_weight, compute=None
+):
     """linear_softmax_xent_train into loss [N], dh [N, H], dweight, and dbias [V] if biased."""
     loss, dh, dweight = out[:3]
     model = _Projection(h, weight, labels, bias, transpose_weight, compute)
-    scales = matrix(dloss).reshape(-1)
+    scales = as_matrix(dloss).reshape(-1)
     lse, weights = np.empty(len(loss), F), np.empty(len(loss), F)
     if not len(loss):
         dweight[...] = 0
     if bias is not None:
         out[3][...] = 0
-    longest, _ = model.room()
-    with borrowed(model.room()) as room, borrowed((longest, h.shape[1])) as weighted:
+    longest, _ = model.logits_shape()
+    with borrow(model.logits_shape()) as buffer, borrow((longest, h.shape[1])) as weighted:
         for chunk in model.chunks():
-            rows = model.logits(chunk, room)
-            for_rows(
+            rows = model.logits(chunk, buffer)
+            parallel_for(
                 _loss_rows,
                 len(rows),
                 3 * rows.size,
@@ -237,25 +204,16 @@ def linear_softmax_xent_train(
             states = np.multiply(model.h[chunk], weight_of, out=weighted[: len(rows)])
             model.add_weight_gradient(dweight, states, rows, chunk.start == 0)
             if bias is not None:
-                product(weight_of.T, rows, out[3][None], add=True)
+                blas.gemm(weight_of.T, rows, out[3][None], add=True)
 
 
 @compiled("linear_softmax_xent_grad", supports=_supports, scratch=_scratch_of_gradient)
 def linear_softmax_xent_grad(
-    dloss: np.ndarray,
-    h: np.ndarray,
-    weight: np.ndarray,
-    labels: np.ndarray,
-    lse: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
-    out: Out,
-    transpose_weight: bool,
-    compute: Optional[str] = None,
-) -> None:
+    dloss, h, weight, labels, lse, bias=None, *, out, transpose_weight, compute=None
+):
     """linear_softmax_xent_grad into dh [N, H], dweight, and dbias [V] if biased.
 
-    Logits are computed again, and log(sum(e^logits)) with them, so that lse is not read.
+    Logits and log(sum(e^logits)) are recomputed; lse is not read.
     """
     loss = np.empty(len(h), F)
     linear_softmax_xent_train(

@@ -1,21 +1,18 @@
-"""Compiled softmax cross-entropy on logits, float32.
+"""Compiled softmax cross-entropy on logits, float32. Letters: N tokens, V vocabulary.
 
-Letters: N tokens, V vocabulary. The forms that project to logits first stand in
-compiled_linear_loss.py.
+compiled_linear_cross_entropy.py has the forms that project to logits first.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_layout import floats_are_float32, matrix
+from cerebras_tf.kernels.compiled_layout import as_matrix, floats_are_float32
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_row_reductions import exp_into, row_max, sum_of_exp
-from cerebras_tf.kernels.compiled_threads import for_rows
-from cerebras_tf.kernels.loss import check_labels
+from cerebras_tf.kernels.compiled_reduction import exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_threads import parallel_for
+from cerebras_tf.kernels.gather_scatter import check_indices
 from cerebras_tf.kernels.registry import compiled
 
 F = np.float32
@@ -24,12 +21,12 @@ Out = tuple[np.ndarray, ...]
 
 def label_vector(labels: np.ndarray, classes: int) -> np.ndarray:
     """Labels as contiguous int64 [N], each checked to lie in [0, classes)."""
-    check_labels(labels, classes)
+    check_indices(labels, classes, "softmax cross-entropy", "labels")
     return np.array(labels, np.int64).reshape(-1)
 
 
 @jit(any_order=True)
-def _sparse_rows(start: Any, stop: Any, logits: Any, labels: Any, loss: Any, lse: Any) -> None:
+def _sparse_rows(start, stop, logits, labels, loss, lse):
     for i in range(start, stop):
         row = logits[i]
         top = row_max(row)
@@ -39,16 +36,16 @@ def _sparse_rows(start: Any, stop: Any, logits: Any, labels: Any, loss: Any, lse
 
 
 @compiled("sparse_softmax_xent", supports=floats_are_float32)
-def sparse_softmax_xent(logits: np.ndarray, labels: np.ndarray, *, out: Out) -> None:
+def sparse_softmax_xent(logits, labels, *, out):
     """sparse_softmax_xent of logits [N, V] into loss [N], lse [N]."""
-    rows = matrix(logits)
-    for_rows(_sparse_rows, len(rows), rows.size, rows, label_vector(labels, rows.shape[1]), *out)
+    rows = as_matrix(logits)
+    parallel_for(
+        _sparse_rows, len(rows), rows.size, rows, label_vector(labels, rows.shape[1]), *out
+    )
 
 
 @jit(any_order=True)
-def _sparse_grad_rows(
-    start: Any, stop: Any, dloss: Any, logits: Any, labels: Any, lse: Any, dlogits: Any
-) -> None:
+def _sparse_grad_rows(start, stop, dloss, logits, labels, lse, dlogits):
     for i in range(start, stop):
         row = logits[i]
         out = dlogits[i]
@@ -60,18 +57,16 @@ def _sparse_grad_rows(
 
 
 @compiled("sparse_softmax_xent_grad", supports=floats_are_float32)
-def sparse_softmax_xent_grad(
-    dloss: np.ndarray, logits: np.ndarray, labels: np.ndarray, lse: np.ndarray, *, out: Out
-) -> None:
+def sparse_softmax_xent_grad(dloss, logits, labels, lse, *, out):
     """sparse_softmax_xent_grad into dlogits [N, V]."""
-    rows = matrix(logits)
+    rows = as_matrix(logits)
     names = label_vector(labels, rows.shape[1])
-    scales, shifts = matrix(dloss).reshape(-1), matrix(lse).reshape(-1)
-    for_rows(_sparse_grad_rows, len(rows), 2 * rows.size, scales, rows, names, shifts, out[0])
+    scales, shifts = as_matrix(dloss).reshape(-1), as_matrix(lse).reshape(-1)
+    parallel_for(_sparse_grad_rows, len(rows), 2 * rows.size, scales, rows, names, shifts, out[0])
 
 
 @jit(any_order=True)
-def _dense_rows(start: Any, stop: Any, logits: Any, labels: Any, loss: Any) -> None:
+def _dense_rows(start, stop, logits, labels, loss):
     for i in range(start, stop):
         row = logits[i]
         target = labels[i]
@@ -86,16 +81,14 @@ def _dense_rows(start: Any, stop: Any, logits: Any, labels: Any, loss: Any) -> N
 
 
 @compiled("softmax_xent", supports=floats_are_float32)
-def softmax_xent(logits: np.ndarray, labels: np.ndarray, *, out: Out) -> None:
+def softmax_xent(logits, labels, *, out):
     """softmax_xent of logits and labels [N, V] into loss [N]."""
-    rows = matrix(logits)
-    for_rows(_dense_rows, len(rows), 2 * rows.size, rows, matrix(labels), out[0])
+    rows = as_matrix(logits)
+    parallel_for(_dense_rows, len(rows), 2 * rows.size, rows, as_matrix(labels), out[0])
 
 
 @jit(any_order=True)
-def _dense_grad_rows(
-    start: Any, stop: Any, dloss: Any, logits: Any, labels: Any, dlogits: Any
-) -> None:
+def _dense_grad_rows(start, stop, dloss, logits, labels, dlogits):
     for i in range(start, stop):
         row = logits[i]
         target = labels[i]
@@ -109,10 +102,10 @@ def _dense_grad_rows(
 
 
 @compiled("softmax_xent_grad", supports=floats_are_float32)
-def softmax_xent_grad(
-    dloss: np.ndarray, logits: np.ndarray, labels: np.ndarray, *, out: Out
-) -> None:
+def softmax_xent_grad(dloss, logits, labels, *, out):
     """softmax_xent_grad into dlogits [N, V]."""
-    rows = matrix(logits)
-    scales = matrix(dloss).reshape(-1)
-    for_rows(_dense_grad_rows, len(rows), 3 * rows.size, scales, rows, matrix(labels), out[0])
+    rows = as_matrix(logits)
+    scales = as_matrix(dloss).reshape(-1)
+    parallel_for(
+        _dense_grad_rows, len(rows), 3 * rows.size, scales, rows, as_matrix(labels), out[0]
+    )

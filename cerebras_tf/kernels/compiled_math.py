@@ -1,8 +1,8 @@
-"""Elementary functions in float32 that vectorise: no branches, no tables, no library calls.
+"""Elementary functions in float32 that vectorise: no branches, tables or library calls.
 
-Errors are at most 2.5 units in the last place, and NaN, Inf, zeros and denormal numbers come out as
-NumPy has them. Polynomials are interpolated at Chebyshev nodes when the file is imported, so that
-no unexplained numbers stand here. float64 has no fast forms.
+Errors are at most 2.5 units in the last place; NaN, Inf, zeros and subnormal numbers give NumPy's
+results. Polynomials are interpolated at Chebyshev nodes on import, so that the file contains no
+unexplained constants. float64 has no fast forms.
 
 Legend: x = n log(2) + r for exp; x = 2^n m, f = m - 1 for log; x = n pi/2 + r for sin and cos.
 """
@@ -59,14 +59,14 @@ ROUND = F(1.5 * 2**23)  # adding it leaves the nearest integer in the low bits
 
 
 @inlined
-def _scale(y: Any, n: Any) -> Any:
-    """y 2^n in two factors, so that results may overflow to Inf or be denormal."""
+def _scale(y, n):
+    """y 2^n in two factors, so that results may overflow to Inf or be subnormal."""
     half = n >> I(1)
     return y * float_of(I((half + I(127)) << I(23))) * float_of(I((n - half + I(127)) << I(23)))
 
 
 @inlined
-def exp(x: Any) -> Any:
+def exp(x):
     """e^x."""
     x = F(-104) if x < F(-104) else x
     x = F(89) if x > F(89) else x
@@ -79,7 +79,7 @@ def exp(x: Any) -> Any:
 
 
 @inlined
-def expm1(x: Any) -> Any:
+def expm1(x):
     """e^x - 1 = 2^n (e^r - 1) + (2^n - 1)."""
     x = F(-20) if x < F(-20) else x
     t = (F(88) if x > F(88) else x) * LOG2_E + ROUND
@@ -102,7 +102,7 @@ SQRT_HALF_BITS = int(np.array(math.sqrt(0.5), F).view(np.int32))
 
 
 @inlined
-def log(x: Any) -> Any:
+def log(x):
     """Natural logarithm."""
     tiny = x < LEAST_NORMAL
     scaled = x * F(2.0**23) if tiny else x
@@ -123,8 +123,8 @@ def log(x: Any) -> Any:
 
 
 @inlined
-def log1p(x: Any) -> Any:
-    """log(1 + x); what rounding 1 + x lost comes back to first order."""
+def log1p(x):
+    """log(1 + x); the rounding error of 1 + x is corrected to first order."""
     u = ONE + x
     y = log(u) + (x - (u - ONE)) / u
     y = x if fabs(x) < F(2.0**-24) else y
@@ -140,7 +140,7 @@ T0, T1, T2, T3, T4 = _fit32(
 
 
 @inlined
-def tanh(x: Any) -> Any:
+def tanh(x):
     """Odd polynomial up to 0.625, from there 1 - 2 / (e^(2|x|) + 1)."""
     a = fabs(x)
     s = x * x
@@ -152,14 +152,14 @@ def tanh(x: Any) -> Any:
 
 
 @inlined
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), from the side on which exp does not overflow."""
+def sigmoid(x):
+    """1 / (1 + e^-x), computed on the side where exp does not overflow."""
     z = exp(-fabs(x))
     return (ONE if x >= ZERO else z) / (ONE + z)
 
 
 @inlined
-def softplus(x: Any) -> Any:
+def softplus(x):
     """log(1 + e^x) = max(x, 0) + log1p(e^-|x|)."""
     positive = x if x > ZERO else ZERO
     return positive + log1p(exp(-fabs(x)))
@@ -173,7 +173,7 @@ Q0, Q1, Q2, Q3, Q4, Q5, Q6, Q7, Q8 = _fit32(lambda x: math.log(math.erfc(x)) + x
 
 
 @inlined
-def erf(x: Any) -> Any:
+def erf(x):
     """Odd polynomial up to 0.92, from there 1 - e^q(|x|)."""
     a = fabs(x)
     s = x * x
@@ -201,7 +201,7 @@ ROUND64 = 1.5 * 2.0**52
 
 
 @inlined
-def _quadrant(x: Any, shift: Any) -> Any:
+def _quadrant(x, shift):
     """sin(x + shift pi/2); arguments up to 2^50 are reduced to r exactly enough."""
     wide = np.float64(x)
     n = rint(wide * TWO_OVER_PI)
@@ -216,13 +216,13 @@ def _quadrant(x: Any, shift: Any) -> Any:
 
 
 @inlined
-def sin(x: Any) -> Any:
+def sin(x):
     """Sine of radians."""
     return x if x == ZERO else _quadrant(x, 0)
 
 
 @inlined
-def cos(x: Any) -> Any:
+def cos(x):
     """Cosine of radians."""
     return _quadrant(x, 1)
 
@@ -235,7 +235,7 @@ LN2 = math.log(2)
 
 
 @inlined
-def _power_of_positive(x: Any, y: Any) -> Any:
+def _power_of_positive(x, y):
     """exp(y log(x)) for x > 0 in float64 with about 40 good bits, rounded to float32."""
     bits = bits_of_double(x) - SQRT_HALF_BITS64
     n = np.float64(I(bits >> 52))
@@ -255,7 +255,7 @@ def _power_of_positive(x: Any, y: Any) -> Any:
 
 
 @inlined
-def power(x: Any, y: Any) -> Any:
+def power(x, y):
     """x^y with the special cases of C's pow."""
     a = fabs(x)
     b = fabs(y)

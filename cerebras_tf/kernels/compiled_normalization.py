@@ -1,7 +1,6 @@
 """Compiled layer norm and softmax, float32, one row at a time.
 
-Letters: N rows, H width. Leading axes are flattened into N. Other dtypes are left to the plain
-kernels.
+Letters: N rows (all leading axes), H width.
 """
 
 from __future__ import annotations
@@ -12,24 +11,22 @@ from typing import Any
 import numpy as np
 
 from cerebras_tf.kernels.compiled_jit import jit
-from cerebras_tf.kernels.compiled_layout import all_float32, matrix
+from cerebras_tf.kernels.compiled_layout import all_float32, as_matrix
 from cerebras_tf.kernels.compiled_math import exp, log
-from cerebras_tf.kernels.compiled_row_reductions import add_rows, exp_into, row_max, sum_of_exp
-from cerebras_tf.kernels.compiled_threads import chunks_of, for_rows, spread
+from cerebras_tf.kernels.compiled_reduction import add_rows, exp_into, row_max, sum_of_exp
+from cerebras_tf.kernels.compiled_threads import chunks_or_one, parallel_chunks, parallel_for
 from cerebras_tf.kernels.registry import Scratch, compiled
-from cerebras_tf.kernels.scratch import borrowed, rounded
+from cerebras_tf.kernels.scratch import borrow, round_up
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
 # Rows whose contributions to a parameter's gradient are summed before blocks are added up. Fixed,
-# so that the result does not depend on the number of cores.
+# so that results do not depend on the number of cores.
 _BLOCK_ROWS = 128
 
 
 @jit(any_order=True)
-def _layer_norm_rows(
-    start: Any, stop: Any, x: Any, gamma: Any, beta: Any, epsilon: Any, y: Any, mean: Any, rstd: Any
-) -> None:
+def _layer_norm_rows(start, stop, x, gamma, beta, epsilon, y, mean, rstd):
     width = x.shape[1]
     inverse = F(1) / F(width)
     for i in range(start, stop):
@@ -51,30 +48,19 @@ def _layer_norm_rows(
 
 
 @compiled("layer_norm", supports=all_float32)
-def layer_norm(
-    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, out: Out, epsilon: float
-) -> None:
+def layer_norm(x, gamma, beta, *, out, epsilon):
     """layer_norm of [..., H] into y [..., H], mean [...], rstd [...]."""
-    rows = matrix(x)
-    y, mean, rstd = matrix(out[0]), out[1].reshape(-1), out[2].reshape(-1)
-    parameters = matrix(gamma)[0], matrix(beta)[0]
-    for_rows(_layer_norm_rows, len(rows), 3 * x.size, rows, *parameters, F(epsilon), y, mean, rstd)
+    rows = as_matrix(x)
+    y, mean, rstd = as_matrix(out[0]), out[1].reshape(-1), out[2].reshape(-1)
+    parameters = as_matrix(gamma)[0], as_matrix(beta)[0]
+    parallel_for(
+        _layer_norm_rows, len(rows), 3 * x.size, rows, *parameters, F(epsilon), y, mean, rstd
+    )
 
 
 @jit(any_order=True)
-def _layer_norm_grad_blocks(
-    start: Any,
-    stop: Any,
-    dy: Any,
-    x: Any,
-    gamma: Any,
-    mean: Any,
-    rstd: Any,
-    dx: Any,
-    dgamma: Any,
-    dbeta: Any,
-) -> None:
-    """Blocks of rows of dx from start to stop; a block has a row of dgamma and dbeta for sums."""
+def _layer_norm_grad_blocks(start, stop, dy, x, gamma, mean, rstd, dx, dgamma, dbeta):
+    """Blocks [start, stop) of rows of dx; each block has its own sums, rows of dgamma and dbeta."""
     width = x.shape[1]
     inverse = F(1) / F(width)
     for block in range(start, stop):
@@ -105,36 +91,31 @@ def _layer_norm_grad_blocks(
 
 
 def _scratch_of_gradient(dy: Any, x: Any, *others: Any) -> Scratch:
-    """Sums of gamma's and beta's cotangents, one a block of rows."""
+    """Sums for gamma's and beta's gradients per block of rows."""
     width = x.shape[-1]
     rows = math.prod(x.shape[:-1])
-    return Scratch(rounded(8 * width * max(1, -(-rows // _BLOCK_ROWS))))
+    return Scratch(round_up(8 * width * max(1, -(-rows // _BLOCK_ROWS))))
 
 
 @compiled("layer_norm_grad", supports=all_float32, scratch=_scratch_of_gradient)
-def layer_norm_grad(
-    dy: np.ndarray,
-    x: np.ndarray,
-    gamma: np.ndarray,
-    mean: np.ndarray,
-    rstd: np.ndarray,
-    *,
-    out: Out,
-) -> None:
+def layer_norm_grad(dy, x, gamma, mean, rstd, *, out):
     """layer_norm_grad into dx [..., H], dgamma [H], dbeta [H]."""
-    rows, cotangents, dx = matrix(x), matrix(dy), matrix(out[0])
-    scale = matrix(gamma)[0]
-    means, rstds = matrix(mean).reshape(-1), matrix(rstd).reshape(-1)
+    rows, cotangents, dx = as_matrix(x), as_matrix(dy), as_matrix(out[0])
+    scale = as_matrix(gamma)[0]
+    means, rstds = as_matrix(mean).reshape(-1), as_matrix(rstd).reshape(-1)
     blocks = max(1, -(-len(rows) // _BLOCK_ROWS))
-    with borrowed((2, blocks, rows.shape[1])) as partial:
-        chunks, given = chunks_of(blocks, 4 * x.size), (cotangents, rows, scale, means, rstds, dx)
-        spread(_layer_norm_grad_blocks, blocks, chunks, *given, *partial)
+    with borrow((2, blocks, rows.shape[1])) as partial:
+        chunks, given = (
+            chunks_or_one(blocks, 4 * x.size),
+            (cotangents, rows, scale, means, rstds, dx),
+        )
+        parallel_chunks(_layer_norm_grad_blocks, blocks, chunks, *given, *partial)
         add_rows(partial[0], out[1])
         add_rows(partial[1], out[2])
 
 
 @jit(any_order=True)
-def _softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
+def _softmax_rows(start, stop, x, y):
     for i in range(start, stop):
         row = x[i]
         out = y[i]
@@ -146,14 +127,14 @@ def _softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
 
 
 @compiled("softmax", supports=all_float32)
-def softmax(x: np.ndarray, *, out: Out) -> None:
+def softmax(x, *, out):
     """softmax of [..., H] into [..., H]."""
-    rows = matrix(x)
-    for_rows(_softmax_rows, len(rows), 2 * x.size, rows, matrix(out[0]))
+    rows = as_matrix(x)
+    parallel_for(_softmax_rows, len(rows), 2 * x.size, rows, as_matrix(out[0]))
 
 
 @jit(any_order=True)
-def _softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
+def _softmax_grad_rows(start, stop, dy, y, dx):
     for i in range(start, stop):
         cotangent = dy[i]
         row = y[i]
@@ -166,14 +147,14 @@ def _softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
 
 
 @compiled("softmax_grad", supports=all_float32)
-def softmax_grad(dy: np.ndarray, y: np.ndarray, *, out: Out) -> None:
+def softmax_grad(dy, y, *, out):
     """softmax_grad of [..., H] into [..., H]."""
-    rows = matrix(y)
-    for_rows(_softmax_grad_rows, len(rows), 2 * y.size, matrix(dy), rows, matrix(out[0]))
+    rows = as_matrix(y)
+    parallel_for(_softmax_grad_rows, len(rows), 2 * y.size, as_matrix(dy), rows, as_matrix(out[0]))
 
 
 @jit(any_order=True)
-def _log_softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
+def _log_softmax_rows(start, stop, x, y):
     for i in range(start, stop):
         row = x[i]
         out = y[i]
@@ -186,14 +167,14 @@ def _log_softmax_rows(start: Any, stop: Any, x: Any, y: Any) -> None:
 
 
 @compiled("log_softmax", supports=all_float32)
-def log_softmax(x: np.ndarray, *, out: Out) -> None:
+def log_softmax(x, *, out):
     """log_softmax of [..., H] into [..., H]."""
-    rows = matrix(x)
-    for_rows(_log_softmax_rows, len(rows), 2 * x.size, rows, matrix(out[0]))
+    rows = as_matrix(x)
+    parallel_for(_log_softmax_rows, len(rows), 2 * x.size, rows, as_matrix(out[0]))
 
 
 @jit(any_order=True)
-def _log_softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> None:
+def _log_softmax_grad_rows(start, stop, dy, y, dx):
     for i in range(start, stop):
         cotangent = dy[i]
         row = y[i]
@@ -206,7 +187,9 @@ def _log_softmax_grad_rows(start: Any, stop: Any, dy: Any, y: Any, dx: Any) -> N
 
 
 @compiled("log_softmax_grad", supports=all_float32)
-def log_softmax_grad(dy: np.ndarray, y: np.ndarray, *, out: Out) -> None:
+def log_softmax_grad(dy, y, *, out):
     """log_softmax_grad of [..., H] into [..., H]."""
-    rows = matrix(y)
-    for_rows(_log_softmax_grad_rows, len(rows), 2 * y.size, matrix(dy), rows, matrix(out[0]))
+    rows = as_matrix(y)
+    parallel_for(
+        _log_softmax_grad_rows, len(rows), 2 * y.size, as_matrix(dy), rows, as_matrix(out[0])
+    )

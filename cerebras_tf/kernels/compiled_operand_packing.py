@@ -1,12 +1,12 @@
-"""Lays operands of a product in bfloat16 out as compiled_tiles.py reads them.
+"""Packs operands of bfloat16 GEMM as the micro-kernels read them
+(compiled_bfloat16_microkernels.py).
 
-Letters: M, K, N sizes of a product. Of two neighbours along K, a pair, one 32-bit word is made, the
-first in its lower half: float32 numbers are rounded, subnormal ones to zero, as the instructions
-read them; uint16 are bits of bfloat16 already (rounded to rest, numbers within 2^-135 below 2^-126
-have become that). A becomes slabs [K / SLAB, M, PITCH bytes] or panels [M / 32, K / 32, 32, 16] of
-words, B panels [N / 32, K / 2, 32] of words. Where neighbours along K do not follow each other as
-the layout wants them, blocks of 16 x 16 words are turned in registers. What lies beyond an edge
-becomes zero.
+Letters: A [M, K], B [K, N]. Two neighbours along K become a 32-bit word, the first in the lower
+half. float32 is rounded to nearest even, with subnormal numbers flushed to zero, as the
+instructions do (numbers within 2^-135 below 2^-126 round up to it when stored as bfloat16); uint16
+are bits of bfloat16. A becomes slabs [K / SLAB, M, PITCH bytes] or panels [M / 32, K / 32, 32, 16]
+of words, B panels [N / 32, K / 2, 32] of words, padded with zeros. Blocks of 16 x 16 words are
+transposed in registers where the layout needs it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cerebras_tf.kernels.compiled_bfloat16_microkernels import COLUMNS, FLOATS, PAIRS, PITCH, SLAB
+from cerebras_tf.kernels.compiled_bfloat16_microkernels import FLOATS, NR, PAIRS, PITCH, SLAB
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = ir.VectorType(_I32, 16)
 _HALVES, _ALL_HALVES = (ir.VectorType(ir.IntType(16), size) for size in (16, 32))
-# Numbers 0, 16, 1, 17 ... of two halves.
-_IN_TURN = ir.Constant(ir.VectorType(_I32, 32), [i // 2 + 16 * (i % 2) for i in range(32)])
-# Words of a block that is turned.
-_SIDE = 16
-# Panels that are made side by side from rows: of one alone, each row gives but two lines, and of
-# 25,000 columns in a row that took 1.0 ns a number on a Xeon, with eight 0.3.
-_TOGETHER = 8
+# Interleaves two vectors: 0, 16, 1, 17, ...
+_INTERLEAVED = ir.Constant(ir.VectorType(_I32, 32), [i // 2 + 16 * (i % 2) for i in range(32)])
+_LANES = 16
+# Panels packed at once from row-major B: one alone reads two cache lines of each row, which took
+# 1.0 ns a number on a Xeon for rows of 25,000 columns, and eight 0.3.
+_PANELS_AT_ONCE = 8
 
 
-def _load(builder: Any, address: Any, kind: Any) -> Any:
+def _load(builder, address, kind):
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
-def _rounded(builder: Any, low: Any, high: Any) -> Any:
+def _rounded(builder, low, high):
     """16-bit [32] of two float32 [16], rounded to nearest even by AVX512-BF16; subnormals are 0."""
     signature = ir.FunctionType(PAIRS, [FLOATS, FLOATS])
     name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
@@ -46,15 +45,15 @@ def _rounded(builder: Any, low: Any, high: Any) -> Any:
 
 
 def _pair_of_rows(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
-    """16 words from as many columns of two rows."""
+    """16 words from 16 columns of two rows."""
     below = builder.add(address, step)
     if is_half:
         low, high = (_load(builder, at, _HALVES) for at in (address, below))
-        both = builder.shuffle_vector(low, high, _IN_TURN)
+        both = builder.shuffle_vector(low, high, _INTERLEAVED)
     else:
         low, high = (_load(builder, at, FLOATS) for at in (address, below))
         both = _rounded(builder, low, high)
-        both = builder.shuffle_vector(both, both, _IN_TURN)
+        both = builder.shuffle_vector(both, both, _INTERLEAVED)
     return builder.bitcast(both, _WORDS)
 
 
@@ -66,8 +65,8 @@ def _pairs_of_row(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
     return builder.bitcast(_rounded(builder, low, high), _WORDS)
 
 
-def turned(builder: Any, rows: list[Any]) -> list[Any]:
-    """16 rows of 16 words as columns: four times, the halves of the list are interleaved."""
+def transposed(builder: Any, rows: list[Any]) -> list[Any]:
+    """The transpose of 16 vectors of 16 words: interleaving the halves of the list four times."""
     masks = [
         ir.Constant(_WORDS, [n // 2 + start + 16 * (n % 2) for n in range(16)]) for start in (0, 8)
     ]
@@ -78,42 +77,42 @@ def turned(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-# Intrinsics learn from an example of its elements, a float32 or uint16, what a matrix is made of.
+# Intrinsics take a zero, float32 or uint16, as an example of a matrix's elements.
 
 
-def _turning(words: Any, rows: int) -> Any:
-    """An intrinsic (example, source, its step, target, its step): 16 x 16 words, turned.
+def _transpose(words: Any, rows: int) -> Any:
+    """An intrinsic (example, source, step, target, step) that transposes 16 x 16 words.
 
     Args:
-        words: what makes 16 of them.
-        rows: of the source in each 16.
+        words: emits the 16 words of a row.
+        rows: rows of the source per row of words.
     """
 
-    def turn(typing: Any, example: Any, source: Any, step: Any, target: Any, to_step: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def transpose(typing, example, source, step, target, to_step):
+        def generate(context, builder, signature, args):
             _, source, step, target, to_step = args
             made = []
-            for i in range(_SIDE):
+            for i in range(_LANES):
                 at = builder.add(source, builder.mul(step, _I64(rows * i)))
                 made.append(words(builder, example == types.uint16, at, step))
-            for i, row in enumerate(turned(builder, made)):
+            for i, row in enumerate(transposed(builder, made)):
                 at = builder.add(target, builder.mul(to_step, _I64(i)))
                 builder.store(row, builder.inttoptr(at, _WORDS.as_pointer()), align=4)
             return context.get_dummy_value()
 
         return types.void(example, *[types.int64] * 4), generate
 
-    return intrinsic(turn)
+    return intrinsic(transpose)
 
 
-_turn_pairs_of_rows, _turn_pairs_of_row = _turning(_pair_of_rows, 2), _turning(_pairs_of_row, 1)
+_transpose_rows, _transpose_row = (_transpose(_pair_of_rows, 2), _transpose(_pairs_of_row, 1))
 
 
-def _copying(words: Any) -> Any:
-    """An intrinsic (example, source, its step, target): 16 words."""
+def _copy_of(words):
+    """An intrinsic (example, source, step, target) that writes 16 words."""
 
-    def copy(typing: Any, example: Any, source: Any, step: Any, target: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def copy(typing, example, source, step, target):
+        def generate(context, builder, signature, args):
             _, source, step, target = args
             made = words(builder, example == types.uint16, source, step)
             builder.store(made, builder.inttoptr(target, _WORDS.as_pointer()), align=4)
@@ -124,24 +123,24 @@ def _copying(words: Any) -> Any:
     return intrinsic(copy)
 
 
-_copy_pairs_of_rows, _copy_pairs_of_row = _copying(_pair_of_rows), _copying(_pairs_of_row)
+_interleave_rows, _convert_row = _copy_of(_pair_of_rows), _copy_of(_pairs_of_row)
 
 
 @intrinsic
-def bytes_of(typing: Any, example: Any) -> Any:
-    """Bytes of an element."""
+def element_bytes(typing, example):
+    """Bytes of an element of the example's type."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         return _I64(example.bitwidth // 8)
 
     return types.int64(example), generate
 
 
 @intrinsic
-def number_at(typing: Any, example: Any, address: Any) -> Any:
+def load_element(typing, example, address):
     """The element at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         kind = context.get_value_type(example)
         return builder.load(builder.inttoptr(args[1], kind.as_pointer()), align=2)
 
@@ -149,10 +148,10 @@ def number_at(typing: Any, example: Any, address: Any) -> Any:
 
 
 @intrinsic
-def as_float(typing: Any, element: Any) -> Any:
-    """An element as the float32 that it is, or that it is the upper half of."""
+def to_float(typing, element):
+    """A float32, or the bits of a bfloat16, as float32."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args):
         if element == types.float32:
             return args[0]
         upper = builder.shl(builder.zext(args[0], _I32), _I32(16))
@@ -162,19 +161,19 @@ def as_float(typing: Any, element: Any) -> Any:
 
 
 @jit()
-def _fill(room: Any, source: Any, step: Any, rows: Any, columns: Any) -> None:
-    """room [32, 32] = the matrix at an address, rows `step` bytes apart, and zeros around it."""
-    zero = room.dtype.type(0)
-    size = bytes_of(zero)
-    for i in range(room.shape[0]):
-        for j in range(room.shape[1]):
+def _pad_block(workspace, source, step, rows, columns):
+    """workspace [32, 32] = the matrix at an address, padded with zeros."""
+    zero = workspace.dtype.type(0)
+    size = element_bytes(zero)
+    for i in range(workspace.shape[0]):
+        for j in range(workspace.shape[1]):
             inside = i < rows and j < columns
-            room[i, j] = number_at(zero, source + i * step + size * j) if inside else zero
+            workspace[i, j] = load_element(zero, source + i * step + size * j) if inside else zero
 
 
 @inlined
-def _place(i: Any, k: Any, layout: Any) -> Any:
-    """Bytes in front of 32 inner indices from `k`, a multiple of 32, of A's row i."""
+def _place(i, k, layout):
+    """Offset in bytes of row i of A and 32 inner indices from `k`, a multiple of 32."""
     height, inner = layout
     if inner:
         return 64 * (i // 32 * inner + k + i % 32)
@@ -182,88 +181,80 @@ def _place(i: Any, k: Any, layout: Any) -> Any:
 
 
 @jit()
-def pack_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
-    """A's rows [16 start, 16 stop) from x [M, K], whose rows are contiguous.
+def pack_rows(start, stop, zero, x, target, layout):
+    """Packs A's rows [16 start, 16 stop) from row-major A [M, K].
 
     Args:
-        start, stop: range of groups of 16 rows.
-        zero: float32 or uint16, as elements are.
-        x: (address, bytes from row to row, sizes as it lies).
+        zero: 0 of the elements' type, float32 or uint16.
+        x: (address, bytes between rows, rows, columns) as stored.
         target: address of the slabs or panels.
-        layout: (rows with those of zeros, 0) for slabs, (these, inner indices with those of zeros)
-            for panels.
+        layout: (padded rows, 0) for slabs, (padded rows, padded inner indices) for panels.
     """
     source, step, rows, inner = x
-    size = bytes_of(zero)
-    room = np.full((32, 32), zero)
+    size = element_bytes(zero)
+    workspace = np.full((32, 32), zero)
     for i in range(16 * start, min(16 * stop, layout[0])):
         for k in range(0, inner, 32):
             to = target + _place(i, k, layout)
             given = source + i * step + size * k
             if i < rows and k + 32 <= inner:
-                _copy_pairs_of_row(zero, given, 0, to)
+                _convert_row(zero, given, 0, to)
             else:
-                _fill(room, given, step, min(1, rows - i), inner - k)
-                _copy_pairs_of_row(zero, room.ctypes.data, 0, to)
+                _pad_block(workspace, given, step, min(1, rows - i), inner - k)
+                _convert_row(zero, workspace.ctypes.data, 0, to)
 
 
 @jit()
-def pack_turned_rows(start: Any, stop: Any, zero: Any, x: Any, target: Any, layout: Any) -> None:
-    """A's rows [16 start, 16 stop) from x [K, M], the transpose, whose rows are contiguous."""
+def pack_transposed_rows(start, stop, zero, x, target, layout):
+    """Packs A's rows [16 start, 16 stop) from row-major A^T [K, M]."""
     source, step, inner, rows = x
-    size = bytes_of(zero)
-    room = np.full((32, 32), zero)
+    size = element_bytes(zero)
+    workspace = np.full((32, 32), zero)
     to_step = 64 if layout[1] else PITCH
     for k in range(0, inner, 32):
         for i in range(16 * start, min(16 * stop, layout[0]), 16):
             to = target + _place(i, k, layout)
             given = source + k * step + size * i
             if i + 16 <= rows and k + 32 <= inner:
-                _turn_pairs_of_rows(zero, given, step, to, to_step)
+                _transpose_rows(zero, given, step, to, to_step)
             else:
-                _fill(room, given, step, inner - k, rows - i)
-                _turn_pairs_of_rows(zero, room.ctypes.data, 32 * size, to, to_step)
+                _pad_block(workspace, given, step, inner - k, rows - i)
+                _transpose_rows(zero, workspace.ctypes.data, 32 * size, to, to_step)
 
 
 @jit()
-def pack_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
-    """B's panels [start, stop) from x [K, N], whose rows are contiguous.
-
-    Args:
-        start, stop: range of panels.
-        zero, x: as for pack_rows.
-        target: address of the panels.
-        pairs: pairs of a panel.
-    """
+def pack_columns(start, stop, zero, x, target, pairs):
+    """Packs B's panels [start, stop) from row-major B [K, N]; `pairs` of each panel, else as
+    pack_rows."""
     source, step, inner, columns = x
-    size = bytes_of(zero)
-    room = np.full((32, 32), zero)
-    for first in range(start, stop, _TOGETHER):
-        last = min(first + _TOGETHER, stop)
+    size = element_bytes(zero)
+    workspace = np.full((32, 32), zero)
+    for first in range(start, stop, _PANELS_AT_ONCE):
+        last = min(first + _PANELS_AT_ONCE, stop)
         for q in range(pairs):
-            for j in range(COLUMNS * first, COLUMNS * last, 16):
-                to = target + 4 * (COLUMNS * (j // COLUMNS * pairs + q) + j % COLUMNS)
+            for j in range(NR * first, NR * last, 16):
+                to = target + 4 * (NR * (j // NR * pairs + q) + j % NR)
                 given = source + 2 * q * step + size * j
                 if 2 * q + 2 <= inner and j + 16 <= columns:
-                    _copy_pairs_of_rows(zero, given, step, to)
+                    _interleave_rows(zero, given, step, to)
                 else:
-                    _fill(room, given, step, inner - 2 * q, columns - j)
-                    _copy_pairs_of_rows(zero, room.ctypes.data, 32 * size, to)
+                    _pad_block(workspace, given, step, inner - 2 * q, columns - j)
+                    _interleave_rows(zero, workspace.ctypes.data, 32 * size, to)
 
 
 @jit()
-def pack_turned_columns(start: Any, stop: Any, zero: Any, x: Any, target: Any, pairs: Any) -> None:
-    """B's panels [start, stop) from x [N, K], the transpose, whose rows are contiguous."""
+def pack_transposed_columns(start, stop, zero, x, target, pairs):
+    """Packs B's panels [start, stop) from row-major B^T [N, K]."""
     source, step, columns, inner = x
-    size = bytes_of(zero)
-    room = np.full((32, 32), zero)
+    size = element_bytes(zero)
+    workspace = np.full((32, 32), zero)
     for panel in range(start, stop):
-        for j in range(COLUMNS * panel, COLUMNS * panel + 32, 16):
+        for j in range(NR * panel, NR * panel + 32, 16):
             for q in range(0, pairs, 16):
-                to = target + 4 * (COLUMNS * (panel * pairs + q) + j % COLUMNS)
+                to = target + 4 * (NR * (panel * pairs + q) + j % NR)
                 given = source + j * step + 2 * size * q
                 if 2 * q + 32 <= inner and j + 16 <= columns:
-                    _turn_pairs_of_row(zero, given, step, to, 4 * COLUMNS)
+                    _transpose_row(zero, given, step, to, 4 * NR)
                 else:
-                    _fill(room, given, step, columns - j, inner - 2 * q)
-                    _turn_pairs_of_row(zero, room.ctypes.data, 32 * size, to, 4 * COLUMNS)
+                    _pad_block(workspace, given, step, columns - j, inner - 2 * q)
+                    _transpose_row(zero, workspace.ctypes.data, 32 * size, to, 4 * NR)

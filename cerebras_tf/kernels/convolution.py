@@ -1,9 +1,9 @@
-"""Plain kernels of the convolutions: the definitions.
+"""Plain kernels of the convolutions, NHWC: the definitions.
 
-A convolution is one matrix product with the patches of the image; a depthwise one goes tap by tap
-over shifted views. Capture turns layouts other than NHWC into it.
+A convolution is one matrix product with the image's patches (im2col); a depthwise one loops over
+the filter's taps, on shifted views.
 
-Legend: N images, H W their size, C channels in, K channels out, R S filter size, M filters a
+Letters: N images, H W their size, C channels in, K channels out, R S filter size, M filters a
 channel.
 """
 
@@ -21,12 +21,12 @@ Padding = tuple[Pair, Pair]
 
 
 def sides(x: np.ndarray, first: int = 1) -> Pair:
-    """Height and width: an image's axes 1 and 2, a filter's 0 and 1."""
+    """Height and width: axes 1 and 2 of an image, 0 and 1 of a filter."""
     return x.shape[first], x.shape[first + 1]
 
 
 def pad_image(x: np.ndarray, padding: Padding, value: Any = 0) -> np.ndarray:
-    """x [N,H,W,C] with `value` around it; x itself where there is no padding."""
+    """x [N,H,W,C] with a border of `value`; x itself without padding."""
     if padding == ((0, 0), (0, 0)):
         return x
     return np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=x.dtype.type(value))
@@ -35,7 +35,7 @@ def pad_image(x: np.ndarray, padding: Padding, value: Any = 0) -> np.ndarray:
 def taps(
     image: np.ndarray, window: Pair, counts: Pair, strides: Pair, dilations: Pair
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """For every place in a window its row, column, and view [N,H',W',C] of the padded image."""
+    """For every position within a window: row, column, and view [N,H',W',C] of the padded image."""
     for r in range(window[0]):
         for s in range(window[1]):
             top, left = r * dilations[0], s * dilations[1]
@@ -87,9 +87,7 @@ def _blank_image(dy: np.ndarray, padding: Padding, size: Pair, channels: int) ->
 
 
 @plain("conv2d")
-def conv2d(
-    x: np.ndarray, w: np.ndarray, *, strides: Pair, padding: Padding, dilations: Pair
-) -> np.ndarray:
+def conv2d(x, w, *, strides, padding, dilations):
     """Patches times filters."""
     window = w.shape[:2]
     counts = counts_of(x.shape[1:3], window, strides, padding, dilations)
@@ -98,9 +96,7 @@ def conv2d(
 
 
 @plain("conv2d_filter_grad")
-def conv2d_filter_grad(
-    x: np.ndarray, dy: np.ndarray, *, window: Pair, strides: Pair, padding: Padding, dilations: Pair
-) -> np.ndarray:
+def conv2d_filter_grad(x, dy, *, window, strides, padding, dilations):
     """Transposed patches times dy."""
     patches = _patches(x, window, strides, padding, dilations)
     product = patches.T @ dy.reshape(-1, dy.shape[3])
@@ -108,10 +104,8 @@ def conv2d_filter_grad(
 
 
 @plain("conv2d_input_grad")
-def conv2d_input_grad(
-    w: np.ndarray, dy: np.ndarray, *, size: Pair, strides: Pair, padding: Padding, dilations: Pair
-) -> np.ndarray:
-    """dy times transposed filters, every row added back to the window it belongs to."""
+def conv2d_input_grad(w, dy, *, size, strides, padding, dilations):
+    """dy times transposed filters, every row added back to its window."""
     window, channels = sides(w, first=0), w.shape[2]
     rows = dy.reshape(-1, dy.shape[3]) @ w.reshape(-1, w.shape[3]).T
     parts = rows.reshape(*dy.shape[:3], *window, channels)
@@ -122,10 +116,8 @@ def conv2d_input_grad(
 
 
 @plain("depthwise_conv2d")
-def depthwise_conv2d(
-    x: np.ndarray, w: np.ndarray, *, strides: Pair, padding: Padding, dilations: Pair
-) -> np.ndarray:
-    """Sum over taps; filters of one channel follow each other in the result."""
+def depthwise_conv2d(x, w, *, strides, padding, dilations):
+    """Sum over taps; a channel's filters are neighbours in the result."""
     counts = counts_of(x.shape[1:3], sides(w, first=0), strides, padding, dilations)
     total = np.zeros((x.shape[0], *counts, *w.shape[2:]), x.dtype)
     for r, s, view in taps(pad_image(x, padding), sides(w, first=0), counts, strides, dilations):
@@ -134,9 +126,7 @@ def depthwise_conv2d(
 
 
 @plain("depthwise_conv2d_filter_grad")
-def depthwise_conv2d_filter_grad(
-    x: np.ndarray, dy: np.ndarray, *, window: Pair, strides: Pair, padding: Padding, dilations: Pair
-) -> np.ndarray:
+def depthwise_conv2d_filter_grad(x, dy, *, window, strides, padding, dilations):
     """For every tap and channel the product of its view with dy."""
     channels = x.shape[3]
     parts = dy.reshape(*dy.shape[:3], channels, -1)
@@ -148,10 +138,8 @@ def depthwise_conv2d_filter_grad(
 
 
 @plain("depthwise_conv2d_input_grad")
-def depthwise_conv2d_input_grad(
-    w: np.ndarray, dy: np.ndarray, *, size: Pair, strides: Pair, padding: Padding, dilations: Pair
-) -> np.ndarray:
-    """dy times each tap's filters, added back to the elements the tap read."""
+def depthwise_conv2d_input_grad(w, dy, *, size, strides, padding, dilations):
+    """dy times each tap's filters, added back to the elements that the tap read."""
     parts = dy.reshape(*dy.shape[:3], w.shape[2], -1)
     image = _blank_image(dy, padding, size, w.shape[2])
     for r, s, view in taps(image, sides(w, first=0), sides(dy), strides, dilations):

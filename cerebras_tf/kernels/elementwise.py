@@ -1,7 +1,4 @@
-"""Plain kernels of the elementwise ops: the definitions.
-
-One line an op wherever NumPy has it. Fused and vectorised forms are codegen.py's.
-"""
+"""Plain kernels of the elementwise ops: the definitions. codegen.py has the fused forms."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ _UFUNCS: dict[str, Any] = {
 
 def _define(name: str, ufunc: Any) -> None:
     @plain(name)
-    def kernel(*operands: np.ndarray) -> np.ndarray:
+    def kernel(*operands):
         result = ufunc(*operands)
         if name == "select":
             return result.astype(np.asarray(operands[1]).dtype, copy=False)
@@ -80,19 +77,19 @@ for _name, _ufunc in _UFUNCS.items():
 
 
 @plain("reciprocal")
-def reciprocal(x: np.ndarray) -> np.ndarray:
+def reciprocal(x):
     """1 / x."""
     return np.asarray(np.divide(x.dtype.type(1), x))
 
 
 @plain("rsqrt")
-def rsqrt(x: np.ndarray) -> np.ndarray:
+def rsqrt(x):
     """1 / sqrt(x)."""
     return np.asarray(np.divide(x.dtype.type(1), np.sqrt(x)))
 
 
 @plain("sigmoid")
-def sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x):
     """1 / (1 + exp(-x)), from the side on which exp does not overflow."""
     z = np.exp(-np.abs(x))
     one = x.dtype.type(1)
@@ -100,19 +97,19 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 @plain("softplus")
-def softplus(x: np.ndarray) -> np.ndarray:
+def softplus(x):
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
     return np.asarray(np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))))
 
 
 @plain("relu")
-def relu(x: np.ndarray) -> np.ndarray:
+def relu(x):
     """max(x, 0)."""
     return np.maximum(x, x.dtype.type(0))
 
 
 @plain("div")
-def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def div(x, y):
     """x / y; integers divide towards zero, as TensorFlow's Div does."""
     if np.issubdtype(x.dtype, np.integer):
         return np.asarray(np.trunc(np.true_divide(x, y)).astype(x.dtype))
@@ -120,51 +117,51 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 @plain("floor_div")
-def floor_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """floor(x / y) of the rounded quotient, as TensorFlow has it; NumPy's takes the exact one."""
+def floor_div(x, y):
+    """floor(x / y) of the rounded quotient, as in TensorFlow; NumPy uses the exact one."""
     if np.issubdtype(x.dtype, np.integer):
         return np.asarray(np.floor_divide(x, y))
     return np.asarray(np.floor(np.true_divide(x, y)))
 
 
 @plain("div_no_nan")
-def div_no_nan(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def div_no_nan(x, y):
     """x / y, and 0 where y is 0."""
     return np.asarray(np.where(y == 0, x.dtype.type(0), np.true_divide(x, y)))
 
 
 @plain("squared_difference")
-def squared_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def squared_difference(x, y):
     """(x - y)^2."""
     return np.asarray(np.square(x - y))
 
 
 @plain("masked_like")
-def masked_like(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """x, but -0.0 where w is, the mark of a pruned weight; other zeros are +0.0."""
+def masked_like(w, x):
+    """x, but -0.0 where w is -0.0, which marks a pruned weight; other zeros are +0.0."""
     zero = x.dtype.type(0)
     return np.asarray(np.where((w == 0) & np.signbit(w), -zero, x + zero))
 
 
 @plain("cast")
-def cast(x: np.ndarray, *, dtype: str) -> np.ndarray:
+def cast(x, *, dtype):
     """x in another dtype; bfloat16 is held as float32."""
     return x.astype("float32" if dtype == "bfloat16" else dtype)
 
 
 @plain("identity")
-def identity(x: np.ndarray) -> np.ndarray:
+def identity(x):
     """x."""
     return x
 
 
 @plain("parameter_gradient")
-def parameter_gradient(x: np.ndarray, *numbers: np.ndarray, variable: str) -> Any:
+def parameter_gradient(x, *numbers, variable):
     """The operands themselves."""
     return (x, *numbers)
 
 
 @plain("stop_gradient")
-def stop_gradient(x: np.ndarray) -> np.ndarray:
+def stop_gradient(x):
     """x; only its derivative differs from identity's."""
     return x

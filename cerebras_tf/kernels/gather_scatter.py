@@ -1,7 +1,6 @@
 """Plain kernels of gathers, scatters, segments, unique and top-k: the definitions.
 
-Sums over repeated positions sort these first instead of adding row by row. Positions out of range
-are refused with a DataError, as TensorFlow refuses them.
+Indices out of range raise, as in TensorFlow; NumPy would count negative ones from the end.
 """
 
 from __future__ import annotations
@@ -10,17 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.check_indices import check_positions
+from cerebras_tf.errors import BoundsError
 from cerebras_tf.kernels.registry import plain
 
-# Rows at least this long are summed one group at a time, which is faster than reduceat.
+
+def check_indices(indices: np.ndarray, count: int, where: str, what: str = "indices") -> None:
+    """Raises BoundsError, naming the first, if an index (integers of any shape) is not in [0,
+    count)."""
+    if not indices.size or (indices.min() >= 0 and indices.max() < count):
+        return
+    flat = indices.reshape(-1)
+    at = int(np.flatnonzero((flat < 0) | (flat >= count))[0])
+    raise BoundsError(
+        f"{where}: {what} must lie in [0, {count}). Received: {flat[at]} at position {at} of "
+        f"{flat.size}. Correct the {what} or the size of the table or vocabulary."
+    )
+
+
+# Rows at least this long are summed group by group, which is faster than reduceat.
 _WIDE_ROW = 16
 
 
 @plain("gather")
-def gather(params: np.ndarray, indices: np.ndarray, *, axis: int, batch_dims: int) -> np.ndarray:
-    """Slices of params at indices along an axis; the first batch_dims axes go in step."""
-    check_positions(indices, params.shape[axis], "gather")
+def gather(params, indices, *, axis, batch_dims):
+    """Slices of params at indices along an axis; the first batch_dims axes are common to both."""
+    check_indices(indices, params.shape[axis], "gather")
     if batch_dims == 0:
         return np.take(params, indices, axis)
     batch = params.shape[:batch_dims]
@@ -37,7 +50,7 @@ def _add_rows(
     """Adds updates[i] to table[indices[i]] in place; returns the table."""
     if not indices.size:
         return table
-    check_positions(indices, len(table), where)
+    check_indices(indices, len(table), where)
     order = np.argsort(indices, kind="stable")
     ids = indices[order]
     first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
@@ -53,14 +66,14 @@ def _add_rows(
 
 
 @plain("scatter_add_rows")
-def scatter_add_rows(indices: np.ndarray, updates: np.ndarray, *, num_rows: int) -> np.ndarray:
+def scatter_add_rows(indices, updates, *, num_rows):
     """Zeros [num_rows, ...] with updates[i] added to row indices[i]."""
     table = np.zeros((num_rows, *updates.shape[1:]), updates.dtype)
     return _add_rows(table, indices, updates, "scatter_add_rows")
 
 
 @plain("unsorted_segment_sum")
-def unsorted_segment_sum(data: np.ndarray, ids: np.ndarray, num_segments: np.ndarray) -> np.ndarray:
+def unsorted_segment_sum(data, ids, num_segments):
     """Sums of the rows of data by segment id; rows with a negative id are dropped."""
     flat_ids = ids.reshape(-1)
     rows = data.reshape(flat_ids.size, *data.shape[ids.ndim :])
@@ -75,24 +88,24 @@ def _coordinates(indices: np.ndarray, shape: tuple[int, ...], where: str) -> tup
     """Indices along each of the first axes of a shape."""
     found = tuple(np.moveaxis(indices, -1, 0))
     for along, count in zip(found, shape):
-        check_positions(along, count, where)
+        check_indices(along, count, where)
     return found
 
 
 @plain("gather_nd")
-def gather_nd(params: np.ndarray, indices: np.ndarray) -> np.ndarray:
+def gather_nd(params, indices):
     """Slices of params at coordinates indices[..., :]."""
     return np.array(params[_coordinates(indices, params.shape, "gather_nd")], order="C")
 
 
 @plain("scatter_nd")
-def scatter_nd(indices: np.ndarray, updates: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+def scatter_nd(indices, updates, *, shape):
     """Zeros with updates added at coordinates indices[..., :]."""
     return scatter_nd_add(np.zeros(shape, updates.dtype), indices, updates)
 
 
 @plain("scatter_nd_add")
-def scatter_nd_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def scatter_nd_add(x, indices, updates):
     """x with updates added at coordinates indices[..., :]."""
     depth = indices.shape[-1]
     weights = np.array([int(np.prod(x.shape[i + 1 : depth])) for i in range(depth)], "int64")
@@ -104,32 +117,32 @@ def scatter_nd_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> n
 
 
 @plain("scatter_nd_update")
-def scatter_nd_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """x with updates in place of what stands at coordinates indices[..., :]."""
+def scatter_nd_update(x, indices, updates):
+    """x with the slices at coordinates indices[..., :] replaced by updates."""
     result = x.copy()
     result[_coordinates(indices, x.shape, "scatter_nd_update")] = updates
     return result
 
 
 @plain("rows_add")
-def rows_add(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """x with updates added to its rows at indices; rows named twice get both."""
+def rows_add(x, indices, updates):
+    """x with updates added to its rows at indices; repeated rows get all of theirs."""
     rows = updates.reshape(indices.size, *x.shape[1:])
     return _add_rows(x.copy(), indices.reshape(-1), rows, "rows_add")
 
 
 @plain("rows_update")
-def rows_update(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """x with its rows at indices replaced by updates; of rows named twice the last stays."""
-    check_positions(indices, len(x), "rows_update")
+def rows_update(x, indices, updates):
+    """x with its rows at indices replaced by updates; the last update of a row wins."""
+    check_indices(indices, len(x), "rows_update")
     result = x.copy()
     result[indices] = updates
     return result
 
 
 @plain("unique")
-def unique(x: np.ndarray, *, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """The different values in order of first appearance, and each element's position in them."""
+def unique(x, *, dtype):
+    """The distinct values in order of first appearance, and each element's position among them."""
     values, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty_like(order)
@@ -138,14 +151,14 @@ def unique(x: np.ndarray, *, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @plain("top_k")
-def top_k(x: np.ndarray, *, k: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest of the last axis in falling order and their positions; ties by position."""
+def top_k(x, *, k, dtype):
+    """The k largest of the last axis in descending order and their positions; ties by position."""
     backwards = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :k]
     positions: Any = x.shape[-1] - 1 - backwards
     return np.take_along_axis(x, positions, -1), positions.astype(dtype)
 
 
 @plain("where_indices")
-def where_indices(x: np.ndarray) -> np.ndarray:
+def where_indices(x):
     """Coordinates of the elements that are not zero, in row-major order: [count, rank] int64."""
     return np.argwhere(x).astype("int64", copy=False)

@@ -1,9 +1,9 @@
-"""Which of the processor's instructions multiply bfloat16 numbers here, and why these.
+"""Chooses the instructions for bfloat16 GEMM.
 
-AMX where processor and kernel permit it, beside AVX512-BF16, which rounds its operands; else
-AVX512-BF16 where a trial finds it faster than float32 products; else none: then numbers are rounded
-and multiplied in float32, no faster. The trial runs at first use, for a tenth of a second, and is
-remembered beside the compiled kernels.
+AMX if processor and operating system permit it and AVX512-BF16, which rounds operands, is there;
+else AVX512-BF16 if a trial finds it faster than float32 GEMM; else none: operands are rounded and
+multiplied in float32. The trial takes a tenth of a second at first use; its result is stored next
+to the compiled kernels.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from cerebras_tf.environment import ISA, ISA_CHOICES
 from cerebras_tf.errors import ConfigError
 
 VARIABLE = ISA.name
-KINDS = NONE, VECTOR, TILES = ISA_CHOICES
-_NAMES = {VECTOR: "AVX512-BF16", TILES: "AMX"}
-# Linux, arch/x86/include/uapi/asm/prctl.h and unistd_64.h: the state of tiles must be asked for.
+KINDS = NONE, AVX512_BF16, AMX = ISA_CHOICES
+_NAMES = {AVX512_BF16: "AVX512-BF16", AMX: "AMX"}
+# Linux, arch/x86/include/uapi/asm/prctl.h and unistd_64.h: permission for tile state must be
+# requested.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
-# A trial in which the instructions gain less than this leaves float32 products in place.
-_LEAST_GAIN = 1.05
+# Speed-up in the trial below which float32 GEMM stays in use.
+_MIN_SPEEDUP = 1.05
 
 
 class Choice(NamedTuple):
-    """What multiplies bfloat16 numbers.
+    """The instructions for bfloat16 GEMM.
 
     Attributes:
         kind: one of KINDS.
-        reason: a sentence for people.
+        reason: why, for messages.
     """
 
     kind: str
@@ -45,7 +46,7 @@ class Choice(NamedTuple):
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Features of this processor by LLVM's names; none without Numba."""
+    """This processor's features by LLVM's names."""
     try:
         binding = importlib.import_module("llvmlite.binding")
     except ImportError:
@@ -54,12 +55,12 @@ def features() -> frozenset[str]:
 
 
 @functools.cache
-def _tile_refusal() -> str:
-    """Why tiles cannot be used; "" where they can, and then this process may use them."""
+def _why_no_amx() -> str:
+    """Why AMX cannot be used; "" if it can, and then this process is permitted to use it."""
     if not {"amx-bf16", "amx-tile"} <= features():
         return "the processor has no AMX"
-    if _vector_refusal():  # which rounds operands
-        return "AMX needs AVX512-BF16 beside it"
+    if _why_no_avx512_bf16():  # which rounds operands
+        return "AMX also needs AVX512-BF16"
     if not sys.platform.startswith("linux"):
         return "the system is not Linux"
     libc = ctypes.CDLL(None, use_errno=True)
@@ -68,48 +69,49 @@ def _tile_refusal() -> str:
     return ""
 
 
-def _vector_refusal() -> str:
-    """Why AVX512-BF16 cannot be used; "" where it can."""
+def _why_no_avx512_bf16() -> str:
+    """Why AVX512-BF16 cannot be used; "" if it can."""
     return "" if "avx512bf16" in features() else "the processor has no AVX512-BF16"
 
 
-def refusal(kind: str) -> str:
-    """Why a kind of instruction cannot be used here; "" where it can."""
+def why_unavailable(kind: str) -> str:
+    """Why a kind of instruction cannot be used here; "" if it can."""
     if kind == NONE:
         return ""
-    return _vector_refusal() if kind == VECTOR else _tile_refusal()
+    return _why_no_avx512_bf16() if kind == AVX512_BF16 else _why_no_amx()
 
 
 def choose(trial: Callable[[], float], folder: Optional[Path]) -> Choice:
-    """What multiplies bfloat16 numbers here.
+    """Chooses the instructions for bfloat16 GEMM.
 
     Args:
-        trial: measures how many times as fast as float32 products AVX512-BF16 is.
-        folder: where the trial's result is remembered; None: nowhere.
+        trial: measures the speed of AVX512-BF16 relative to float32 GEMM.
+        folder: where the trial's result is stored; None: nowhere.
 
     Raises:
-        ConfigError: CEREBRAS_TF_ISA names something else, or what is not here.
+        ConfigError: $CEREBRAS_TF_ISA has an unknown value, or one that this processor lacks.
     """
     wanted = ISA.get()
     if wanted is not None:
-        if refusal(wanted):
+        if why_unavailable(wanted):
             raise ConfigError(
-                f"environment variable {VARIABLE}: must name what this machine has. Received: "
-                f"{wanted!r}, but {refusal(wanted)}. Unset it to use the fastest."
+                f"environment variable {VARIABLE}: must name what this processor has. Received: "
+                f"{wanted!r}, but {why_unavailable(wanted)}. Unset it to use the fastest."
             )
-        return Choice(wanted, f"{VARIABLE} says so")
-    if not _tile_refusal():
-        return Choice(TILES, "the processor has AMX")
-    if _vector_refusal():
-        return Choice(NONE, f"{_tile_refusal()}, and {_vector_refusal()}")
-    gain = _remembered(trial, folder)
-    if gain < _LEAST_GAIN:
+
+        return Choice(wanted, f"set by {VARIABLE}")
+    if not _why_no_amx():
+        return Choice(AMX, "the processor has AMX")
+    if _why_no_avx512_bf16():
+        return Choice(NONE, f"{_why_no_amx()}, and {_why_no_avx512_bf16()}")
+    gain = _cached_trial(trial, folder)
+    if gain < _MIN_SPEEDUP:
         return Choice(NONE, f"a trial of AVX512-BF16 took {1 / gain:.2f} of the time of float32")
-    return Choice(VECTOR, f"a trial took {1 / gain:.2f} of the time of float32")
+    return Choice(AVX512_BF16, f"a trial took {1 / gain:.2f} of the time of float32")
 
 
-def _remembered(trial: Callable[[], float], folder: Optional[Path]) -> float:
-    """The trial's result, from the folder where it was made on a processor like this one."""
+def _cached_trial(trial: Callable[[], float], folder: Optional[Path]) -> float:
+    """The trial's result, from the folder if a processor with these features ran it."""
     if folder is None:
         return trial()
     digest = hashlib.sha256(",".join(sorted(features())).encode()).hexdigest()[:12]
@@ -122,12 +124,12 @@ def _remembered(trial: Callable[[], float], folder: Optional[Path]) -> float:
     try:
         part.write_text(json.dumps({"gain": gain}), encoding="utf-8")
         part.replace(path)
-    except OSError:  # remembered for this process alone
+    except OSError:  # runs again in the next process
         pass
     return gain
 
 
-def described(choice: Choice, what: str = "large products in bfloat16") -> str:
+def summarize(choice: Choice, what: str = "large products in bfloat16") -> str:
     """A sentence on what the choice means for a run."""
     if choice.kind == NONE:
         return (

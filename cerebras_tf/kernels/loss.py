@@ -1,7 +1,7 @@
 """Plain kernels of softmax cross-entropy, with and without the output projection: definitions.
 
 Letters: N tokens, V vocabulary, H width. The plain forms of the fused ops hold all logits at once;
-the compiled ones never do.
+the compiled ones do not.
 """
 
 from __future__ import annotations
@@ -10,22 +10,11 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.errors import BoundsError
+from cerebras_tf.kernels.gather_scatter import check_indices
 from cerebras_tf.kernels.matmul import matmul
 from cerebras_tf.kernels.registry import plain
 
 Pair = tuple[np.ndarray, np.ndarray]
-
-
-def check_labels(labels: np.ndarray, classes: int) -> None:
-    """Raises BoundsError, naming the first, where a label is not in [0, classes)."""
-    if not labels.size or (labels.min() >= 0 and labels.max() < classes):
-        return
-    at = int(np.flatnonzero((labels < 0) | (labels >= classes))[0])
-    raise BoundsError(
-        f"softmax cross-entropy: labels must lie in [0, {classes}). Received: {labels.flat[at]} "
-        f"at position {at} of {labels.size}. Correct the labels or the vocabulary size."
-    )
 
 
 def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
@@ -34,7 +23,7 @@ def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
 
 
 @plain("sparse_softmax_xent")
-def sparse_softmax_xent(logits: np.ndarray, labels: np.ndarray) -> Pair:
+def sparse_softmax_xent(logits, labels):
     """loss = log(sum(e^logits)) - logits[label].
 
     Args:
@@ -47,33 +36,31 @@ def sparse_softmax_xent(logits: np.ndarray, labels: np.ndarray) -> Pair:
     Raises:
         BoundsError: a label is not in [0, V).
     """
-    check_labels(labels, logits.shape[-1])
+    check_indices(labels, logits.shape[-1], "softmax cross-entropy", "labels")
     lse = _log_sum_exp(logits)
     return lse - logits[np.arange(labels.size), labels], lse
 
 
 @plain("sparse_softmax_xent_grad")
-def sparse_softmax_xent_grad(
-    dloss: np.ndarray, logits: np.ndarray, labels: np.ndarray, lse: np.ndarray
-) -> np.ndarray:
+def sparse_softmax_xent_grad(dloss, logits, labels, lse):
     """dlogits [N, V] = (softmax(logits) - one_hot(labels)) dloss, with lse as returned."""
-    check_labels(labels, logits.shape[-1])
+    check_indices(labels, logits.shape[-1], "softmax cross-entropy", "labels")
     dlogits = np.exp(logits - lse[:, None])
     dlogits[np.arange(labels.size), labels] -= 1
     return dlogits * dloss[:, None]
 
 
 @plain("softmax_xent")
-def softmax_xent(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def softmax_xent(logits, labels):
     """loss [N] = sum(labels (log(sum(e^logits)) - logits)) for labels [N, V] of any weights."""
     return (labels * (_log_sum_exp(logits)[:, None] - logits)).sum(axis=-1)
 
 
 @plain("softmax_xent_grad")
-def softmax_xent_grad(dloss: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def softmax_xent_grad(dloss, logits, labels):
     """dlogits [N, V] = (softmax(logits) - labels) dloss, TensorFlow's backprop output.
 
-    It is the derivative where each row of labels sums to 1.
+    It is the derivative if each row of labels sums to 1.
     """
     return (np.exp(logits - _log_sum_exp(logits)[:, None]) - labels) * dloss[:, None]
 
@@ -90,15 +77,7 @@ def _project(
 
 
 @plain("linear_softmax_xent")
-def linear_softmax_xent(
-    h: np.ndarray,
-    weight: np.ndarray,
-    labels: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
-    transpose_weight: bool,
-    compute: Optional[str] = None,
-) -> Pair:
+def linear_softmax_xent(h, weight, labels, bias=None, *, transpose_weight, compute=None):
     """sparse_softmax_xent of logits = h weight + bias.
 
     Args:
@@ -106,7 +85,8 @@ def linear_softmax_xent(
         weight: [V, H] if transpose_weight, else [H, V].
         labels: [N] integers.
         bias: [V].
-        transpose_weight: how the weight lies.
+
+        transpose_weight: whether the weight is [V, H].
         compute: "bfloat16" rounds the operands of products, as matmul does.
 
     Returns:
@@ -120,16 +100,8 @@ def linear_softmax_xent(
 
 @plain("linear_softmax_xent_grad")
 def linear_softmax_xent_grad(
-    dloss: np.ndarray,
-    h: np.ndarray,
-    weight: np.ndarray,
-    labels: np.ndarray,
-    lse: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
-    transpose_weight: bool,
-    compute: Optional[str] = None,
-) -> tuple[np.ndarray, ...]:
+    dloss, h, weight, labels, lse, bias=None, *, transpose_weight, compute=None
+):
     """Derivatives of linear_softmax_xent's loss: dh [N, H], dweight, and dbias [V] if biased."""
     logits = _project(h, weight, bias, transpose_weight, compute)
     if compute is None:
@@ -147,15 +119,8 @@ def linear_softmax_xent_grad(
 
 @plain("linear_softmax_xent_train")
 def linear_softmax_xent_train(
-    dloss: np.ndarray,
-    h: np.ndarray,
-    weight: np.ndarray,
-    labels: np.ndarray,
-    bias: Optional[np.ndarray] = None,
-    *,
-    transpose_weight: bool,
-    compute: Optional[str] = None,
-) -> tuple[np.ndarray, ...]:
+    dloss, h, weight, labels, bias=None, *, transpose_weight, compute=None
+):
     """Loss and derivatives in one pass: loss [N], dh [N, H], dweight, and dbias [V] if biased."""
     given: dict[str, Any] = {"transpose_weight": transpose_weight, "compute": compute}
     loss, lse = linear_softmax_xent(h, weight, labels, bias, **given)

@@ -1,8 +1,4 @@
-"""Plain kernels of layer norm and softmax: the definitions.
-
-Letters: H width of the last axis. Everything is along the last axis and in the operands' dtype.
-Batch norm has no kernel of its own; it is written in elementwise ops and sums.
-"""
+"""Plain kernels of layer norm and softmax over the last axis, of width H: the definitions."""
 
 from __future__ import annotations
 
@@ -15,14 +11,14 @@ Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @plain("layer_norm")
-def layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, epsilon: float) -> Triple:
+def layer_norm(x, gamma, beta, *, epsilon):
     """y = (x - mean) / sqrt(variance + epsilon) gamma + beta (Ba et al., 2016, eq. 4).
 
     Args:
         x: [..., H].
         gamma: [H].
         beta: [H].
-        epsilon: added to the variance, which is the mean of squares (not Bessel's).
+        epsilon: added to the variance, the mean of squares (without Bessel's correction).
 
     Returns:
         y [..., H], mean [...], and 1 / sqrt(variance + epsilon) [...].
@@ -34,18 +30,11 @@ def layer_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, *, epsilon: f
 
 
 @plain("layer_norm_grad")
-def layer_norm_grad(
-    dy: np.ndarray, x: np.ndarray, gamma: np.ndarray, mean: np.ndarray, rstd: np.ndarray
-) -> Triple:
-    """Derivatives of layer_norm's y.
+def layer_norm_grad(dy, x, gamma, mean, rstd):
+    """Derivatives of layer_norm's y: dx [..., H], dgamma [H], dbeta [H].
 
-    Args:
-        dy: [..., H] cotangent of y.
-        x: [..., H] and gamma: [H], as given to layer_norm.
-        mean: [...] and rstd: [...], as layer_norm returned them.
-
-    Returns:
-        dx [..., H], dgamma [H], dbeta [H].
+    Args are the cotangent dy [..., H], x and gamma as given to layer_norm, and its results mean and
+    rstd.
     """
     normal = (x - mean[..., None]) * rstd[..., None]
     g = dy * gamma
@@ -56,26 +45,26 @@ def layer_norm_grad(
 
 
 @plain("softmax")
-def softmax(x: np.ndarray) -> np.ndarray:
+def softmax(x):
     """e^x / sum(e^x) along the last axis of [..., H]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
     return e / e.sum(axis=-1, keepdims=True)
 
 
 @plain("softmax_grad")
-def softmax_grad(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+def softmax_grad(dy, y):
     """dx = y (dy - sum(dy y)) for y = softmax(x)."""
     return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
 
 
 @plain("log_softmax")
-def log_softmax(x: np.ndarray) -> np.ndarray:
+def log_softmax(x):
     """x - log(sum(e^x)) along the last axis of [..., H]."""
     shifted = x - x.max(axis=-1, keepdims=True, initial=-np.inf)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 @plain("log_softmax_grad")
-def log_softmax_grad(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+def log_softmax_grad(dy, y):
     """dx = dy - e^y sum(dy) for y = log_softmax(x)."""
     return dy - np.exp(y) * dy.sum(axis=-1, keepdims=True)

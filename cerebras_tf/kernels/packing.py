@@ -1,7 +1,7 @@
 """Plain kernels of ops on packed tokens: the definitions, sequence by sequence.
 
-Letters: B sequences, S and K their padded lengths (of queries, of keys), T real tokens of all
-queries and U of all keys, A heads, D head width.
+Letters: B sequences, S and K their padded lengths (queries, keys), T real tokens of all queries and
+U of all keys, A heads, D head width.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.attention import Pair, Triple, attend, attend_backward, bias_and_dropout
-from cerebras_tf.kernels.random import Seeds, Step, random_uniform
+from cerebras_tf.kernels.attention import attend, attend_backward, bias_and_dropout
+from cerebras_tf.kernels.random import random_uniform
 from cerebras_tf.kernels.registry import plain
 
 Part = tuple[slice, slice, Any]
@@ -29,7 +29,7 @@ def _sequences(
     others: tuple[np.ndarray, ...],
     dropout: dict[str, Any],
 ) -> Iterator[Part]:
-    """Rows of queries and of keys of every sequence, and what its dropout multiplies by."""
+    """Rows of queries and keys of every sequence, and its dropout's multipliers."""
     _, dropped = bias_and_dropout(others, dropout)
     kept = None
     if dropped is not None:
@@ -39,38 +39,27 @@ def _sequences(
     for item in range(len(offsets_q) - 1):
         queries = slice(offsets_q[item], offsets_q[item + 1])
         keys = slice(offsets_k[item], offsets_k[item + 1])
-        own = None
+        kept_of_sequence = None
         if kept is not None:
             ends = queries.stop - queries.start, keys.stop - keys.start
-            own = kept[item : item + 1, :, : ends[0], : ends[1]]
-        yield queries, keys, own
+            kept_of_sequence = kept[item : item + 1, :, : ends[0], : ends[1]]
+        yield queries, keys, kept_of_sequence
 
 
 @plain("packed_attention")
-def packed_attention(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    offsets_q: np.ndarray,
-    offsets_k: np.ndarray,
-    *others: np.ndarray,
-    scale: float,
-    causal: bool,
-    lengths: Lengths,
-    **dropout: Any,
-) -> Pair:
-    """The attention of every sequence alone.
+def packed_attention(q, k, v, offsets_q, offsets_k, *others, scale, causal, lengths, **dropout):
+    """Attention within each sequence.
 
     Args:
         q: [T, A, D].
         k: [U, A, D].
         v: [U, A, D].
-        offsets_q: [B + 1], where the sequences' queries begin, and T.
-        offsets_k: [B + 1], where the sequences' keys begin, and U.
+        offsets_q: [B + 1], starts of the sequences' queries, and T.
+        offsets_k: [B + 1], starts of the sequences' keys, and U.
         others: with dropout the step, int64 [], and the seeds, int64 [2].
         scale: usually 1 / sqrt(D).
         causal: query i of a sequence sees its keys j <= i only.
-        lengths: S and K, for the places of dropout's numbers [B, A, S, K].
+        lengths: S and K; dropout's numbers have shape [B, A, S, K].
         dropout: rate and kept_scale, or neither.
 
     Returns:
@@ -88,27 +77,12 @@ def packed_attention(
 
 @plain("packed_attention_grad")
 def packed_attention_grad(
-    dout: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    out: np.ndarray,
-    lse: np.ndarray,
-    offsets_q: np.ndarray,
-    offsets_k: np.ndarray,
-    *others: np.ndarray,
-    scale: float,
-    causal: bool,
-    lengths: Lengths,
-    **dropout: Any,
-) -> Triple:
+    dout, q, k, v, out, lse, offsets_q, offsets_k, *others, scale, causal, lengths, **dropout
+):
     """Derivatives of packed_attention's out: dq [T, A, D], dk [U, A, D], dv [U, A, D].
 
-    Args:
-        dout: [T, A, D] cotangent of out.
-        q, k, v, offsets_q, offsets_k, others, scale, causal, lengths, dropout: as given to
-            packed_attention.
-        out: [T, A, D] and lse: [A, T], as it returned them.
+    Args are the cotangent dout [T, A, D], packed_attention's arguments, and its results out and
+    lse.
     """
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for rows, keys, kept in _sequences(offsets_q, offsets_k, q.shape[1], lengths, others, dropout):
@@ -130,18 +104,13 @@ def packed_attention_grad(
 
 
 @plain("random_uniform_rows")
-def random_uniform_rows(
-    rows: np.ndarray, step: Step, seeds: Seeds, *, shape: tuple[int, ...], axes: int, dtype: str
-) -> np.ndarray:
+def random_uniform_rows(rows, step, seeds, *, shape, axes, dtype):
     """Some rows of the numbers that random_uniform draws.
 
     Args:
         rows: [T], counted over the first `axes` axes of shape.
-        step: number of earlier invocations, int64 [].
-        seeds: seed and seed2, int64 [2].
-        shape: of all the numbers.
+        step, seeds, shape: of random_uniform.
         axes: 1 or 2.
-        dtype: of the result.
 
     Returns:
         [T, ...] for one axis, [1, T, ...] for two.

@@ -1,7 +1,6 @@
-"""Plain kernels of the pooling ops: the definitions.
+"""Plain kernels of the pooling ops, NHWC: the definitions.
 
-Each goes over the places of a window and handles all positions of it at once. Capture turns layouts
-other than NHWC into it.
+Each loops over the positions within a window and handles all windows at once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _views(image: np.ndarray, window: Pair, counts: Pair, strides: Pair) -> Iter
 
 
 @plain("max_pool")
-def max_pool(x: np.ndarray, *, window: Pair, strides: Pair, padding: Padding) -> np.ndarray:
+def max_pool(x, *, window, strides, padding):
     """Largest element of every window."""
     counts = counts_of(x.shape[1:3], window, strides, padding, _ONES)
     image = pad_image(x, padding, _lowest(x.dtype))
@@ -39,7 +38,7 @@ def max_pool(x: np.ndarray, *, window: Pair, strides: Pair, padding: Padding) ->
 def _first_hits(
     x: np.ndarray, y: np.ndarray, window: Pair, strides: Pair, padding: Padding
 ) -> Iterator[np.ndarray]:
-    """For every place of a window, at which positions it holds the first largest element."""
+    """For every position within a window: which windows have their first largest element there."""
     image = pad_image(x, padding, _lowest(x.dtype))
     free = np.ones(y.shape, bool)
     for view in _views(image, window, sides(y), strides):
@@ -49,9 +48,7 @@ def _first_hits(
 
 
 @plain("max_pool_grad")
-def max_pool_grad(
-    x: np.ndarray, y: np.ndarray, dy: np.ndarray, *, window: Pair, strides: Pair, padding: Padding
-) -> np.ndarray:
+def max_pool_grad(x, y, dy, *, window, strides, padding):
     """dy added to the first largest element of each window."""
     image = pad_image(np.zeros_like(x), padding)
     views = _views(image, window, sides(y), strides)
@@ -62,10 +59,8 @@ def max_pool_grad(
 
 
 @plain("max_pool_select")
-def max_pool_select(
-    x: np.ndarray, y: np.ndarray, z: np.ndarray, *, window: Pair, strides: Pair, padding: Padding
-) -> np.ndarray:
-    """The element of z that stands where x has the first largest of each window."""
+def max_pool_select(x, y, z, *, window, strides, padding):
+    """The elements of z at the positions of x's first largest elements of each window."""
     result = np.zeros(y.shape, z.dtype)
     views = _views(pad_image(z, padding), window, sides(y), strides)
     for view, hit in zip(views, _first_hits(x, y, window, strides, padding)):
@@ -76,7 +71,7 @@ def max_pool_select(
 def _shares(
     size: Pair, dtype: np.dtype, window: Pair, strides: Pair, padding: Padding
 ) -> np.ndarray:
-    """[1,H',W',1]: elements of every window that are not padding."""
+    """[1,H',W',1]: number of elements of every window that are not padding."""
     counts = counts_of(size, window, strides, padding, _ONES)
     image = pad_image(np.ones((1, *size, 1), dtype), padding)
     total = np.zeros((1, *counts, 1), dtype)
@@ -86,7 +81,7 @@ def _shares(
 
 
 @plain("avg_pool")
-def avg_pool(x: np.ndarray, *, window: Pair, strides: Pair, padding: Padding) -> np.ndarray:
+def avg_pool(x, *, window, strides, padding):
     """Mean of every window without its padding."""
     counts = counts_of(x.shape[1:3], window, strides, padding, _ONES)
     total = np.zeros((x.shape[0], *counts, x.shape[3]), x.dtype)
@@ -96,10 +91,8 @@ def avg_pool(x: np.ndarray, *, window: Pair, strides: Pair, padding: Padding) ->
 
 
 @plain("avg_pool_grad")
-def avg_pool_grad(
-    dy: np.ndarray, *, size: Pair, window: Pair, strides: Pair, padding: Padding
-) -> np.ndarray:
-    """dy in equal shares for the elements of each window."""
+def avg_pool_grad(dy, *, size, window, strides, padding):
+    """dy divided equally among the elements of each window."""
     part = dy / _shares(size, dy.dtype, window, strides, padding)
     image = pad_image(np.zeros((dy.shape[0], *size, dy.shape[3]), dy.dtype), padding)
     for view in _views(image, window, sides(dy), strides):

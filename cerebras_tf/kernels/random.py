@@ -1,9 +1,9 @@
-"""Plain kernels of TensorFlow's stateful random ops: the definitions, bit for bit its CPU kernels.
+"""Plain kernels of TensorFlow's stateful random ops, bit for bit its CPU kernels.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a key
-and a 128-bit counter into four 32-bit words. TensorFlow's key is `seed`, the counter's upper half
-starts as `seed2`, and every invocation moves the counter on by 256 a number made. Seeds of 0 and 0,
-which TensorFlow replaces by chance, are taken as they are: a run can be repeated.
+and a 128-bit counter into four 32-bit words. TensorFlow's key is `seed`; the counter's upper half
+starts as `seed2`, and every invocation advances the counter by 256 per number. Seeds 0 and 0, which
+TensorFlow replaces randomly, are used as they are, so that runs are reproducible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cerebras_tf.kernels.registry import plain
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-# TensorFlow's GuardedPhiloxRandom reserves this many counters for each number of an invocation.
+# Counters that TensorFlow's GuardedPhiloxRandom reserves for each number of an invocation.
 RESERVED = 256
 _MASK = 0xFFFFFFFF
 Step = Union[int, np.ndarray]
@@ -32,9 +32,9 @@ def first_counter(step: Step, seeds: Seeds, size: int) -> int:
 
     Args:
         step: number of earlier invocations of the op.
-        seeds: the op's two seeds; and a third number where invocations differ in size: how many
-            numbers the earlier ones made, which then counts instead of the step.
-        size: numbers that each invocation makes.
+        seeds: the op's two seeds. A third number is given if invocations differ in size: how many
+            numbers the earlier ones drew; it replaces the step.
+        size: numbers that each invocation draws.
     """
     _, seed2, *before = (int(number) for number in seeds)
     made = before[0] if before else int(step) * size
@@ -62,16 +62,16 @@ def _philox(counter: int, offsets: np.ndarray, seed: int) -> np.ndarray:
     return np.stack(words, axis=-1).astype(np.uint32)
 
 
-def _words(step: Step, seeds: Seeds, size: int, a_group: int) -> np.ndarray:
-    """Words [groups, 4] for `size` numbers, of which each counter gives `a_group`."""
-    groups = np.arange(-(-size // a_group), dtype=np.uint64)
+def _random_words(step: Step, seeds: Seeds, size: int, per_counter: int) -> np.ndarray:
+    """Words [groups, 4] for `size` numbers, `per_counter` from each counter."""
+    groups = np.arange(-(-size // per_counter), dtype=np.uint64)
     return _philox(first_counter(step, seeds, size), groups, int(seeds[0]))
 
 
 def _unit(words: np.ndarray, dtype: str) -> np.ndarray:
     """Numbers in [0, 1): low bits of words as the fraction of a number in [1, 2), less 1.
 
-    A float64 takes a pair of words, [..., 2k] -> [..., k]; the others one each.
+    A float64 takes two words, [..., 2k] -> [..., k]; other dtypes one each.
     """
     if dtype == "float16":
         bits = (words & 0x3FF).astype(np.uint16) | np.uint16(15 << 10)
@@ -90,28 +90,19 @@ def _unit_bits(fraction: np.ndarray) -> np.ndarray:
 
 
 @plain("random_uniform")
-def random_uniform(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Numbers in [0, 1) of `shape`.
-
-    Args:
-        step: number of earlier invocations, int64 [].
-        seeds: seed and seed2, int64 [2].
-        shape: of the result.
-        dtype: of the result.
-    """
+def random_uniform(step, seeds, *, shape, dtype):
+    """Numbers in [0, 1) of `shape` and `dtype`; step int64 [], seeds int64 [2]."""
     size = math.prod(shape)
-    words = _words(step, seeds, size, 2 if dtype == "float64" else 4)
+    words = _random_words(step, seeds, size, 2 if dtype == "float64" else 4)
     return _unit(words, dtype).reshape(-1)[:size].reshape(shape)
 
 
 @plain("random_uniform_int")
-def random_uniform_int(
-    step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str, low: int, high: int
-) -> np.ndarray:
+def random_uniform_int(step, seeds, *, shape, dtype, low, high):
     """Integers in [low, high): low + word modulo (high - low), as TensorFlow, bias included."""
     size = math.prod(shape)
     wide = dtype == "int64"
-    words = _words(step, seeds, size, 2 if wide else 4).astype(np.uint64)
+    words = _random_words(step, seeds, size, 2 if wide else 4).astype(np.uint64)
     if wide:
         words = words[:, 0::2] | words[:, 1::2] << np.uint64(32)
     values = (words % np.uint64(high - low)).astype(np.int64) + low
@@ -119,9 +110,10 @@ def random_uniform_int(
 
 
 def _box_muller(words: np.ndarray, dtype: str) -> np.ndarray:
-    """Normal numbers from words [..., 4] (Box and Muller, 1958): [..., 4], of float64 [..., 2].
+    """Normal numbers from words [..., 4] (Box and Muller, 1958): [..., 4], for float64 [..., 2].
 
-    Log and sine of float32 are taken in float64 and rounded, which is what C's are within a unit.
+    Logarithm and sine of float32 are computed in float64 and rounded: within a unit in the last
+    place of C's.
     """
     kind = np.float64 if dtype == "float64" else np.float32
     uniform = _unit(words, "float64" if dtype == "float64" else "float32")
@@ -132,7 +124,7 @@ def _box_muller(words: np.ndarray, dtype: str) -> np.ndarray:
     return np.stack(pairs, axis=-1).reshape(*words.shape[:-1], -1)
 
 
-def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+def _round_to(x: np.ndarray, dtype: str) -> np.ndarray:
     """x in dtype; bfloat16 is held as float32 with the lower half of the bits rounded away."""
     if dtype != "bfloat16":
         return x.astype(dtype)
@@ -142,24 +134,24 @@ def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 @plain("random_normal")
-def random_normal(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Normal numbers of mean 0 and deviation 1."""
+def random_normal(step, seeds, *, shape, dtype):
+    """Normal numbers with mean 0 and standard deviation 1."""
     size = math.prod(shape)
-    words = _words(step, seeds, size, 2 if dtype == "float64" else 4)
+    words = _random_words(step, seeds, size, 2 if dtype == "float64" else 4)
     normal = _box_muller(words, dtype).reshape(-1)[:size]
-    return _rounded(normal, dtype).reshape(shape)
+    return _round_to(normal, dtype).reshape(shape)
 
 
 @plain("truncated_normal")
-def truncated_normal(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Normal numbers, those of magnitude 2 and more drawn again.
+def truncated_normal(step, seeds, *, shape, dtype):
+    """Normal numbers; those of magnitude 2 and more are drawn again.
 
-    A group of 4 numbers (of float64: 2) takes what it needs from its own 256 counters a number.
+    A group of 4 numbers (float64: 2) uses up to 256 counters per number.
     """
     size = math.prod(shape)
-    a_group = 2 if dtype == "float64" else 4
-    groups = -(-size // a_group)
-    skip = a_group * RESERVED // 4
+    per_counter = 2 if dtype == "float64" else 4
+    groups = -(-size // per_counter)
+    skip = per_counter * RESERVED // 4
     seed, start = int(seeds[0]), first_counter(step, seeds, size)
     blocks = 4
     while True:
@@ -167,9 +159,9 @@ def truncated_normal(step: Step, seeds: Seeds, *, shape: tuple[int, ...], dtype:
         words = _philox(start, offsets.reshape(-1).astype(np.uint64), seed)
         normal = _box_muller(words, dtype).reshape(groups, -1)
         kept = np.abs(normal) < 2
-        if blocks == skip or kept.sum(axis=1).min(initial=a_group) >= a_group:
+        if blocks == skip or kept.sum(axis=1).min(initial=per_counter) >= per_counter:
             break
         blocks = min(2 * blocks, skip)
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :a_group]
+    order = np.argsort(~kept, axis=1, kind="stable")[:, :per_counter]
     values = np.take_along_axis(normal, order, axis=1).reshape(-1)[:size]
-    return _rounded(values, dtype).reshape(shape)
+    return _round_to(values, dtype).reshape(shape)

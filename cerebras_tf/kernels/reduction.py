@@ -1,8 +1,7 @@
 """Plain kernels of the reductions: the definitions.
 
-Sums keep the operand's dtype. NumPy adds pairwise along the last axis; along others the sums here
-go in blocks, so that errors grow with the square root of the count. Fused reductions (layer norm,
-softmax) have families of their own.
+Sums keep the operand's dtype. NumPy adds pairwise along the last axis; along other axes the sums
+here go in blocks, so that errors grow with the square root of the count.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import numpy as np
 from cerebras_tf.kernels.registry import plain
 
 Axes = tuple[int, ...]
-# Shorter axes are added up as they stand.
+# Axes with shorter blocks are summed directly.
 _SHORTEST_BLOCK = 8
 
 
 @plain("sum")
-def sum_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+def sum_(x, *, axes, keepdims):
     """Sum over the axes."""
     total = x
     last = x.ndim - 1
@@ -32,13 +31,13 @@ def sum_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
 
 
 @plain("sum_of_squares")
-def sum_of_squares(x: np.ndarray) -> np.ndarray:
+def sum_of_squares(x):
     """Sum of the squares of all elements, in x's dtype."""
     return sum_(np.square(x), axes=tuple(range(x.ndim)), keepdims=False)
 
 
 def _sum_in_blocks(x: np.ndarray, axis: int) -> np.ndarray:
-    """Shortens a long axis to the sums of its blocks; a remainder stays as it is."""
+    """Replaces a long axis by the sums of its blocks; a remainder stays as it is."""
     count = x.shape[axis]
     block = math.isqrt(count)
     if block < _SHORTEST_BLOCK:
@@ -50,7 +49,7 @@ def _sum_in_blocks(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 @plain("mean")
-def mean(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+def mean(x, *, axes, keepdims):
     """Sum over the axes divided by the count; integers divide towards zero."""
     total = sum_(x, axes=axes, keepdims=keepdims)
     count = math.prod(x.shape[axis] for axis in axes)
@@ -61,7 +60,7 @@ def mean(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
 
 def _define(name: str, reduce: Callable[..., Any], empty: Any) -> None:
     @plain(name)
-    def kernel(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+    def kernel(x, *, axes, keepdims):
         start = empty(x.dtype)
         return np.asarray(reduce(x, axis=tuple(axes), keepdims=keepdims, initial=start), x.dtype)
 
@@ -80,25 +79,25 @@ _define("prod", np.prod, lambda dtype: 1)
 
 
 @plain("all")
-def all_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+def all_(x, *, axes, keepdims):
     """Whether every element is true."""
     return np.asarray(x.all(axis=tuple(axes), keepdims=keepdims))
 
 
 @plain("any")
-def any_(x: np.ndarray, *, axes: Axes, keepdims: bool) -> np.ndarray:
+def any_(x, *, axes, keepdims):
     """Whether an element is true."""
     return np.asarray(x.any(axis=tuple(axes), keepdims=keepdims))
 
 
 @plain("argmax")
-def argmax(x: np.ndarray, *, axis: int, dtype: str) -> np.ndarray:
+def argmax(x, *, axis, dtype):
     """Position of the first of the largest elements."""
     return np.asarray(x.argmax(axis), dtype)
 
 
 @plain("argmin")
-def argmin(x: np.ndarray, *, axis: int, dtype: str) -> np.ndarray:
+def argmin(x, *, axis, dtype):
     """Position of the first of the smallest elements."""
     return np.asarray(x.argmin(axis), dtype)
 
@@ -119,12 +118,12 @@ def _running(
 
 
 @plain("cumsum")
-def cumsum(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+def cumsum(x, *, axis, exclusive, reverse):
     """Sums of all elements up to each (exclusive: before it), from the end where reverse."""
     return _running(x, np.add, 0, axis, exclusive, reverse)
 
 
 @plain("cumprod")
-def cumprod(x: np.ndarray, *, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+def cumprod(x, *, axis, exclusive, reverse):
     """Products of all elements up to each (exclusive: before it), from the end where reverse."""
     return _running(x, np.multiply, 1, axis, exclusive, reverse)

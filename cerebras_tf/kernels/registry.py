@@ -1,8 +1,4 @@
-"""The kernel tables: what every op computes, plain and compiled.
-
-PLAIN holds the definitions, one an op, in NumPy. COMPILED holds faster forms of some of them. Which
-of them run is said by the KernelTable that a backend was made with.
-"""
+"""The kernel tables: PLAIN defines every op in NumPy, COMPILED has faster forms of some."""
 
 from __future__ import annotations
 
@@ -19,10 +15,10 @@ PlainKernel = Callable[..., Any]
 
 
 class Scratch(NamedTuple):
-    """Bytes that a kernel takes for one call, and bytes that each thread of the call takes."""
+    """Bytes of scratch memory that one call takes, and that each of its threads takes."""
 
     shared: int = 0
-    a_thread: int = 0
+    per_thread: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,11 +26,10 @@ class CompiledKernel:
     """A fast form of an op.
 
     Attributes:
-        run: fn(*arrays, out=tuple of arrays, **attrs); writes into `out`, returns nothing.
-        supports: fn(*types, **attrs) -> bool on objects with .dtype and .shape; None: all.
-        scratch: fn(*types, **attrs) -> Scratch, the memory it takes besides; None: nothing to
-            speak of.
-        reads_bfloat16: whether operands may be the bits of bfloat16, uint16.
+        run: fn(*arrays, out=tuple of arrays, **attrs); writes into `out`.
+        supports: fn(*types, **attrs) -> bool, on objects with .dtype and .shape; None: always.
+        scratch: fn(*types, **attrs) -> Scratch; None: a negligible amount.
+        reads_bfloat16: whether operands may be bits of bfloat16, uint16.
     """
 
     run: Callable[..., None]

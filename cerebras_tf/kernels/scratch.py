@@ -1,8 +1,8 @@
-"""Memory that kernels take for the time of a call, and how much it was.
+"""Scratch memory: a stack allocator per thread, with peak usage.
 
-What was taken is kept for the next call, as fresh pages cost time. Kernels return it in the order
-opposite to taking it, so a thread's memory is a stack. A thread has one while it holds some of it:
-TensorFlow's threads are new to Python in each step, and would leave theirs behind.
+Memory is kept for the next call, because fresh pages cost time. Kernels return memory in reverse
+order, so each thread's memory is a stack. A thread owns a stack only while it uses it: TensorFlow
+creates new Python threads in every step, and their stacks would pile up.
 """
 
 from __future__ import annotations
@@ -20,62 +20,63 @@ ALIGNMENT_BYTES = 128
 
 
 class _Stack:
-    """Scratch memory, of one thread at a time.
+    """Scratch memory of one thread at a time.
 
     Attributes:
-        top: bytes taken now.
-        most: the largest `top` since `reset_peak`.
+        top: bytes in use.
+        peak: the largest `top` since `reset_peak`.
     """
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
         self.top = 0
-        self.most = 0
+        self.peak = 0
 
     def size(self) -> int:
-        """Bytes that it keeps."""
+        """Bytes allocated."""
         return self._memory.size
 
     def take(self, size: int) -> np.ndarray:
-        """uint8 [size], aligned, not filled."""
+        """uint8 [size], aligned, not initialised."""
         start = self.top
         if start + size > self._memory.size:
-            # What is taken below `start` stays alive in the arrays that were handed out.
+            # Arrays handed out earlier keep the old memory alive.
             self._memory = aligned(start + size)
         self.top = start + size
-        self.most = max(self.most, self.top)
+        self.peak = max(self.peak, self.top)
         return self._memory[start : start + size]
 
 
-_held: dict[int, _Stack] = {}  # by the number of the thread
+_stacks_by_thread: dict[int, _Stack] = {}
 _free: list[_Stack] = []
 _stacks: list[_Stack] = []
 _lock = threading.Lock()
 
 
-def _forget_threads() -> None:
-    """A forked child has none of its parent's threads but the one that forked."""
+def _reset_after_fork() -> None:
+    """A forked child has only the thread that forked."""
     global _lock
     _lock = threading.Lock()
     number = threading.get_ident()
-    mine = _held.pop(number, None)
-    _held.clear()
+    mine = _stacks_by_thread.pop(number, None)
+    _stacks_by_thread.clear()
     if mine is not None:
-        _held[number] = mine
+        _stacks_by_thread[number] = mine
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def aligned(size: int) -> np.ndarray:
-    """uint8 [size], not filled, starting on a multiple of ALIGNMENT_BYTES."""
+    """uint8 [size], not initialised, starting at a multiple of ALIGNMENT_BYTES."""
     memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT_BYTES
     return memory[start : start + size]
 
 
-def _claimed(number: int) -> _Stack:
-    """A stack for a thread that holds none: the largest, as those who share work out take first."""
+def _claim(number: int) -> _Stack:
+    """A stack for a thread without one: the largest, since the threads that start parallel loops
+    come first."""
     with _lock:
         if _free:
             stack = max(_free, key=_Stack.size)
@@ -83,49 +84,44 @@ def _claimed(number: int) -> _Stack:
         else:
             stack = _Stack()
             _stacks.append(stack)
-    _held[number] = stack
+    _stacks_by_thread[number] = stack
     return stack
 
 
 @contextmanager
-def borrowed(shape: tuple[int, ...], dtype: Any = np.float32) -> Iterator[np.ndarray]:
-    """An array of scratch memory, not filled, for the time of the context.
-
-    Args:
-        shape: of the array.
-        dtype: NumPy dtype of the elements.
-    """
+def borrow(shape: tuple[int, ...], dtype: Any = np.float32) -> Iterator[np.ndarray]:
+    """Context manager: an array of scratch memory, not initialised."""
     kind, number = np.dtype(dtype), threading.get_ident()
     size = math.prod(shape) * kind.itemsize
-    held = _held.get(number)
-    stack = _claimed(number) if held is None else held
+    own_stack = _stacks_by_thread.get(number)
+    stack = _claim(number) if own_stack is None else own_stack
     before = stack.top
     try:
-        yield stack.take(rounded(size))[:size].view(kind).reshape(shape)
+        yield stack.take(round_up(size))[:size].view(kind).reshape(shape)
     finally:
         stack.top = before
-        if held is None:
-            _free.append(_held.pop(number))
+        if own_stack is None:
+            _free.append(_stacks_by_thread.pop(number))
 
 
-def rounded(size: int) -> int:
-    """Bytes that an array of `size` bytes takes here."""
+def round_up(size: int) -> int:
+    """Bytes that an array of `size` bytes takes."""
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def note(size: int) -> None:
-    """Counts memory that a kernel takes from elsewhere, beyond what is taken now."""
-    with borrowed((0,), np.uint8):
-        stack = _held[threading.get_ident()]
-        stack.most = max(stack.most, stack.top + size)
+def count_external(size: int) -> None:
+    """Counts memory that a kernel takes from elsewhere in addition to what is in use now."""
+    with borrow((0,), np.uint8):
+        stack = _stacks_by_thread[threading.get_ident()]
+        stack.peak = max(stack.peak, stack.top + size)
 
 
 def reset_peak() -> None:
-    """Forgets the marks; no kernel may be running."""
+    """Resets the peaks; no kernel may be running."""
     for stack in _stacks:
-        stack.most = stack.top
+        stack.peak = stack.top
 
 
 def peak_bytes() -> int:
-    """The most bytes taken since reset_peak, the marks of all stacks added up."""
-    return sum(stack.most for stack in _stacks)
+    """The most bytes in use since `reset_peak`, added over all stacks."""
+    return sum(stack.peak for stack in _stacks)

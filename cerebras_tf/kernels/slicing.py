@@ -1,12 +1,12 @@
 """Plain kernels of slice, place, pad, concat and reverse: the definitions.
 
-Positions are attributes. Reads at computed positions stand in gather_scatter.
+Positions are attributes; gather_scatter.py has reads at computed positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -27,19 +27,19 @@ def _window(
 
 
 @plain("slice")
-def slice_(x: np.ndarray, *, starts: Dims, sizes: Any, strides: Dims) -> np.ndarray:
-    """sizes[i] elements from starts[i] in steps of strides[i] along axis i; None: all the rest."""
+def slice_(x, *, starts, sizes, strides):
+    """sizes[i] elements from starts[i] with stride strides[i] along axis i; None: up to the end."""
     return np.asarray(x[_window(starts, sizes, strides)], order="C")
 
 
 @compiled("slice")
-def slice_into(x: np.ndarray, *, out: Out, starts: Dims, sizes: Any, strides: Dims) -> None:
+def slice_into(x, *, out, starts, sizes, strides):
     """The same into `out`."""
     np.copyto(out[0], x[_window(starts, sizes, strides)])
 
 
 @plain("place")
-def place(x: np.ndarray, *, shape: Any, starts: Dims, strides: Dims) -> np.ndarray:
+def place(x, *, shape, starts, strides):
     """Zeros of `shape` (None: as long as x), with x where slice would read."""
     dims = [x.shape[i] if dim is None else dim for i, dim in enumerate(shape)]
     result = np.zeros(dims, x.dtype)
@@ -48,24 +48,24 @@ def place(x: np.ndarray, *, shape: Any, starts: Dims, strides: Dims) -> np.ndarr
 
 
 @plain("pad")
-def pad(x: np.ndarray, *, paddings: tuple[tuple[int, int], ...], value: Any) -> np.ndarray:
+def pad(x, *, paddings, value):
     """x with paddings[i] = (before, after) elements of `value` around it along axis i."""
     return np.pad(x, paddings, constant_values=x.dtype.type(value))
 
 
 @plain("concat")
-def concat(*xs: np.ndarray, axis: int) -> np.ndarray:
-    """The operands one after the other along an axis."""
+def concat(*xs, axis):
+    """The operands concatenated along an axis."""
     return np.concatenate(xs, axis)
 
 
 @compiled("concat")
-def concat_into(*xs: np.ndarray, out: Out, axis: int) -> None:
+def concat_into(*xs, out, axis):
     """The same into `out`."""
     np.concatenate(xs, axis, out=out[0])
 
 
 @plain("reverse")
-def reverse(x: np.ndarray, *, axes: Dims) -> np.ndarray:
-    """x read backwards along the axes."""
+def reverse(x, *, axes):
+    """x reversed along the axes."""
     return np.asarray(np.flip(x, axes), order="C")

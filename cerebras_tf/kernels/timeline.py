@@ -1,6 +1,6 @@
-"""What threads do, and when: spans that whoever works adds while somebody records.
+"""Spans of work by thread, recorded for the profiler.
 
-Kernels' threads and those that move variables are far below a profile; they reach it through here.
+Kernel threads and transfer threads add spans here; the profiler, in a higher package, reads them.
 Times are those of `time.perf_counter`, in seconds.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
-# Kind of the spans of what one thread does of a kernel that several share.
+# Kind of spans of one thread's chunk of a parallel kernel.
 PART = "part of a kernel"
 
 
@@ -20,12 +20,10 @@ class Span(NamedTuple):
     """A piece of work of one thread.
 
     Attributes:
-        kind: what sort of work, for colours and filters.
-        name: what it is.
-        thread: the thread's number.
-        start: when it began.
-        end: when it ended.
-        details: what else is known of it, by name.
+        kind: category, for colours and filters.
+        thread: the thread's ident.
+        start, end: seconds.
+        details: more facts, by name.
     """
 
     kind: str
@@ -41,8 +39,8 @@ class Timeline:
 
     Attributes:
         spans: in the order in which they ended.
-        threads: names of the threads among them, by number.
-        current: what the kernels' threads are working at.
+        threads: names of the threads, by ident.
+        current: name of the kernel that is running.
     """
 
     def __init__(self) -> None:
@@ -51,13 +49,13 @@ class Timeline:
         self.current = ""
 
     def add(self, kind: str, name: str, start: float, end: float, **details: Any) -> None:
-        """Adds a span of this thread; appending to a list is safe from any of them."""
+        """Adds a span of this thread; thread-safe, because appending to a list is."""
         self.add_of(threading.get_ident(), kind, name, start, end, **details)
 
     def add_of(
         self, thread: int, kind: str, name: str, start: float, end: float, **details: Any
     ) -> None:
-        """Adds a span of the thread with this number."""
+        """Adds a span of the thread with this ident."""
         if thread not in self.threads:
             names = {found.ident: found.name for found in threading.enumerate()}
             self.threads[thread] = names.get(thread, str(thread))
@@ -68,19 +66,19 @@ _recording: Optional[Timeline] = None
 
 
 def recording() -> Optional[Timeline]:
-    """The timeline that is recorded now; None where none is."""
+    """The timeline being recorded; None if there is none."""
     return _recording
 
 
 def record(timeline: Optional[Timeline]) -> None:
-    """Records to a timeline from now on, or to none."""
+    """Starts recording to a timeline, or stops with None."""
     global _recording
     _recording = timeline
 
 
 @contextlib.contextmanager
 def spanned(kind: str, name: str) -> Iterator[None]:
-    """Adds a span of what runs within, where one is recorded."""
+    """Context manager: adds a span of what runs within, if a timeline is recorded."""
     timeline = _recording
     if timeline is None:
         yield

@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Array
-from cerebras_tf.kernels.half_precision import at_rest, in_float32
+from cerebras_tf.kernels.half_precision import as_float32, to_storage
 from cerebras_tf.memoryx.sparsifier import MaskSparsifier
 from cerebras_tf.memoryx.sparsity import is_pruned
 from cerebras_tf.memoryx.store import Store, reading, writing
@@ -98,7 +98,7 @@ def _given_masks(store: Store, sparsifier: Any, weights: Sequence[str], step: in
 def _content(store: Store, name: str) -> Array:
     """A copy of a variable's value; of half precision in float32."""
     with reading(store, name) as array:
-        return np.array(in_float32(array, store.specs[name].type.dtype))
+        return np.array(as_float32(array, store.specs[name].type.dtype))
 
 
 def _mask(store: Store, name: str, mask: Array) -> None:
@@ -110,7 +110,7 @@ def _mask(store: Store, name: str, mask: Array) -> None:
     content += 0.0  # other zeros become +0.0
     content[mask] = -0.0
     with writing(store, name) as array:
-        array[...] = at_rest(content, store.specs[name].type.dtype)
+        array[...] = to_storage(content, store.specs[name].type.dtype)
 
 
 def _clear(store: Store, name: str, mask: Array) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from cerebras_tf.bundle.index import Entry
 from cerebras_tf.errors import CapacityError, CheckpointError
 from cerebras_tf.ir import Array, TensorType, Variable
-from cerebras_tf.kernels.compiled_finite import all_finite
-from cerebras_tf.kernels.half_precision import at_rest
+from cerebras_tf.kernels.compiled_reduction import all_finite
+from cerebras_tf.kernels.half_precision import to_storage
 
 
 @dataclass
@@ -340,4 +340,4 @@ def write(store: Store, name: str, content: Array) -> None:
             f"Received: {list(content.shape)}. Use a checkpoint of the same model."
         )
     with writing(store, name, fresh=True) as array:
-        array[...] = at_rest(content, type.dtype)
+        array[...] = to_storage(content, type.dtype)

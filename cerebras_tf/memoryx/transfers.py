@@ -14,7 +14,7 @@ from cerebras_tf.bundle.discovery import advice_on_damage
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.ir import Array
 from cerebras_tf.kernels.compiled_crc32c import crc32c
-from cerebras_tf.kernels.compiled_finite import all_finite
+from cerebras_tf.kernels.compiled_reduction import all_finite
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record import Record

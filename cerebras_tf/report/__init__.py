@@ -1,1 +1,1 @@
-"""Compile reports: what a machine would do with a program, as one page that opens offline."""
+"""Compile reports: what a CS-2 would do with a program, as one page that opens offline."""

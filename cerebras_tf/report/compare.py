@@ -1,4 +1,4 @@
-"""Two or more reports side by side, as text and as a page."""
+"""Comparison of two or more reports, as text and as a page."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from cerebras_tf.report.page import document, section, table
 from cerebras_tf.report.pictures import CAUSES, HOST, drawing, rectangle, text
 from cerebras_tf.report.record import Record
 
-# Figures in the order of their rows: name, key, format.
+# Rows of the table: name, key, format.
 _FIGURES = (
-    ("machine", "machine", "{}"),
+    ("system", "machine", "{}"),
     ("release", "release", "{}"),
     ("mode", "mode", "{}"),
     ("systems", "num_csx", "{}"),
-    ("copies a wafer", "replicas", "{}"),
+    ("replicas per wafer", "replicas", "{}"),
     ("parameters", "parameters", "{:,}"),
     ("layers", "layers", "{}"),
-    ("samples a step", "global_batch", "{:,}"),
-    ("micro-batches a step", "micro_batches", "{}"),
-    ("tokens a step", "tokens_a_step", "{:,}"),
-    ("PFLOP a step", "pflop_a_step", "{:,.3f}"),
-    ("seconds a step", "step_s", "{:.4g}"),
+    ("samples per step", "global_batch", "{:,}"),
+    ("micro-batches per step", "micro_batches", "{}"),
+    ("tokens per step", "tokens_a_step", "{:,}"),
+    ("PFLOP per step", "pflop_a_step", "{:,.3f}"),
+    ("seconds per step", "step_s", "{:.4g}"),
     ("steps/s", "steps_per_s", "{:,.4g}"),
     ("samples/s", "samples_per_s", "{:,.2f}"),
     ("tokens/s", "tokens_per_s", "{:,.0f}"),
@@ -32,29 +32,31 @@ _FIGURES = (
     ("fits", "fits", "{}"),
     ("activations kept, GB", "kept_gb", "{:.1f}"),
     ("activations spilled, GB", "spilled_gb", "{:.1f}"),
-    ("blocks computed twice", "recomputes", "{}"),
-    ("kJ a step, at most", "energy_kj_at_most", "{:,.1f}"),
+    ("blocks recomputed", "recomputes", "{}"),
+    ("kJ per step, at most", "energy_kj_at_most", "{:,.1f}"),
 )
 _RATIOS = ("parameters", "pflop_a_step", "step_s", "samples_per_s", "tokens_per_s")
 
 
 def rows_of(records: Sequence[Record]) -> list[list[str]]:
-    """A row a figure: its name, and its value in every report; ratios to the first behind."""
+    """A row per figure: its name, its value in every report, and ratios to the first report."""
     rows = []
     for name, key, form in _FIGURES:
         row = [name]
         for record in records:
             value = record[key]
-            told = ("yes" if value else "no") if isinstance(value, bool) else form.format(value)
+            text_of_value = (
+                ("yes" if value else "no") if isinstance(value, bool) else form.format(value)
+            )
             if key in _RATIOS and record is not records[0] and records[0][key]:
-                told += f" (x {record[key] / records[0][key]:.3g})"
-            row.append(told)
+                text_of_value += f" (x {record[key] / records[0][key]:.3g})"
+            row.append(text_of_value)
         rows.append(row)
     return rows
 
 
 def compare_text(records: Sequence[Record]) -> str:
-    """The comparison for a console."""
+    """The comparison as text."""
     rows = [["", *(str(record["name"]) for record in records)], *rows_of(records)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -70,13 +72,13 @@ def compare_page(records: Sequence[Record]) -> str:
     names = [html.escape(str(record["name"])) for record in records]
     body = (
         f"<h1>{' against '.join(names)}</h1>"
-        "<p>Predictions of compile reports, side by side. In brackets: times the first.</p>"
+        "<p>Predictions of compile reports. In brackets: ratio to the first.</p>"
         + section(
-            "Where the time of a token goes",
-            "Predicted seconds a step by cause, divided by the tokens (or samples) of a step.",
+            "Time per token by cause",
+            "Predicted seconds per step by cause, divided by the tokens (or samples) per step.",
             _bars(records),
         )
-        + section("Figures", "As in the reports.", table(["", *names], rows_of(records)))
+        + section("Figures", "The figures of the reports.", table(["", *names], rows_of(records)))
     )
     return document(" against ".join(names), body)
 
@@ -104,4 +106,4 @@ def _bars(records: Sequence[Record]) -> str:
     for i, (cause, colour) in enumerate(colours.items()):
         parts.append(rectangle(left + 112 * i, below - 11, 14, 14, colour, cause))
         parts.append(text(left + 112 * i + 20, below, cause))
-    return drawing(below + 10, parts, "Time of a token by cause")
+    return drawing(below + 10, parts, "Time per token by cause")

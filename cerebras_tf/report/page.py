@@ -1,4 +1,4 @@
-"""The compile report: one HTML file that needs nothing from elsewhere."""
+"""The compile report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ code{background:#eef2f6;padding:0 4px;border-radius:3px}
 
 
 def document(title: str, body: str) -> str:
-    """A whole page."""
+    """A complete page."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -48,22 +48,22 @@ def document(title: str, body: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """A table; columns named in `left` hold words, and long ones are wrapped."""
+    """A table; columns in `left` hold words, and long ones are wrapped."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        told = []
+        lines = []
         for i, cell in enumerate(row):
             wraps = " w" if i in left and len(cell) > 40 and "<" not in cell else ""
             kind = f' class="l{wraps}"' if i in left else ""
-            told.append(f"<{tag}{kind}>{cell}</{tag}>")
-        return "".join(told)
+            lines.append(f"<{tag}{kind}>{cell}</{tag}>")
+        return "".join(lines)
 
     lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{cells("th", head)}</tr>{lines}</table></div>'
 
 
 def section(title: str, note: str, content: str) -> str:
-    """A part of the page; the note may hold markup."""
+    """A section of the page; the note may contain markup."""
     return f'<section><h2>{title}</h2><p class="note">{note}</p>{content}</section>'
 
 
@@ -71,8 +71,7 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
     """The report of a prediction.
 
     Args:
-        found: the prediction.
-        here: sentences on the same program on this machine.
+        here: sentences on the same program on this computer.
         rows: measurements with their predictions.
     """
     record = record_of(found)
@@ -82,46 +81,45 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
         f"<p>{_introduction(found)}</p>",
         _cards(found),
         _suggestions(found),
-        section("Where the time of a step goes", _causes_note(found), pictures.causes_bar(found)),
+        section("Time of a step by cause", _causes_note(found), pictures.causes_bar(found)),
         *(_streaming_sections(found) if found.mode == STREAMING else []),
         section("Floor plan", floorplan_note(found), pictures.floorplan(found)),
         section("Layers", _layers_note(found), _layers(found)),
         section("Before and between steps", _PHASES_NOTE, _phases(found)),
         section(
-            "The same program on this machine",
-            "What the emulated wafer of this package takes of the computer that compiled it.",
+            "The same program on this computer",
+            "Memory and time that the emulated wafer takes on the computer that compiled it.",
             "".join(f"<p>{html.escape(line)}</p>" for line in here),
         ),
-        section("How far to trust it", _TRUST_NOTE, _measured(rows) + _assumptions(found)),
+        section("Accuracy", _TRUST_NOTE, _measured(rows) + _assumptions(found)),
         embedded(record),
     ]
     return document(f"{found.workload.name}: compile report", "".join(parts))
 
 
 _PHASES_NOTE = (
-    "Users wait for these, too. Derived from two published runs; the time of compiling for a real "
-    "system is not published."
+    "Derived from two published runs. The compile time for a real system is not published."
 )
 _TRUST_NOTE = (
-    "The machine is data with sources, and every release of its software has one constant, fitted "
-    "on the rows marked so; the other rows are predictions. Residual: how far the prediction is "
-    "above the measurement."
+    "The system is described by data with sources. Every software release has one constant, fitted "
+    "on the rows marked as fitted; the other rows are predictions. Residual: relative error of the "
+    "prediction, positive if it is above the measurement."
 )
 
 
 def _introduction(found: Prediction) -> str:
-    machine = f"{found.num_csx} {found.machine.name} system{'s' if found.num_csx > 1 else ''}"
+    system = f"{found.num_csx} {found.system.name} system{'s' if found.num_csx > 1 else ''}"
     passes = "training" if found.workload.trains else "the forward pass"
     how = (
-        "in weight streaming: one layer at a time has the whole wafer while its weights stream past"
+        "in weight streaming mode: layers run one after another on the whole wafer"
         if found.mode == STREAMING
-        else "in pipelined mode: every layer has a part of the wafer, and samples flow through"
+        else "in pipelined mode: every layer has its own part of the wafer"
     )
     return (
-        f"A prediction of {passes} on {machine} with software release {found.release.name}, {how}. "
+        f"A prediction of {passes} on {system} with software release {found.release.name}, {how}. "
         f"{_pruned(found)}"
-        "Nothing here was measured on such a system; the last section says how far predictions of "
-        "this kind are from published measurements."
+        "Nothing here was measured on such a system; the last section compares predictions of this "
+        "kind with published measurements."
     )
 
 
@@ -129,23 +127,22 @@ def _pruned(found: Prediction) -> str:
     left_out = 1 - found.workload.density
     if not left_out:
         return ""
-    return (
-        f"Pruned weights take no cycle, which leaves out {left_out:.1%} of the work with weights. "
-    )
+    return f"Pruned weights take no cycles, which saves {left_out:.1%} of the work with weights. "
 
 
 def _card(value: str, label: str, kind: str = "") -> str:
     return f'<div class="card {kind}"><b>{value}</b><span>{label}</span></div>'
 
 
-def _micro_batches(found: Prediction) -> str:
+def _micro_batches_note(found: Prediction) -> str:
     if found.micro_batches == 1:
         return ""
-    return f" and micro-batch, of which a step has {found.micro_batches}"
+
+    return f" and micro-batch, {found.micro_batches} micro-batches per step"
 
 
 def _batch(found: Prediction) -> str:
-    """What layers' figures are of."""
+    """What the layers' figures refer to."""
     parts = found.micro_batches
     return "a step" if parts == 1 else f"one of the {parts} micro-batches of a step"
 
@@ -162,17 +159,17 @@ def _cards(found: Prediction) -> str:
         else _card("does not fit", "the wafer's memory", "bad")
     )
     spilled = found.activations.spilled_bytes
-    copies = f", {found.replicas} copies a wafer" if found.replicas > 1 else ""
+    copies = f", {found.replicas} replicas per wafer" if found.replicas > 1 else ""
     cards = [
         fits,
         _card(f"{number(found.steps_per_s)} steps/s", rate),
-        _card(seconds(found.step_s), "a step"),
+        _card(seconds(found.step_s), "per step"),
         _card(f"{found.utilisation:.1%}", "of the dense 16-bit peak"),
-        _card(found.bound, f"bounds it: {BOUNDS[found.bound]}"),
+        _card(found.bound, f"bound by {BOUNDS[found.bound]}"),
         _card(in_words(workload.parameters), f"parameters, {len(workload.layers)} layers"),
         _card(
             f"{found.global_batch:,}",
-            f"samples a step, {workload.batch:,} a system{copies}{_micro_batches(found)}"
+            f"samples per step, {workload.batch:,} per system{copies}{_micro_batches_note(found)}"
             + (f"; {tokens:,} tokens" if tokens else ""),
         ),
         _card(
@@ -185,23 +182,21 @@ def _cards(found: Prediction) -> str:
 
 
 def _suggestions(found: Prediction) -> str:
-    told = suggestions(found)
-    if not told:
+    lines = suggestions(found)
+    if not lines:
         return ""
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in told)
-    return section("What to try", "Each is a prediction made anew.", f"<ul>{items}</ul>")
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    return section("Suggestions", "Each is a new prediction.", f"<ul>{items}</ul>")
 
 
 def _causes_note(found: Prediction) -> str:
-    again = (
-        " Blocks are computed twice in the backward pass." if (found.activations.recomputes) else ""
-    )
+    recomputation = " The backward pass recomputes blocks." if found.activations.recomputes else ""
     return (
-        "compute: multiply-adds at full width; fabric: sums on their way between cores; sram: work "
-        "that is no product; bubbles: starting instructions, filling pipelines; link: weights and "
-        "activations that arrive later than the cores could use them; software: what kernels of "
-        f"release {found.release.name} take beyond all that, the one fitted constant (efficiency "
-        f"{found.machine.efficiency(found.release):.3f}).{again}"
+        "compute: multiply-adds at full width; fabric: sums that travel between cores; sram: work "
+        "other than products; bubbles: starting instructions, filling pipelines; link: waiting for "
+        "weights and activations; software: what kernels of release "
+        f"{found.release.name} take in addition, the one fitted constant (efficiency "
+        f"{found.system.efficiency(found.release):.3f}).{recomputation}"
     )
 
 
@@ -210,45 +205,48 @@ def _streaming_sections(found: Prediction) -> list[str]:
         section(
             "Streams and compute",
             f"{_batch(found).capitalize()} from left to right: each layer's weights arrive while "
-            "it computes, and its gradients leave. Point at a piece to read what it is.",
+            "it computes, and its gradients leave. Hover over an interval for details.",
             pictures.streams(found),
         ),
         section(
             f"Memory over {_batch(found)}",
-            "Activations grow in the forward pass and are used up in the backward pass. Weights "
-            "never rest on the wafer.",
+            "Activations grow in the forward pass and are freed in the backward pass. Weights are "
+            "not stored on the wafer.",
             pictures.memory_over_time(found),
         ),
     ]
 
 
 def floorplan_note(found: Prediction) -> str:
-    """What a floor plan shows, in words."""
-    machine = found.machine
-    cores = f"{machine.cores:,} cores, drawn to scale. "
+    """Describes a floor plan."""
+    system = found.system
+    cores = f"{system.cores:,} cores, drawn to scale. "
     if found.mode == STREAMING:
         return (
-            cores + "Every layer has the whole wafer in its turn. Shown is the one with most work: "
-            "its hidden units lie along one axis, the tokens of the batch along the other; where "
-            "units leave cores free, further blocks of tokens lie beside the first."
+            cores
+            + "Every layer runs on the whole wafer. The layer with most work is shown: hidden "
+            "units lie along one axis, tokens of the batch along the other; if units leave cores "
+            "free, further blocks of tokens lie next to the first."
         )
     return (
-        cores + "Every layer has a rectangle whose size follows its work, so that the slowest is "
-        f"as fast as possible; samples go down the first strip and up the next.{_copies(found)}"
+        cores
+        + "Every layer has a rectangle whose size follows its work, so that the slowest is as "
+        "fast as possible. Samples go down the first strip and up the next." + _replicas_note(found)
     )
 
 
-def _copies(found: Prediction) -> str:
+def _replicas_note(found: Prediction) -> str:
     if found.replicas == 1:
         return ""
-    return f" {found.replicas} copies of the model lie side by side, each with samples of its own."
+    return f" The wafer holds {found.replicas} replicas of the model, each with its own samples."
 
 
 def _layers_note(found: Prediction) -> str:
-    passes = ", with the second forward pass" if found.activations.recomputes else ""
+
+    passes = ", including recomputation" if found.activations.recomputes else ""
     return (
-        "Layers that are alike stand in one row, with what one of them takes. Colours are those of "
-        f"the causes above; times are those of {_batch(found)}{passes}."
+        "Equal layers share a row with the figures of one of them. Colours are those of the causes "
+        f"above; times are those of {_batch(found)}{passes}."
     )
 
 
@@ -256,7 +254,7 @@ def _layers(found: Prediction) -> str:
     work = {layer.name: layer for layer in found.workload.layers}
     groups: dict[tuple[object, ...], list[LayerPrediction]] = {}
     for layer in found.layers:
-        # In pipelined mode, rectangles of alike layers differ by a row of cores.
+        # In pipelined mode, rectangles of equal layers differ by a row of cores.
         alike = layer.parameters, work[layer.name].flops, f"{layer.cycles.total:.2e}"
         groups.setdefault((*alike, round(layer.bytes_out)), []).append(layer)
     rows = []
@@ -268,7 +266,7 @@ def _layers(found: Prediction) -> str:
                 f"{name} and {len(members) - 1} more" if len(members) > 1 else name,
                 f"{layer.parameters:,}",
                 number(work[layer.name].flops / 1e12),
-                seconds(layer.cycles.total / found.machine["clock"]),
+                seconds(layer.cycles.total / found.system["clock"]),
                 pictures.small_bar(layer.cycles),
                 number(layer.sram_bytes_per_core / 1e3),
                 number(layer.bytes_in / 1e6),
@@ -278,7 +276,7 @@ def _layers(found: Prediction) -> str:
             ]
         )
     head = [
-        "layer", "parameters", "TFLOP", "time", "by cause", "kB a core", "MB in", "MB out",
+        "layer", "parameters", "TFLOP", "time", "by cause", "kB per core", "MB in", "MB out",
         "cores", "of peak",
     ]  # fmt: skip
     return table(head, rows, (0, 4))
@@ -289,9 +287,10 @@ def _phases(found: Prediction) -> str:
     for name, (least, most) in found.phases().items():
         many = least != most
         first, last = number(least), number(most)
-        told = f"{first} to {last} s" if many else f"about {first} s"
-        rows.append([name, told])
-    rows.append(["energy of a step, at most", f"{number(found.joules / 1e3)} kJ"])
+        lines = f"{first} to {last} s" if many else f"about {first} s"
+        rows.append([name, lines])
+
+    rows.append(["energy per step, at most", f"{number(found.joules / 1e3)} kJ"])
     return table(["what", "takes"], rows)
 
 
@@ -322,19 +321,19 @@ def _measured(rows: Sequence[Row]) -> str:
 def _assumptions(found: Prediction) -> str:
     changes = {name: (half, twice) for name, half, twice in sensitivity(found)}
     assumed, facts = [], []
-    for quantity in found.machine.quantities.values():
+    for quantity in found.system.quantities.values():
         value, unit = f"{quantity.value:,.6g}", html.escape(quantity.unit)
         source = html.escape(quantity.source)
         if quantity.grade:
             grade = f"{quantity.grade}: {GRADES[quantity.grade]}"
             facts.append([quantity.name, value, unit, grade, source])
             continue
-        told = [f"{change:+.1%}" for change in changes.get(quantity.name, ())] or ["", ""]
-        assumed.append([quantity.name, value, unit, *told, source])
+        lines = [f"{change:+.1%}" for change in changes.get(quantity.name, ())] or ["", ""]
+        assumed.append([quantity.name, value, unit, *lines, source])
     head = ["assumption", "value", "unit", "step if halved", "step if doubled", "why"]
     return (
-        "<details open><summary>Assumptions: what is not published</summary>"
+        "<details open><summary>Assumptions on what is not published</summary>"
         f"{table(head, assumed, (0, 2, 5))}</details>"
-        "<details><summary>Facts of the machine, with their sources</summary>"
+        "<details><summary>Facts of the system, with their sources</summary>"
         f"{table(['fact', 'value', 'unit', 'grade', 'source'], facts, (0, 2, 3, 4))}</details>"
     )

@@ -1,17 +1,22 @@
-"""Pictures of a prediction as SVG, without anything that a browser has not."""
+"""Pictures of a prediction as SVG, and the floor plan as PNG."""
 
 from __future__ import annotations
 
 import html
 import math
+import struct
+import zlib
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from cerebras_tf.quantities import seconds
 from cerebras_tf.report.schedule import Interval, memory, timeline
 from cerebras_tf.wafer.cycles import Cycles
 from cerebras_tf.wafer.prediction import Prediction
 
-# Of causes; tell each other apart in greyscale and by colour-blind readers.
+# Colours of causes, distinct in greyscale and for colour-blind readers.
 CAUSES = {
     "compute": "#0b5fa5",
     "fabric": "#2a9d8f",
@@ -23,7 +28,7 @@ CAUSES = {
 HOST = "#222222"  # waiting for the host
 KINDS = {
     "forward": "#0b5fa5",
-    "again": "#7fb2dd",
+    "recompute": "#7fb2dd",
     "backward": "#e07a1f",
     "stream": "#6d6875",
     "spill": "#d1495b",
@@ -42,7 +47,7 @@ def text(x: float, y: float, content: str, anchor: str = "start", kind: str = ""
 def rectangle(
     x: float, y: float, width: float, height: float, fill: str, title: str, kind: str = ""
 ) -> str:
-    """A rectangle that tells what it is under the pointer."""
+    """A rectangle with a tooltip."""
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{height:.2f}" '
         f'fill="{fill}" class="{kind}"><title>{html.escape(title)}</title></rect>'
@@ -58,7 +63,7 @@ def drawing(height: float, parts: Sequence[str], label: str, width: float = _WID
 
 
 def small_bar(cycles: Cycles) -> str:
-    """Shares of the causes in a layer's time, for a cell of a table."""
+    """Shares of the causes in a layer's time, for a table cell."""
     total, at, parts = cycles.total or 1.0, 0.0, []
     for name, value in cycles.as_dict().items():
         share = 160 * value / total
@@ -69,7 +74,7 @@ def small_bar(cycles: Cycles) -> str:
 
 def causes_bar(found: Prediction) -> str:
     """A step's time by cause, as one bar with a legend."""
-    clock = found.machine["clock"]
+    clock = found.system["clock"]
     parts, at = [], 0.0
     passes, total = found.micro_batches, found.step_s
     causes = {name: passes * value / clock for name, value in found.cycles.as_dict().items()}
@@ -97,11 +102,11 @@ def shade(share: float) -> str:
 
 
 def floorplan(found: Prediction) -> str:
-    """The wafer to scale, with what lies where; the colour says how well it is used."""
-    machine = found.machine
-    scale = 640 / machine.columns
+    """The wafer to scale with its layers, coloured by utilisation."""
+    system = found.system
+    scale = 640 / system.columns
     left, top = 80.0, 24.0
-    wide, high = machine.columns * scale, machine.rows * scale
+    wide, high = system.columns * scale, system.rows * scale
     parts = [f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" class="wafer"/>']
     most = max((place.utilisation for place in found.floorplan), default=1.0) or 1.0
     for place in found.floorplan:
@@ -112,17 +117,17 @@ def floorplan(found: Prediction) -> str:
             f"{place.utilisation:.1%} of their peak"
         )
         if found.replicas > 1:
-            title = f"copy {place.replica + 1}, {title}"
+            title = f"replica {place.replica + 1}, {title}"
         colour = shade(place.utilisation / most)
         parts.append(rectangle(x, y, width, height, colour, title, "place"))
         if height > 13 and width > 40:
-            room = int(width / 6.2)
-            name = place.name if len(place.name) <= room else place.name[: room - 1] + "…"
+            capacity = int(width / 6.2)
+            name = place.name if len(place.name) <= capacity else place.name[: capacity - 1] + "…"
             light = place.utilisation / most > 0.45
             middle = (x + width / 2, y + height / 2 + 4)
             parts.append(text(*middle, name, "middle", "light" if light else "dark"))
-    parts.append(text(left, 16, f"{machine.columns:,} columns of cores"))
-    parts.append(text(left - 8, top + high / 2, f"{machine.rows} rows", "end"))
+    parts.append(text(left, 16, f"{system.columns:,} columns of cores"))
+    parts.append(text(left - 8, top + high / 2, f"{system.rows} rows", "end"))
     legend = left + wide + 30
     parts.append(text(legend, top + 10, "share of the peak"))
     for i in range(20):
@@ -136,7 +141,7 @@ def floorplan(found: Prediction) -> str:
 
 
 def _axis(until_s: float, y: float, left: float) -> list[str]:
-    """Marks of time below a picture."""
+    """Time marks below a picture."""
     width = _WIDTH - left
     step = 10 ** math.floor(math.log10(until_s)) if until_s > 0 else 1.0
     if until_s / step < 3:
@@ -168,7 +173,7 @@ def streams(found: Prediction) -> str:
     parts += _axis(until, 6 + 46 * 3, left)
     named = [
         ("forward", "forward"),
-        ("again", "forward again"),
+        ("recompute", "recomputation"),
         ("backward", "backward"),
         ("stream", "weights and gradients"),
         ("spill", "spilled activations"),
@@ -189,12 +194,12 @@ def _interval(item: Interval, left: float, y: float, until_s: float) -> str:
 
 
 def memory_over_time(found: Prediction) -> str:
-    """Activations over a step against the wafer's memory."""
-    moments, room = memory(found), found.machine["sram_bytes"]
+    """Activations over a step and the wafer's memory."""
+    moments, capacity = memory(found), found.system["sram_bytes"]
     until = moments[-1].at_s or 1.0
     left, height = 110.0, 180.0
     peak = max(m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments)
-    top = 1.1 * max(room, peak)
+    top = 1.1 * max(capacity, peak)
     width = _WIDTH - left
 
     def x(at: float) -> float:
@@ -210,24 +215,61 @@ def memory_over_time(found: Prediction) -> str:
             f'<polygon points="{" ".join(points)}" fill="{colour}"><title>{title}</title></polygon>'
         )
 
-    zero = [0.0] * len(moments)
+    zero, limit = [0.0] * len(moments), y(capacity)
     kept = [m.kept_bytes for m in moments]
-    work = [m.kept_bytes + m.working_bytes for m in moments]
-    all_of_it = [m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments]
+    kept_and_working = [m.kept_bytes + m.working_bytes for m in moments]
+    all_bytes = [m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments]
     parts = [
         area(zero, kept, "#0b5fa5", "kept on the wafer for the backward pass"),
-        area(kept, work, "#7fb2dd", "of the layer at work"),
-        area(work, all_of_it, "#d1495b", "on activation servers"),
-        f'<line x1="{left}" x2="{_WIDTH}" y1="{y(room):.1f}" y2="{y(room):.1f}" class="limit"/>',
-        text(_WIDTH, y(room) - 5, f"the wafer's {room / 1e9:.0f} GB", "end"),
+        area(kept, kept_and_working, "#7fb2dd", "of the running layer"),
+        area(kept_and_working, all_bytes, "#d1495b", "on activation servers"),
+        f'<line x1="{left}" x2="{_WIDTH}" y1="{limit:.1f}" y2="{limit:.1f}" class="limit"/>',
+        text(_WIDTH, limit - 5, f"the wafer's {capacity / 1e9:.0f} GB", "end"),
         text(left - 8, y(peak) + 4, f"{peak / 1e9:.3g} GB", "end"),
         text(left - 8, y(0) + 4, "0", "end"),
     ]
     parts += _axis(until, 10 + height, left)
-    named = [("#0b5fa5", "kept on the wafer"), ("#7fb2dd", "layer at work")]
+    named = [("#0b5fa5", "kept on the wafer"), ("#7fb2dd", "running layer")]
     if found.activations.spilled_bytes:
         named.append(("#d1495b", "on activation servers"))
     for i, (colour, name) in enumerate(named):
         parts.append(rectangle(left + 190 * i, height + 42, 14, 14, colour, name))
         parts.append(text(left + 190 * i + 20, height + 53, name))
     return drawing(height + 62, parts, "Activations over a step")
+
+
+_EDGE = 255  # white lines between layers
+_EMPTY = 238
+
+
+def floorplan_pixels(found: Prediction) -> npt.NDArray[np.uint8]:
+    """uint8 [rows, columns, 3]: one pixel per core, in the report's colours."""
+    system = found.system
+    pixels = np.full((system.rows, system.columns, 3), _EMPTY, np.uint8)
+    most = max((place.utilisation for place in found.floorplan), default=1.0) or 1.0
+    for place in found.floorplan:
+        colour = shade(place.utilisation / most)
+        inside = pixels[place.y : place.y + place.height, place.x : place.x + place.width]
+        inside[:] = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        inside[-1:] = inside[:, -1:] = _EDGE
+    return pixels
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """A PNG file of uint8 [height, width, 3] (ISO/IEC 15948)."""
+    height, width, _ = pixels.shape
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", header),
+            chunk(b"IDAT", zlib.compress(lines, 9)),
+            chunk(b"IEND", b""),
+        ]
+    )

@@ -1,4 +1,4 @@
-"""A prediction as numbers: what a report keeps inside for comparisons, and how it is read again."""
+"""A prediction as numbers: the record that a report contains for comparisons."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Record = dict[str, Any]
 
 
 def record_of(found: Prediction) -> Record:
-    """The figures of a prediction, by name; seconds, bytes and plain numbers."""
+    """The figures of a prediction by name, in seconds, bytes and plain numbers."""
     workload, passes = found.workload, found.micro_batches
     return {
         "name": workload.name,
-        "machine": found.machine.name,
+        "machine": found.system.name,
         "release": found.release.name,
         "mode": found.mode,
         "num_csx": found.num_csx,
@@ -44,7 +44,7 @@ def record_of(found: Prediction) -> Record:
         "recomputes": found.activations.recomputes,
         "energy_kj_at_most": found.joules / 1e3,
         "seconds_by_cause": {
-            cause: passes * cycles / found.machine["clock"]
+            cause: passes * cycles / found.system["clock"]
             for cause, cycles in found.cycles.as_dict().items()
         },
         "host_s": passes * found.host_s,
@@ -52,7 +52,7 @@ def record_of(found: Prediction) -> Record:
 
 
 def embedded(record: Record) -> str:
-    """The record as part of a page."""
+    """The record as an element of a page."""
     return f"{_MARK}{json.dumps(record).replace('<', '')}</script>"
 
 
@@ -60,10 +60,10 @@ def read_record(path: str) -> Record:
     """The record in a report.
 
     Args:
-        path: a report, or a folder with one in it or in its folder `compiled`.
+        path: a report, its folder, or the parent of a folder `compiled` with one.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no report.
     """
     place = Path(path)
     tried = [place, place / REPORT, place / "compiled" / REPORT]
@@ -75,6 +75,6 @@ def read_record(path: str) -> Record:
             f"compare: must be a {REPORT}, or a folder that has one. Received: {path}. "
             f"{did_you_mean_path(place) or 'Write one with --compile_only.'}"
         )
-    # Reports of before say nothing of micro-batches.
+    # Older reports have no micro-batches.
     record: Record = {"micro_batches": 1, **json.loads(found.group(1))}
     return record

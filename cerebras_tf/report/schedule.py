@@ -1,4 +1,4 @@
-"""When what happens in a step of weight streaming: intervals of the wafer and of its links."""
+"""Schedule of a weight streaming step: intervals of the wafer and its links; memory over time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from cerebras_tf.wafer.prediction import LayerPrediction, Prediction
 
 @dataclass(frozen=True)
 class Interval:
-    """Something that lasts.
+    """A time span of one lane.
 
     Attributes:
-        lane: where: "weights in", "wafer" or "gradients out".
-        kind: "forward", "again", "backward" or "stream".
-        name: what a reader is told of it.
+        lane: "weights in", "wafer" or "gradients out".
+        kind: "forward", "recompute", "backward", "stream" or "spill".
+        name: shown to readers.
         start_s: seconds from the start of the step.
-        seconds: how long it lasts.
     """
 
     lane: str
@@ -32,8 +31,8 @@ class Moment:
 
     Attributes:
         at_s: seconds from the start of the step.
-        kept_bytes: activations that wait on the wafer for their backward pass.
-        working_bytes: of the layer at work.
+        kept_bytes: on the wafer, for the backward pass.
+        working_bytes: of the running layer.
         spilled_bytes: on activation servers.
     """
 
@@ -45,39 +44,45 @@ class Moment:
 
 def timeline(found: Prediction) -> list[Interval]:
     """Intervals of a step: forward through the layers, then back."""
-    clock, rate = found.machine["clock"], found.machine.io_bytes_per_s
-    at, told = 0.0, []
+    clock, rate = found.system["clock"], found.system.io_bytes_per_s
+    at, intervals = 0.0, []
     trains = found.workload.trains
     for layer in found.layers:
         seconds = layer.forward.total / clock
-        told.append(Interval("wafer", "forward", f"{layer.name}, forward", at, seconds))
+        intervals.append(Interval("wafer", "forward", f"{layer.name}, forward", at, seconds))
         weights = _weight_bytes(layer, found)
-        told.append(Interval("weights in", "stream", f"{layer.name}, weights", at, weights / rate))
+        intervals.append(
+            Interval("weights in", "stream", f"{layer.name}, weights", at, weights / rate)
+        )
         spill = layer.bytes_out - (weights if trains else 0.0)
         if spill > 0:
-            told.append(
+            intervals.append(
                 Interval("gradients out", "spill", f"{layer.name}, spilled", at, spill / rate)
             )
         at += seconds
     for layer in reversed(found.layers) if trains else ():
         weights = _weight_bytes(layer, found)
         coming = layer.bytes_in - weights
-        told.append(Interval("weights in", "stream", f"{layer.name}, weights", at, coming / rate))
-        if layer.again.total:
-            seconds = layer.again.total / clock
-            told.append(Interval("wafer", "again", f"{layer.name}, forward again", at, seconds))
+        intervals.append(
+            Interval("weights in", "stream", f"{layer.name}, weights", at, coming / rate)
+        )
+        if layer.recomputation.total:
+            seconds = layer.recomputation.total / clock
+            intervals.append(
+                Interval("wafer", "recompute", f"{layer.name}, recomputation", at, seconds)
+            )
             at += seconds
         seconds = layer.backward.total / clock
-        told.append(Interval("wafer", "backward", f"{layer.name}, backward", at, seconds))
-        told.append(
+        intervals.append(Interval("wafer", "backward", f"{layer.name}, backward", at, seconds))
+        intervals.append(
             Interval("gradients out", "stream", f"{layer.name}, gradients", at, weights / rate)
         )
         at += seconds
-    return told
+    return intervals
 
 
 def _weight_bytes(layer: LayerPrediction, found: Prediction) -> float:
-    """Bytes of a layer's weights in one direction, spilled activations left out."""
+    """Bytes of a layer's weights in one direction, without spilled activations."""
     if not found.workload.trains:
         return layer.bytes_in
     return layer.bytes_in - layer.bytes_out
@@ -85,29 +90,29 @@ def _weight_bytes(layer: LayerPrediction, found: Prediction) -> float:
 
 def memory(found: Prediction) -> list[Moment]:
     """Activations over a step."""
-    size, clock = found.machine["activation_bytes"], found.machine["clock"]
+    size, clock = found.system["activation_bytes"], found.system["clock"]
     plan, workload = found.activations, found.workload
     spilled = plan.spilled_bytes / plan.kept_bytes if plan.kept_bytes else 0.0
     last = {id(segment[-1]) for segment in workload.segments()}
-    keeps = []
+    kept_by_layer = []
     for layer in workload.layers:
         if not workload.trains:
-            keeps.append(0.0)
+            kept_by_layer.append(0.0)
         elif not plan.recomputes:
-            keeps.append(size * (layer.inner_elements + layer.boundary_elements))
+            kept_by_layer.append(size * (layer.inner_elements + layer.boundary_elements))
         else:
-            keeps.append(size * layer.boundary_elements if id(layer) in last else 0.0)
-    at, kept, told = 0.0, 0.0, [Moment(0.0, 0.0, 0.0, 0.0)]
+            kept_by_layer.append(size * layer.boundary_elements if id(layer) in last else 0.0)
+    at, kept, intervals = 0.0, 0.0, [Moment(0.0, 0.0, 0.0, 0.0)]
     inner = [size * (layer.inner_elements + layer.boundary_elements) for layer in workload.layers]
-    most = found.machine["sram_bytes"] / (2 if workload.trains else 1)
+    most = found.system["sram_bytes"] / (2 if workload.trains else 1)
     working = [min(size, most) if plan.recomputes or not workload.trains else 0.0 for size in inner]
-    for item, keep, work in zip(found.layers, keeps, working):
+    for item, keep, work in zip(found.layers, kept_by_layer, working):
         at += item.forward.total / clock
         kept += keep
-        told.append(Moment(at, kept * (1 - spilled), work, kept * spilled))
+        intervals.append(Moment(at, kept * (1 - spilled), work, kept * spilled))
     if workload.trains:
-        for item, keep, work in zip(found.layers[::-1], keeps[::-1], working[::-1]):
-            at += (item.again.total + item.backward.total) / clock
+        for item, keep, work in zip(found.layers[::-1], kept_by_layer[::-1], working[::-1]):
+            at += (item.recomputation.total + item.backward.total) / clock
             kept -= keep
-            told.append(Moment(at, kept * (1 - spilled), work, kept * spilled))
-    return told
+            intervals.append(Moment(at, kept * (1 - spilled), work, kept * spilled))
+    return intervals

@@ -1,4 +1,4 @@
-"""What a user may change, and what it would bring: every suggestion is a prediction made anew."""
+"""Suggestions for a user, each with a prediction of its effect."""
 
 from __future__ import annotations
 
@@ -10,57 +10,59 @@ from cerebras_tf.wafer.pipelined import predict_pipelined, predict_replicas
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
 
-# Changes that bring less than this share are not told.
-_WORTH_TELLING = 0.02
-_MORE_SYSTEMS = 4
+# Suggestions with a smaller gain are not shown.
+_MIN_GAIN = 0.02
+_SYSTEM_FACTOR = 4
 
 
 def suggestions(found: Prediction) -> list[str]:
-    """Sentences for a reader who wants more samples a second, or a model that fits."""
-    told = list(found.faults)
+    """Sentences for more samples per second, or for a model that does not fit."""
+    lines = list(found.faults)
     if found.bound == "host":
-        told.append(
-            f"The host's loop takes {seconds(found.host_s)} a batch, the wafer "
-            f"{seconds(found.wafer_s)}: a larger batch costs next to nothing."
+        lines.append(
+            f"The host's loop takes {seconds(found.host_s)} per batch, the wafer "
+            f"{seconds(found.wafer_s)}: a larger batch takes hardly longer."
         )
-    told += _of_streaming(found) if found.mode == STREAMING else _of_copies(found)
-    return told
+    lines += (
+        _streaming_suggestions(found) if found.mode == STREAMING else _replica_suggestions(found)
+    )
+    return lines
 
 
-def _of_streaming(found: Prediction) -> list[str]:
-    told = []
-    workload, machine, name = found.workload, found.machine, found.release.name
+def _streaming_suggestions(found: Prediction) -> list[str]:
+    lines = []
+    workload, system, name = found.workload, found.system, found.release.name
     if found.activations.spilled_bytes:
         spilled = f"{found.activations.spilled_bytes / 1e9:.1f} GB of activations spill to servers."
-        fits = largest_batch(workload, machine)
+        fits = largest_batch(workload, system)
         if fits:
-            parts = found.micro_batches * -(-workload.batch // fits)
+            micro_batches = found.micro_batches * -(-workload.batch // fits)
             spilled += (
-                f" A batch of {fits} a system fits without; the same step then takes {parts} "
-                f"micro-batches (optimizer.grad_accum_steps: {parts})."
+                f" A batch of {fits} per system fits without spilling; the same step then takes "
+                f"{micro_batches} micro-batches (optimizer.grad_accum_steps: {micro_batches})."
             )
-        told.append(spilled)
-    larger = _rate(found, 2 * workload.batch)
+        lines.append(spilled)
+    larger = _with_batch(found, 2 * workload.batch)
     gain = larger.samples_per_s / found.samples_per_s - 1
-    if gain > _WORTH_TELLING and not larger.faults and found.bound != "host":
-        told.append(
-            f"Twice the batch ({2 * workload.batch} a system) makes {gain:.0%} more samples a "
-            f"second{_spill(larger)}."
+    if gain > _MIN_GAIN and not larger.faults and found.bound != "host":
+        lines.append(
+            f"Twice the batch ({2 * workload.batch} per system) processes {gain:.0%} more samples "
+            f"per second{_spill(larger)}."
         )
     if found.bound != "host":
-        many = predict_streaming(workload, machine, name, found.num_csx * _MORE_SYSTEMS)
+        many = predict_streaming(workload, system, name, found.num_csx * _SYSTEM_FACTOR)
         many = replace(many, micro_batches=found.micro_batches)
-        told.append(
-            f"num_csx: {many.num_csx} makes {number(many.samples_per_s)} samples a second with a "
-            f"global batch of {many.global_batch:,}: a step takes as long, each system has a batch "
-            "of its own. (Published: linear within 9 % up to 16 systems.)"
+        lines.append(
+            f"num_csx: {many.num_csx} processes {number(many.samples_per_s)} samples per second "
+            f"with a global batch of {many.global_batch:,}: each system has its own batch, and a "
+            "step takes as long. (Published: linear within 9 % up to 16 systems.)"
         )
-    return told
+    return lines
 
 
-def _rate(found: Prediction, batch: int) -> Prediction:
+def _with_batch(found: Prediction, batch: int) -> Prediction:
     workload = found.workload.with_batch(batch)
-    return predict_streaming(workload, found.machine, found.release.name, found.num_csx)
+    return predict_streaming(workload, found.system, found.release.name, found.num_csx)
 
 
 def _spill(found: Prediction) -> str:
@@ -68,39 +70,35 @@ def _spill(found: Prediction) -> str:
     return f"; {size / 1e9:.1f} GB of activations then spill" if size else ""
 
 
-def _of_copies(found: Prediction) -> list[str]:
+def _replica_suggestions(found: Prediction) -> list[str]:
     if found.replicas > 1 or not found.workload.trains or found.faults or found.bound == "host":
         return []
-    many = predict_pipelined(found.workload, found.machine, found.release.name, multireplica=True)
+    many = predict_pipelined(found.workload, found.system, found.release.name, multireplica=True)
     if many.replicas == 1:
         return []
     ratio = many.samples_per_s / found.samples_per_s
     return [
-        f"--multireplica and {many.replicas} times the batch: {many.replicas} copies on the wafer, "
-        f"each with an input worker of its own, make {ratio:.2f} times "
-        "as many samples a second."
+        f"--multireplica and {many.replicas} times the batch: {many.replicas} replicas on the "
+        f"wafer, each with its own input worker, process {ratio:.2f} times as many samples per "
+        "second."
     ]
 
 
 def sensitivity(found: Prediction) -> list[tuple[str, float, float]]:
-    """(assumption, change of the step's time where it is halved, and where it is doubled)."""
-    told = []
-    for quantity in found.machine.quantities.values():
+    """(assumption, relative change of the step's time if it is halved, and if it is doubled)."""
+    lines = []
+    for quantity in found.system.quantities.values():
         if quantity.grade or quantity.name in ("rows", "columns", "most_replicas", "code_share"):
             continue
         changes = []
         for factor in (0.5, 2.0):
             changed = replace(quantity, value=quantity.value * factor)
-            quantities = {**found.machine.quantities, quantity.name: changed}
-            machine = replace(found.machine, quantities=quantities)
+            quantities = {**found.system.quantities, quantity.name: changed}
+            system = replace(found.system, quantities=quantities)
             if found.mode == STREAMING:
-                other = predict_streaming(
-                    found.workload, machine, found.release.name, found.num_csx
-                )
+                other = predict_streaming(found.workload, system, found.release.name, found.num_csx)
             else:
-                other = predict_replicas(
-                    found.workload, machine, found.release.name, found.replicas
-                )
+                other = predict_replicas(found.workload, system, found.release.name, found.replicas)
             changes.append(found.micro_batches * other.step_s / found.step_s - 1)
-        told.append((quantity.name, changes[0], changes[1]))
-    return told
+        lines.append((quantity.name, changes[0], changes[1]))
+    return lines

@@ -14,7 +14,7 @@ from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.kernels import blas, cpu_kernels, scratch
-from cerebras_tf.kernels.compiled_threads import threads
+from cerebras_tf.kernels.compiled_threads import num_threads
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.collectives import Exchanges
@@ -76,11 +76,11 @@ class CpuBackend:
         if op in STRUCTURAL:
             return cost
         needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
-        return replace(cost, scratch_bytes=needed.shared + needed.a_thread * threads())
+        return replace(cost, scratch_bytes=needed.shared + needed.per_thread * num_threads())
 
     def borrow(self, size: int) -> AbstractContextManager[Array]:
         """See Backend.borrow."""
-        return scratch.borrowed((size,), np.uint8)
+        return scratch.borrow((size,), np.uint8)
 
     def copy(self, target: Array, source: Array) -> None:
         """See Backend.copy."""

@@ -16,7 +16,7 @@ from cerebras_tf.ir import Array, Graph, Node, TensorType
 from cerebras_tf.ir.program import Instruction
 from cerebras_tf.ir.types import HALF_TYPES
 from cerebras_tf.kernels import scratch
-from cerebras_tf.kernels.half_precision import at_rest, from_float32, in_float32
+from cerebras_tf.kernels.half_precision import as_float32, from_float32, to_storage
 from cerebras_tf.kernels.registry import CompiledKernel, KernelTable, Scratch
 from cerebras_tf.ops import gives_view
 from cerebras_tf.runtime.backend import Call
@@ -116,7 +116,7 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
         if not isinstance(results, tuple):
             results = (results,)
         if not view:
-            scratch.note(sum(np.asarray(result).nbytes for result in results))
+            scratch.count_external(sum(np.asarray(result).nbytes for result in results))
             if len(results) > 1 or any(target is None for target in out):
                 results = [unshared(result, arrays) for result in results]
         placed = []
@@ -148,7 +148,7 @@ def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Calla
         return kernel
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        results = kernel(*(in_float32(a, dtype) for a, dtype in zip(arrays, given)))
+        results = kernel(*(as_float32(a, dtype) for a, dtype in zip(arrays, given)))
         results = results if isinstance(results, tuple) else (results,)
         return tuple(from_float32(r, dtype) for r, dtype in zip(results, wanted))
 
@@ -162,7 +162,7 @@ def graph_call(graph: Graph, kernels: KernelTable) -> Callable[..., tuple[Array,
         if node.op != "constant":
             calls.append((node, choose_for(node, kernels)))
     constants = {
-        n.output: at_rest(n.attrs["value"], n.output.dtype)
+        n.output: to_storage(n.attrs["value"], n.output.dtype)
         for n in graph.nodes
         if n.op == "constant"
     }

@@ -17,7 +17,7 @@ import numpy as np
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
-from cerebras_tf.kernels.half_precision import at_rest
+from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.collective_plan import acquired_here
@@ -103,7 +103,7 @@ class Machine:
         self._held: list[set[str]] = [set() for _ in self._stores]  # variables acquired now
         self._dirty: set[str] = set()  # those among them that were written
         for index, content in program.constants.items():
-            self._table[index] = at_rest(content, program.slots[index].type.dtype)
+            self._table[index] = to_storage(content, program.slots[index].type.dtype)
         self.acquisitions = [
             self._moved[id(step)] for step in _of_all(program.steps) if isinstance(step, StreamIn)
         ]

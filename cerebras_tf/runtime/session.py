@@ -17,7 +17,7 @@ import numpy as np
 from cerebras_tf.errors import BatchCapacityError, DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, substitute
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, GLOBAL_STEP_UPDATE, RANDOM_STEP, Program
-from cerebras_tf.kernels.half_precision import at_rest
+from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.capacity import (
@@ -253,7 +253,7 @@ class Session:
             **derived,
         }
         needed = {
-            name: at_rest(given[name], slots[slot].type.dtype)
+            name: to_storage(given[name], slots[slot].type.dtype)
             for name, slot in program.features.items()
         }
         self._follow(machine)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cerebras_tf.kernels.blas import product
-from cerebras_tf.kernels.compiled_threads import for_chunks, threads
+from cerebras_tf.kernels.blas import gemm
+from cerebras_tf.kernels.compiled_threads import num_threads, parallel_tasks
 from cerebras_tf.ops.cost import Speeds
 
 _SIDE = 512  # large enough for nearly full speed
@@ -23,7 +23,7 @@ def measured_speeds(side: int = _SIDE) -> Speeds:
     Args:
         side: of the product's matrices.
     """
-    return _measured(side, threads())
+    return _measured(side, num_threads())
 
 
 @functools.cache
@@ -38,8 +38,8 @@ def _measured(side: int, count: int) -> Speeds:
         np.copyto(target[i * part : (i + 1) * part], source[i * part : (i + 1) * part])
 
     return Speeds(
-        flops_per_s=2 * side**3 / _least_seconds(lambda: product(a, a, out)),
-        bytes_per_s=2 * _BYTES / _least_seconds(lambda: for_chunks(copy, count, _BYTES)),
+        flops_per_s=2 * side**3 / _least_seconds(lambda: gemm(a, a, out)),
+        bytes_per_s=2 * _BYTES / _least_seconds(lambda: parallel_tasks(copy, count, _BYTES)),
     )
 
 

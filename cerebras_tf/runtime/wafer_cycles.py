@@ -11,7 +11,7 @@ from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.ir.schedule import Entry, Run, StreamIn, StreamOut
 from cerebras_tf.ops.products import Places, products_of
 from cerebras_tf.wafer.cycles import Cycles, product_cycles, vector_cycles
-from cerebras_tf.wafer.system import Machine
+from cerebras_tf.wafer.system import System
 from cerebras_tf.wafer.workload import Product
 
 _FLOAT_BYTES = 4  # an element of a program, whose values are float32
@@ -30,12 +30,12 @@ class WaferCycles:
         bytes_out: bytes streamed out.
     """
 
-    def __init__(self, program: Program, machine: Machine) -> None:
+    def __init__(self, program: Program, system: System) -> None:
         self.work = Cycles()
         self.link_cycles = 0.0
         self.bytes_in = self.bytes_out = 0
         self._program = program
-        self._machine = machine
+        self._system = system
         self._bodies: dict[tuple[int, str], Cycles] = {}
 
     def begin(self, program: Program) -> None:
@@ -62,7 +62,7 @@ class WaferCycles:
             self._stream(size)
 
     def _stream(self, size: int) -> None:
-        self.link_cycles += size / self._machine.io_bytes_per_s * self._machine["clock"]
+        self.link_cycles += size / self._system.io_bytes_per_s * self._system["clock"]
 
     def _body(self, step: Run) -> Cycles:
         total = Cycles()
@@ -71,7 +71,7 @@ class WaferCycles:
         return total
 
     def _instruction(self, item: Instruction, step: Run) -> Cycles:
-        program, machine = self._program, self._machine
+        program, system = self._program, self._system
         inputs = [step.slots[i] for i in item.inputs]
         at = Places(
             [program.slots[slot].type for slot in inputs],
@@ -82,9 +82,9 @@ class WaferCycles:
         found = products_of(item.op, at, step.direction == "backward")
         if found is None:
             moved = item.cost.bytes_read + item.cost.bytes_written
-            return vector_cycles(moved / _FLOAT_BYTES, machine.cores, machine)
+            return vector_cycles(moved / _FLOAT_BYTES, system.cores, system)
         total: Optional[Cycles] = None
         for size in (*found[0], *found[1]):
-            cycles = product_cycles(Product(*size), machine)
+            cycles = product_cycles(Product(*size), system)
             total = cycles if total is None else total + cycles
         return total or Cycles()

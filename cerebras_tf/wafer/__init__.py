@@ -1,1 +1,1 @@
-"""The machine: what a CS-2 is, and what it would do with a model. It touches no tensors."""
+"""Predicts what a CS-2 would do with a model: time, memory, floor plan. It computes no tensors."""

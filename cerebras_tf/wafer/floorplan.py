@@ -1,4 +1,5 @@
-"""Rectangles for the layers of pipelined mode, sized so that the slowest is as fast as possible."""
+"""Rectangles of cores for the layers of pipelined mode, sized so that the slowest is as fast as
+possible."""
 
 from __future__ import annotations
 
@@ -11,15 +12,11 @@ from cerebras_tf.errors import CapacityError
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A region of cores.
+    """A region of cores, for one layer of one replica.
 
     Attributes:
-        name: of the layer on it.
-        x: first column.
-        y: first row.
-        width: columns.
-        height: rows.
-        replica: number of the copy of the model.
+        x, y: first column and row.
+        width, height: columns and rows.
         utilisation: share of its cores' peak that the layer uses.
     """
 
@@ -33,7 +30,6 @@ class Rectangle:
 
     @property
     def cores(self) -> int:
-        """Cores in it."""
         return self.width * self.height
 
 
@@ -43,7 +39,7 @@ class StageTime:
 
     Attributes:
         parallel: cycles that all cores share.
-        overhead: cycles that only one axis of them shares.
+        overhead: cycles that only one axis of cores shares.
         least: cores that its memory needs.
     """
 
@@ -52,18 +48,13 @@ class StageTime:
     least: float = 1.0
 
     def cores_for(self, cycles: float) -> float:
-        """The cores with which it takes at most so many cycles."""
+        """Cores with which it takes at most so many cycles."""
         root = self.overhead + math.sqrt(self.overhead**2 + 4 * self.parallel * cycles)
         return max(self.least, (root / (2 * cycles)) ** 2)
 
 
 def balanced_cores(stages: Sequence[StageTime], cores: int) -> list[float]:
-    """Cores of every stage, so that all take equally long, but for those that memory makes larger.
-
-    Args:
-        stages: their times.
-        cores: all there are.
-    """
+    """Cores of every stage, so that all take equally long, except those that memory enlarges."""
     low, high = 0.0, max(stage.parallel + stage.overhead for stage in stages)
     for _ in range(100):
         middle = (low + high) / 2
@@ -82,22 +73,18 @@ def lay_out(
     """Rectangles of the given sizes, in order, that cover a region: strips that go up and down.
 
     Args:
-        names: of the stages.
-        cores: size of every stage; they are scaled to the region.
-        x: first column of the region.
-        y: first row.
-        width: columns.
-        height: rows.
+        cores: size of every stage, scaled to the region.
+        x, y, width, height: the region.
 
     Raises:
-        CapacityError: there are more stages than rows and columns to give them.
+        CapacityError: there are more stages than cores.
     """
     if len(names) > width * height:
         raise CapacityError(
             f"floor plan: every layer needs a core. Received: {len(names)} layers, "
             f"{width * height} cores. Use weight_streaming."
         )
-    # As many strips as make the rectangles about square, and thick enough for a row a stage.
+    # A number of strips that makes rectangles about square, with at least one row per stage.
     count = max(1, min(width, round(math.sqrt(len(names) * width / height))))
     while count < width and math.ceil(len(names) / count) > height:
         count += 1
@@ -135,7 +122,7 @@ def _next_strip(
 def _strip(
     members: Sequence[tuple[str, float]], x: int, y: int, width: int, height: int, upwards: bool
 ) -> list[Rectangle]:
-    """Rectangles one behind the other in a strip."""
+    """Consecutive rectangles of a strip."""
     found, used, total = [], 0.0, sum(size for _, size in members)
     top = y
     for i, (name, size) in enumerate(members):

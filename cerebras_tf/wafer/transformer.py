@@ -1,7 +1,6 @@
 """Workloads of transformers and dense networks from their sizes, without a graph.
 
-They serve predictions of models that nobody has built yet, and the rows of measurements. Letters: T
-tokens of a batch, H hidden size, F filter size, V vocabulary.
+Letters: T tokens of a batch, H hidden size, F filter size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Optional
 
 from cerebras_tf.wafer.workload import ACTIVATIONS, GRADIENT, WEIGHTS, LayerWork, Product, Workload
 
-_SLOTS = 2  # of Adam, a parameter
+_SLOTS = 2  # Adam's, per parameter
 
 
 def trained(
@@ -21,12 +20,11 @@ def trained(
     """A layer with the backward pass of its products.
 
     Args:
-        name: of the layer.
         products: of its forward pass.
-        vector: elements that everything else of the forward pass reads or writes.
+        vector: elements that everything else in the forward pass reads or writes.
         boundary: activations that the next layer reads.
         inner: other activations that the backward pass reads.
-        others: parameters that are in no product, such as biases and embeddings.
+        others: parameters outside products, such as biases and embeddings.
     """
     backward: list[Product] = []
     for item in products:
@@ -84,20 +82,16 @@ def transformer(
     """A stack of transformer blocks between an embedding and an output layer.
 
     Args:
-        name: of the model.
-        batch: samples a step and system.
-        hidden: H.
-        layers: blocks.
-        heads: attention heads a block.
+        batch: samples per step and system.
+        layers: number of blocks.
         filter: F.
-        vocabulary: V.
-        sequence: tokens a sample.
-        predictions: tokens a sample whose logits are computed; 0 for all.
-        mean_length: mean share of a sequence that is not padding, where padding is stripped.
-        tied: whether embedding and output layer share their weights; they count for the latter.
-        positions: of which an embedding is trained; None for those of a sample.
-        block_others: parameters of a block besides matrices; None for biases and two layer norms.
-        others: parameters outside the blocks besides matrices and tables; None for a layer norm.
+        sequence: tokens per sample.
+        predictions: tokens per sample whose logits are computed; 0 for all.
+        mean_length: mean share of a sequence that is not padding, if padding is removed.
+        tied: whether embedding and output layer share weights, which then count for the latter.
+        positions: size of the trained position embedding; None: `sequence`.
+        block_others: parameters of a block besides matrices; None: biases and two layer norms.
+        others: parameters outside the blocks besides matrices and tables; None: a layer norm.
     """
     full, tokens = batch * sequence, round(batch * sequence * mean_length)
     keys = max(1, round(sequence * mean_length))
@@ -108,8 +102,8 @@ def transformer(
     mixing = min(small, 6 * hidden)  # the rest is the feed-forward layers'
     stack = [trained("embedding", [], wide, wide, 0, table)]
     for i in range(layers):
-        # Reads and writes of layer norm, softmax, residual and bias; kept: normalised input, query,
-        # key, value, mixed values; normalised input and both sides of the nonlinearity.
+        # Reads and writes of layer norm, softmax, residual and bias. Kept: normalised input, query,
+        # key, value, attention output; normalised input and both sides of the nonlinearity.
         stack.append(
             trained(f"attention_{i}", attention, 10 * wide + 4 * scores, wide, 5 * wide, mixing)
         )

@@ -1,4 +1,4 @@
-"""Predictions beside measurements, and the constants of releases, fitted on some of these."""
+"""Predictions compared with measurements; fitting of the releases' constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Optional
 from cerebras_tf.wafer.pipelined import predict_pipelined
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import EFFICIENCY, Machine, Release, load_machine, read_yaml
+from cerebras_tf.wafer.system import EFFICIENCY, Release, System, load_system, read_yaml
 from cerebras_tf.wafer.transformer import dense_network, transformer
 from cerebras_tf.wafer.workload import Workload
 
@@ -21,15 +21,12 @@ class Row:
 
     Attributes:
         name: of the model.
-        mode: execution mode.
-        release: the release whose constant predicts it.
+        release: the release whose constant the prediction uses.
         csx: systems.
-        batch: samples a step, of all systems.
-        rate: measured.
-        unit: of the rate, samples/s or steps/s.
-        fitted: whether the release's constant was fitted on it; else it is predicted.
-        about: what else is known.
-        prediction: of the same.
+        batch: samples per step over all systems.
+        rate: measured, in `unit`: samples/s or steps/s.
+        fitted: whether the release's constant was fitted on this row.
+        about: further facts.
     """
 
     name: str
@@ -51,7 +48,7 @@ class Row:
 
     @property
     def residual(self) -> float:
-        """How far the prediction is above the measurement, as a share of it."""
+        """Relative error of the prediction; positive if it is above the measurement."""
         return self.predicted / self.rate - 1
 
 
@@ -63,8 +60,8 @@ def workload_of(name: str, sizes: Mapping[str, Any], batch: int, mean_length: fl
     return transformer(name, batch, mean_length=mean_length, **given)
 
 
-def measured_rows(machine: Machine, release: Optional[str] = None) -> list[Row]:
-    """Every measurement with its prediction on a machine; those of a release, or all."""
+def measured_rows(system: System, release: Optional[str] = None) -> list[Row]:
+    """All measurements with their predictions, or those of one release."""
     tree = read_yaml("measured")
     rows = []
     for item in tree["rows"]:
@@ -74,9 +71,9 @@ def measured_rows(machine: Machine, release: Optional[str] = None) -> list[Row]:
         sizes, mean_length = tree["models"][item["model"]], item.get("mean_length", 1.0)
         workload = workload_of(item["model"], sizes, batch, mean_length)
         if item["mode"] == STREAMING:
-            found = predict_streaming(workload, machine, item["release"], item["csx"])
+            found = predict_streaming(workload, system, item["release"], item["csx"])
         else:
-            found = predict_pipelined(workload, machine, item["release"])
+            found = predict_pipelined(workload, system, item["release"])
         rows.append(
             Row(
                 item["model"],
@@ -94,18 +91,18 @@ def measured_rows(machine: Machine, release: Optional[str] = None) -> list[Row]:
     return rows
 
 
-def fitted_constants(machine_name: str = "cs2") -> dict[str, float]:
-    """The constant of every release that has fitted rows, from these rows alone.
+def fitted_constants(system_name: str = "cs2") -> dict[str, float]:
+    """The constant of every release that has fitted rows.
 
-    The constant makes the residuals of the release's fitted rows, as logarithms, add up to zero.
+    It makes the residuals of the release's fitted rows, as logarithms, sum to zero.
     """
-    machine = load_machine(machine_name)
+    system = load_system(system_name)
     found = {}
-    for release in machine.releases.values():
+    for release in system.releases.values():
         value = release.value
         for _ in range(40):
             changed = Release(release.name, release.constant, value)
-            trial = replace(machine, releases={**machine.releases, release.name: changed})
+            trial = replace(system, releases={**system.releases, release.name: changed})
             rows = [row for row in measured_rows(trial, release.name) if row.fitted]
             if not rows:
                 break

@@ -1,4 +1,4 @@
-"""What a step asks of a machine, without tensors: products, bytes, what is kept; by layers."""
+"""What a step demands of a system, by layer: products, bytes and kept activations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ class Product:
 
     Attributes:
         kind: WEIGHTS, GRADIENT or ACTIVATIONS.
-        tokens: rows of the activations; of a gradient, what is summed over.
-        inputs: rows of the weights.
-        outputs: columns of the weights.
-        times: independent products of this shape, such as one a head.
+        tokens: rows of the activations; for a gradient, the summed dimension.
+        times: independent products of this shape, such as one per head.
         density: share of the weights that are not zero; zeros cost no cycle.
     """
 
@@ -32,12 +30,12 @@ class Product:
 
     @property
     def multiply_adds(self) -> float:
-        """Multiply-adds of the product as computed."""
+        """Multiply-adds, without zeros."""
         return self.density * self.times * self.tokens * self.inputs * self.outputs
 
     @property
     def flops(self) -> int:
-        """Floating point operations as computed; multiply and add count two."""
+        """Floating point operations, without zeros; multiply and add count as two."""
         dense = 2 * self.times * self.tokens * self.inputs * self.outputs
         return dense if self.density == 1 else round(self.density * dense)
 
@@ -47,11 +45,9 @@ class LayerWork:
     """One layer of a step.
 
     Attributes:
-        name: what a reader knows the layer by.
         parameters: weights that stream past.
-        forward: products of the forward pass.
-        backward: products of the backward pass.
-        vector_elements: elements read or written by everything else, forward and backward.
+        forward, backward: products of the passes.
+        vector_elements: elements that everything else reads or writes, (forward, backward).
         boundary_elements: activations that the next layer reads.
         inner_elements: other activations that the backward pass reads.
     """
@@ -75,14 +71,13 @@ class Workload:
     """One step of one model on one system.
 
     Attributes:
-        name: of the model.
         layers: in forward order.
-        batch: samples a step and system.
+        batch: samples per step and system.
         state_elements: elements of optimizer state.
-        input_bytes: bytes of features a step.
-        tokens: tokens a step; 0 where samples have none.
-        period: layers that repeat, such as 2 for attention and feed-forward.
-        mean_length: mean share of a sequence that is not padding, where padding is stripped.
+        input_bytes: bytes of features per step.
+        tokens: tokens per step; 0 if samples have none.
+        period: number of layers that repeat, such as 2 for attention and feed-forward.
+        mean_length: mean share of a sequence that is not padding, if padding is removed.
     """
 
     name: str
@@ -101,12 +96,12 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Floating point operations of a step's products, nothing computed twice."""
+        """Floating point operations of a step's products, without recomputation."""
         return sum(layer.flops for layer in self.layers)
 
     @property
     def density(self) -> float:
-        """Share of the operations with weights that is left where weights are pruned."""
+        """Share of the operations with weights that remains after pruning."""
         products = [p for layer in self.layers for p in (*layer.forward, *layer.backward)]
         weighty = [p for p in products if p.kind != ACTIVATIONS]
         dense = sum(replace(p, density=1.0).flops for p in weighty)
@@ -118,7 +113,7 @@ class Workload:
         return any(layer.backward for layer in self.layers)
 
     def segments(self) -> Iterator[tuple[LayerWork, ...]]:
-        """Neighbouring layers that repeat together; the odd first or last ones stand alone."""
+        """Groups of layers that repeat together; the first and last layers are groups of one."""
         repeated = max(len(self.layers) - 2, 0) // self.period * self.period
         head = self.layers[:1]
         if head:
@@ -129,12 +124,7 @@ class Workload:
             yield (layer,)
 
     def pruned(self, density: float, dense: Collection[str] = ()) -> Workload:
-        """The same model with a share of its weights left.
-
-        Args:
-            density: of weights, and so of their gradients.
-            dense: names of layers whose weights are all left.
-        """
+        """The same model with weights pruned to `density`, except in layers named in `dense`."""
 
         def product(item: Product) -> Product:
             return item if item.kind == ACTIVATIONS else replace(item, density=density)
@@ -152,7 +142,7 @@ class Workload:
         return replace(self, layers=layers)
 
     def with_batch(self, batch: int) -> Workload:
-        """The same model with another batch; what a sample takes stays."""
+        """The same model with another batch size."""
 
         def scaled(number: int) -> int:
             return number * batch // self.batch

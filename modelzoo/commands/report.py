@@ -33,7 +33,7 @@ def add_arguments(parser):
 def run(args):
     """Writes the report."""
     from cerebras_tf.api import (
-        load_machine,
+        load_system,
         measured_rows,
         one_line,
         page,
@@ -52,7 +52,7 @@ def run(args):
             f"{option}, or choose the other mode."
         )
     params = load_params(args.params, settings=args.set)
-    workload, machine = workload_of(params, args), load_machine(args.machine)
+    workload, machine = workload_of(params, args), load_system(args.machine)
     num_csx = args.num_csx or params.runconfig.num_csx
     batches = params.optimizer.grad_accum_steps
     if streams:
@@ -62,7 +62,7 @@ def run(args):
         found, batches = predict(workload, machine, args.release), batches * num_csx
     found = replace(found, micro_batches=batches)
     here = ["Not compiled here: these figures follow from the sizes in the params file."]
-    text = page.report_page(found, here, measured_rows(load_machine()))
+    text = page.report_page(found, here, measured_rows(load_system()))
     write_whole(args.out, text)
     print(one_line(found))
     print(f"written to {args.out}")

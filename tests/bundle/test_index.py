@@ -20,7 +20,7 @@ from cerebras_tf.bundle.links import link_checkpoint
 from cerebras_tf.bundle.sorted_table import read_table, write_table
 from cerebras_tf.bundle.tensor_slices import TensorSlice
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.kernels.compiled_crc32c import crc32c, masked, unmasked
+from cerebras_tf.kernels.compiled_crc32c import crc32c, mask_crc, unmask_crc
 
 
 def test_checksums_are_those_of_the_standard():
@@ -32,7 +32,7 @@ def test_checksums_are_those_of_the_standard():
     ]:
         assert crc32c(content) == wanted
         assert crc32c(content[7:], crc32c(content[:7])) == wanted, "in parts, not aligned"
-        assert unmasked(masked(wanted)) == wanted
+        assert unmask_crc(mask_crc(wanted)) == wanted
 
 
 def test_tables_come_back_over_many_blocks(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from cerebras_tf.compiler.pipeline import PRECISIONS
 from cerebras_tf.config import schema
 from cerebras_tf.config.run_options import EstimatorOptions, RunConfigParams, SharedOptions
-from cerebras_tf.kernels.compiled_threads import MOST_THREADS
+from cerebras_tf.environment import MOST_THREADS
 from tests.messages import names
 
 FIELDS = {each.name: each for each in dataclasses.fields(SharedOptions)}

@@ -37,7 +37,7 @@ def test_kernels_have_as_many_threads_as_the_configuration_says(tmp_path, monkey
         config = CSRunConfig(tf_random_seed=1, num_threads=count)
         made = CerebrasEstimator(model_fn, str(tmp_path / str(count)), config=config, use_cs=True)
         made.train(input_fn, max_steps=3)
-        assert compiled_threads.threads() == threads
+        assert compiled_threads.num_threads() == threads
         found.append(made.get_variable_value("hidden/kernel"))
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], *TOLERANCES["training_variable"])

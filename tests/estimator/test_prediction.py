@@ -16,7 +16,7 @@ from cerebras_tf.report.record import read_record
 from cerebras_tf.wafer.activations import plan_activations
 from cerebras_tf.wafer.prediction import one_line
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.transformer import transformer
 from tests.estimator.regression import build, dataset
 
@@ -69,7 +69,7 @@ def test_a_graph_and_its_sizes_are_the_same_workload(tmp_path):
     assert graph.parameters == pytest.approx(sized.parameters, rel=0.01)
     assert graph.state_elements == pytest.approx(2 * graph.parameters, rel=0.01)
     assert graph.period == sized.period == 2
-    machine = load_machine()
+    machine = load_system()
     both = [predict_streaming(work, machine) for work in (graph, sized)]
     assert both[0].wafer_s == pytest.approx(both[1].wafer_s, rel=0.1)
     many = [plan_activations(w.with_batch(100 * batch), machine) for w in (graph, sized)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from cerebras_tf.kernels import compiled_attention, compiled_flash_attention
 from cerebras_tf.kernels.registry import COMPILED, evaluate
 
 
@@ -35,3 +37,22 @@ def check_compiled(
     for array, before in zip(arrays, kept):
         np.testing.assert_array_equal(array, before, err_msg=f"{name} wrote to an operand")
     return out
+
+
+def without_sgemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs attention as it is defined where sgemm's address is not known: heads in Python."""
+    flash = compiled_flash_attention
+    monkeypatch.setattr(flash, "SGEMM", 0)
+    monkeypatch.setattr(flash, "_gemm", flash._numpy_gemm)
+    shared = ("attention_head", "attention_head_grad", "head_dropout")
+    own = ("_softmax", "_softmax_grad", "_softmax_arguments", "_at_query")
+    heads = ("attention_heads", "attention_grad_heads", "rows_of_head")
+    for module, names in (
+        (flash, shared + own),
+        (compiled_attention, [p + name for p in ("_", "_packed_") for name in heads]),
+    ):
+        for name in names:
+            python = getattr(module, name).py_func
+            monkeypatch.setattr(module, name, python)
+            if name in shared:
+                monkeypatch.setattr(compiled_attention, name, python)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.compare import check_compiled
-from tests.tolerances import TOLERANCES
-
-pytest.importorskip("numba")
-
 from cerebras_tf.kernels import compiled_flash_attention
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
+from tests.kernels.compare import check_compiled, without_sgemm
+from tests.tolerances import TOLERANCES
 
 NEAR = TOLERANCES["attention"]
 RANDOM = np.random.default_rng(11)
@@ -21,19 +18,19 @@ def _normal(*shape):
     return RANDOM.standard_normal(shape).astype("f")
 
 
-def _check(q, k, v, others=(), **attrs):
+def _check(q, k, v, extra=(), **attrs):
     attrs = {"scale": 0.3, **attrs}
-    out, lse = check_compiled("attention", [q, k, v, *others], NEAR, **attrs)
-    operands = [_normal(*q.shape), q, k, v, out, lse, *others]
+    out, lse = check_compiled("attention", [q, k, v, *extra], NEAR, **attrs)
+    operands = [_normal(*q.shape), q, k, v, out, lse, *extra]
     check_compiled("attention_grad", operands, NEAR, **attrs)
 
 
 @pytest.fixture(params=["blocks", "blocks without the library"])
 def small_blocks(request, monkeypatch):
     """Blocks of 4 queries, so that small operands cross every boundary."""
-    monkeypatch.setattr(compiled_flash_attention, "QUERIES", 4)
+    monkeypatch.setattr(compiled_flash_attention, "QUERY_BLOCK", 4)
     if request.param == "blocks without the library":
-        monkeypatch.setattr(compiled_flash_attention, "SGEMM", 0)
+        without_sgemm(monkeypatch)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -64,8 +61,8 @@ def test_dropout_of_every_length_equals_the_plain_kernel(small_blocks, lengths, 
     """Rows begin at any place in the groups of four that random numbers come in."""
     queries, keys = lengths
     k, v = _normal(2, keys, 3, 5), _normal(2, keys, 3, 5)
-    others = [*([_normal(2, 1, 1, keys)] if biased else []), np.array(3, np.int64), SEEDS]
-    _check(_normal(2, queries, 3, 5), k, v, others, causal=causal, **DROPOUT)
+    extra = [*([_normal(2, 1, 1, keys)] if biased else []), np.array(3, np.int64), SEEDS]
+    _check(_normal(2, queries, 3, 5), k, v, extra, causal=causal, **DROPOUT)
 
 
 @pytest.mark.parametrize("causal", [False, True])

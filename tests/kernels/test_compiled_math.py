@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
-
 from cerebras_tf.kernels import compiled_math
 from cerebras_tf.kernels.compiled_jit import jit
 
@@ -32,8 +30,8 @@ def _sweep():
     bits = np.linspace(-(2**31), 2**31 - 1, 1 << 18).astype(np.int64).astype(np.int32)
     random = np.random.default_rng(0)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 88.72, 88.73, -103.9]
-    parts = [bits.view(np.float32), random.standard_normal(1 << 17) * 3, random.random(1 << 16)]
-    return np.concatenate([*parts, special]).astype(np.float32)
+    chunks = [bits.view(np.float32), random.standard_normal(1 << 17) * 3, random.random(1 << 16)]
+    return np.concatenate([*chunks, special]).astype(np.float32)
 
 
 def _apply(name, *arrays):

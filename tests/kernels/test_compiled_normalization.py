@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cerebras_tf.kernels.registry import COMPILED
 from tests.kernels.compare import check_compiled
 from tests.tolerances import TOLERANCES
-
-pytest.importorskip("numba")
-
-from cerebras_tf.kernels.registry import COMPILED
 
 NEAR = TOLERANCES["normalization"]
 RANDOM = np.random.default_rng(7)

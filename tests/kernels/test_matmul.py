@@ -39,31 +39,6 @@ def test_plain_is_the_sum_of_products():
     np.testing.assert_allclose(found, (a[:, :, None, :] * b[:, None, :, :]).sum(-1), rtol=1e-12)
 
 
-def test_heads_are_multiplied_through_strided_views():
-    """[batch, length, heads, width] read as [batch, heads, length, width] without a copy."""
-    query, key = _operand((2, 5, 3, 4), False), _operand((2, 6, 3, 4), False)
-    views = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 1, 3)
-    out, _ = _compiled(*views, transpose_b=True)
-    expected = np.einsum("bsad,btad->bast", query, key)
-    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("step", [2, -1])
-def test_layouts_blas_cannot_read_give_the_same_numbers(step):
-    a = _operand((8, 10), False)[:, ::step]
-    b = _operand((a.shape[1], 3), False)
-    out, expected = _compiled(a, b)
-    np.testing.assert_allclose(out, np.ascontiguousarray(a) @ b, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(expected, out, rtol=1e-5, atol=1e-6)
-
-
-def test_a_transposed_output_is_filled():
-    a, b = _operand((2, 4, 5), False), _operand((5, 3), False)
-    out = np.zeros((4, 2, 3), np.float32).transpose(1, 0, 2)
-    COMPILED["matmul"].run(a, b, out=(out,))
-    np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-6)
-
-
 def test_integers_are_left_to_the_plain_kernel():
     supports = COMPILED["matmul"].supports
     floats, integers = np.zeros((2, 2), np.float32), np.zeros((2, 2), np.int32)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebras_tf.kernels.registry import COMPILED, PLAIN
-from tests.kernels.compare import check_compiled
-from tests.tolerances import TOLERANCES
-
-pytest.importorskip("numba")
-
 from cerebras_tf.kernels import compiled_flash_attention
+from cerebras_tf.kernels.registry import COMPILED, PLAIN
+from tests.kernels.compare import check_compiled, without_sgemm
+from tests.tolerances import TOLERANCES
 
 NEAR = TOLERANCES["attention"]
 RANDOM = np.random.default_rng(3)
 DROPOUT = {"rate": 0.3, "kept_scale": 1.4}
 STEP, SEEDS = np.array(3, np.int64), np.array([7, -2], np.int64)
 # Padded lengths, and real ones of each sequence.
-QUERIES, KEYS = (9, [3, 9, 1, 6]), (12, [12, 2, 5, 7])
+QUERY_BLOCK, KEYS = (9, [3, 9, 1, 6]), (12, [12, 2, 5, 7])
 HEADS, WIDTH = 3, 5
 
 
@@ -38,46 +35,46 @@ def _packed(x, space):
     return x.reshape(-1, *x.shape[2:])[_rows(*space)]
 
 
-@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("dropouts", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_attention_is_attention_whose_padding_is_hidden(causal, drops):
-    keys = QUERIES if causal else KEYS
-    q, dout = _normal(4, QUERIES[0], HEADS, WIDTH), _normal(4, QUERIES[0], HEADS, WIDTH)
+def test_packed_attention_is_attention_whose_padding_is_hidden(causal, dropouts):
+    keys = QUERY_BLOCK if causal else KEYS
+    q, dout = _normal(4, QUERY_BLOCK[0], HEADS, WIDTH), _normal(4, QUERY_BLOCK[0], HEADS, WIDTH)
     k, v = (_normal(4, keys[0], HEADS, WIDTH) for _ in range(2))
     hidden = np.arange(keys[0]) >= np.array(keys[1])[:, None]
     bias = np.where(hidden, -1e9, 0).astype("f")[:, None, None]
-    dout[np.arange(QUERIES[0]) >= np.array(QUERIES[1])[:, None]] = 0
-    drawn = [STEP, SEEDS] if drops else []
-    attrs = {"scale": 0.3, "causal": causal, **(DROPOUT if drops else {})}
+    dout[np.arange(QUERY_BLOCK[0]) >= np.array(QUERY_BLOCK[1])[:, None]] = 0
+    drawn = [STEP, SEEDS] if dropouts else []
+    attrs = {"scale": 0.3, "causal": causal, **(DROPOUT if dropouts else {})}
     out, lse = PLAIN["attention"](q, k, v, bias, *drawn, **attrs)
     dq, dk, dv = PLAIN["attention_grad"](dout, q, k, v, out, lse, bias, *drawn, **attrs)
 
-    offsets = [_offsets(QUERIES[1]), _offsets(keys[1])]
-    tensors = [_packed(q, QUERIES), _packed(k, keys), _packed(v, keys)]
-    attrs["lengths"] = QUERIES[0], keys[0]
+    offsets = [_offsets(QUERY_BLOCK[1]), _offsets(keys[1])]
+    tensors = [_packed(q, QUERY_BLOCK), _packed(k, keys), _packed(v, keys)]
+    attrs["lengths"] = QUERY_BLOCK[0], keys[0]
     found = PLAIN["packed_attention"](*tensors, *offsets, *drawn, **attrs)
-    np.testing.assert_allclose(found[0], _packed(out, QUERIES), rtol=1e-5, atol=1e-6)
-    given = [_packed(dout, QUERIES), *tensors, *found, *offsets, *drawn]
+    np.testing.assert_allclose(found[0], _packed(out, QUERY_BLOCK), rtol=1e-5, atol=1e-6)
+    given = [_packed(dout, QUERY_BLOCK), *tensors, *found, *offsets, *drawn]
     gradients = PLAIN["packed_attention_grad"](*given, **attrs)
-    for got, wanted, space in zip(gradients, (dq, dk, dv), (QUERIES, keys, keys)):
+    for got, wanted, space in zip(gradients, (dq, dk, dv), (QUERY_BLOCK, keys, keys)):
         np.testing.assert_allclose(got, _packed(wanted, space), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("library", [True, False])
-@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("dropouts", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_compiled_equals_plain(causal, drops, library, monkeypatch):
+def test_compiled_equals_plain(causal, dropouts, library, monkeypatch):
     """With blocks of 4 queries, and without the library too."""
-    monkeypatch.setattr(compiled_flash_attention, "QUERIES", 4)
+    monkeypatch.setattr(compiled_flash_attention, "QUERY_BLOCK", 4)
     if not library:
-        monkeypatch.setattr(compiled_flash_attention, "SGEMM", 0)
-    keys = QUERIES if causal else KEYS
-    totals = sum(QUERIES[1]), sum(keys[1])
+        without_sgemm(monkeypatch)
+    keys = QUERY_BLOCK if causal else KEYS
+    totals = sum(QUERY_BLOCK[1]), sum(keys[1])
     tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]
-    offsets = [_offsets(QUERIES[1]), _offsets(keys[1])]
-    drawn = [STEP, SEEDS] if drops else []
-    lengths = QUERIES[0], keys[0]
-    attrs = {"scale": 0.3, "causal": causal, "lengths": lengths, **(DROPOUT if drops else {})}
+    offsets = [_offsets(QUERY_BLOCK[1]), _offsets(keys[1])]
+    drawn = [STEP, SEEDS] if dropouts else []
+    lengths = QUERY_BLOCK[0], keys[0]
+    attrs = {"scale": 0.3, "causal": causal, "lengths": lengths, **(DROPOUT if dropouts else {})}
     out, lse = check_compiled("packed_attention", [*tensors, *offsets, *drawn], NEAR, **attrs)
     given = [_normal(*tensors[0].shape), *tensors, out, lse, *offsets, *drawn]
     check_compiled("packed_attention_grad", given, NEAR, **attrs)
@@ -99,7 +96,7 @@ def test_long_sequences_run_in_several_blocks():
 def test_keys_that_no_query_reads_have_a_gradient_of_0(keys, library, monkeypatch):
     """Of a sequence without weights all queries are left out; few keys and many."""
     if not library:
-        monkeypatch.setattr(compiled_flash_attention, "SGEMM", 0)
+        without_sgemm(monkeypatch)
     queries, counts = [0, 3, 0], [4, keys, keys]
     totals = sum(queries), sum(counts)
     tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]

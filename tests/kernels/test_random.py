@@ -1,4 +1,4 @@
-"""Random kernels against published vectors, their distributions, and TensorFlow's CPU kernels."""
+"""Random kernels: published vectors, moments, TensorFlow's numbers, and compiled against plain."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from cerebras_tf.kernels.compiled_random import DRAW_UNIT, stream_of, uniform_row
 from cerebras_tf.kernels.random import _philox
-from cerebras_tf.kernels.registry import PLAIN
+from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 SEEDS = np.array([87654321, 42], np.int64)
 
@@ -101,3 +102,38 @@ def test_numbers_equal_tensorflow_s_over_consecutive_steps(shape):
             np.testing.assert_allclose(
                 found.astype("d"), expected.astype("d"), allowed, allowed, err_msg=f"{name} {dtype}"
             )
+
+
+@pytest.mark.parametrize(
+    "shape, seed, seed2, step",
+    [
+        ((), 1, 2, 0),
+        ((0, 3), 1, 2, 0),
+        ((3,), 1, 2, 0),
+        ((1000, 333), 7, 99, 5),
+        ((17,), 2**40 + 5, 2**63 - 1, 2**50 + 1),
+        ((1023,), -3, -1, (2**64 - 100) // 1023 // 256),
+    ],
+)
+def test_numbers_equal_the_plain_kernel_s(shape, seed, seed2, step):
+    attrs = {"shape": shape, "dtype": "float32"}
+    drawn_from = np.int64(step), np.array([seed, seed2], np.int64)
+    out = np.full(shape, np.nan, "f")
+    COMPILED["random_uniform"].run(*drawn_from, out=(out,), **attrs)
+    np.testing.assert_array_equal(out, PLAIN["random_uniform"](*drawn_from, **attrs))
+
+
+@pytest.mark.parametrize("step", [0, 3, (2**56 - 1) // (2**14 - 1)])
+def test_a_row_is_a_part_of_the_invocation(step):
+    """At the last step the counters carry beyond 64 bits after number 1024."""
+    size = 2**14 - 1
+    seeds = np.array([5, -1], np.int64)
+    whole = PLAIN["random_uniform"](step, seeds, shape=(size,), dtype="float32")
+    stream = stream_of(step, seeds, size)
+    for first, length in [(0, 5), (1, 0), (1, 9), (1022, 6), (1027, 40), (5003, 8), (size - 3, 3)]:
+        row = uniform_row(stream, first, length, np.empty(length + DRAW_UNIT + 3, "f"))
+        np.testing.assert_array_equal(row, whole[first : first + length])
+
+
+def test_other_dtypes_are_left_to_the_plain_kernel():
+    assert not COMPILED["random_uniform"].supports(0, (1, 2), shape=(2,), dtype="float64")

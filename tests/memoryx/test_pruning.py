@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.kernels.half_precision import in_float32
+from cerebras_tf.kernels.half_precision import as_float32
 from cerebras_tf.memoryx.pruning import prune
 from cerebras_tf.memoryx.sparsifier import BaseSparsifier, TopKSparsifier
 from cerebras_tf.memoryx.sparsity import is_pruned
@@ -36,14 +36,14 @@ def store_of(dtype="float32"):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_pruned_entries_are_negative_zeros_and_no_others(dtype):
     store = store_of(dtype)
-    before = in_float32(content_of(store, "w"), dtype)
+    before = as_float32(content_of(store, "w"), dtype)
     found = prune(store, TopKSparsifier(1, {"^w$": 0.5}), ["w", "dense"], 0, STATE)
     assert found == {"w": 0.5}
-    after = in_float32(content_of(store, "w"), dtype)
+    after = as_float32(content_of(store, "w"), dtype)
     mask = is_pruned(after)
     assert mask.sum() == 12 and mask[0, :2].all()
     np.testing.assert_array_equal(after[~mask], before[~mask])
-    moment = in_float32(content_of(store, "w/m"), "bfloat16")
+    moment = as_float32(content_of(store, "w/m"), "bfloat16")
     assert not moment[mask].any() and moment[~mask].all()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.ir import Graph, TensorType
-from cerebras_tf.kernels.codegen_expressions import PLACED
+from cerebras_tf.kernels.codegen_source import POSITIONAL
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import OPS, Builder, lookup
 from cerebras_tf.ops.rows import Rows, across
@@ -233,7 +233,7 @@ def elementwise_samples() -> list[Sample]:
     """One of every elementwise op, all operands of one shape."""
     found = []
     for name, op in OPS.items():
-        if op.elementwise and name not in PLACED:
+        if op.elementwise and name not in POSITIONAL:
             count = 1
             logical = name.startswith("logical")
             if op.broadcasts:

@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cerebras_tf.report.image import floorplan_pixels, png
+from cerebras_tf.report.pictures import floorplan_pixels, png
 from cerebras_tf.report.schedule import memory, timeline
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.transformer import transformer
 
-MACHINE = load_machine()
+SYSTEM = load_system()
 
 
 def prediction(batch=60):
     workload = transformer("13b", batch, 5120, 40, 40, 20480, 50257, 2048)
-    return predict_streaming(workload, MACHINE)
+    return predict_streaming(workload, SYSTEM)
 
 
 @pytest.mark.parametrize("batch", [1, 60])
@@ -37,7 +37,7 @@ def test_streams_move_the_bytes_of_the_prediction():
     moved = {"weights in": 0.0, "gradients out": 0.0}
     for item in timeline(found):
         if item.lane in moved:
-            moved[item.lane] += item.seconds * MACHINE.io_bytes_per_s
+            moved[item.lane] += item.seconds * SYSTEM.io_bytes_per_s
     assert moved["weights in"] == pytest.approx(sum(item.bytes_in for item in found.layers))
     assert moved["gradients out"] == pytest.approx(sum(item.bytes_out for item in found.layers))
 
@@ -50,13 +50,13 @@ def test_memory_grows_to_what_is_kept_and_ends_empty():
     assert peak == pytest.approx(found.activations.kept_bytes)
     assert max(m.spilled_bytes for m in moments) == pytest.approx(found.activations.spilled_bytes)
     assert moments[-1].kept_bytes == pytest.approx(0, abs=1)
-    assert all(m.kept_bytes + m.working_bytes <= 1.001 * MACHINE["sram_bytes"] for m in moments)
+    assert all(m.kept_bytes + m.working_bytes <= 1.001 * SYSTEM["sram_bytes"] for m in moments)
 
 
-def test_an_evaluation_holds_the_layer_at_work_and_keeps_nothing():
+def test_an_evaluation_keeps_no_activations():
     trained = prediction(1).workload
     layers = tuple(replace(layer, backward=()) for layer in trained.layers)
-    found = predict_streaming(replace(trained, layers=layers), MACHINE)
+    found = predict_streaming(replace(trained, layers=layers), SYSTEM)
     moments = memory(found)
     assert not any(m.kept_bytes or m.spilled_bytes for m in moments)
     assert 0 < max(m.working_bytes for m in moments) <= found.activations.working_bytes
@@ -64,7 +64,7 @@ def test_an_evaluation_holds_the_layer_at_work_and_keeps_nothing():
 
 def test_the_picture_has_a_dot_a_core():
     pixels = floorplan_pixels(prediction())
-    assert pixels.shape == (MACHINE.rows, MACHINE.columns, 3)
+    assert pixels.shape == (SYSTEM.rows, SYSTEM.columns, 3)
     assert png(pixels).startswith(b"\x89PNG\r\n\x1a\n")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.kernels.half_precision import from_float32, in_float32
+from cerebras_tf.kernels.half_precision import as_float32, from_float32
 from tests.machines import run_program
 from tests.steps import StepBuilder
 
@@ -21,7 +21,7 @@ def result(build, x, dtype):
     step = s.done(y=y)
     program = compile_step(step, Options(precision="emulate"))
     results, _ = run_program(program, step, {}, [{"x": from_float32(x, dtype)}])
-    return in_float32(results["y"], dtype)
+    return as_float32(results["y"], dtype)
 
 
 def numbers():

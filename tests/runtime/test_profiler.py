@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.kernels.compiled_threads import threads
+from cerebras_tf.kernels.compiled_threads import num_threads
 from cerebras_tf.kernels.timeline import recording, spanned
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
@@ -86,7 +86,7 @@ def test_kernels_lie_within_the_steps_of_the_schedule(found):
     assert sum(span.kind == "stream_in" for span in spans) > 0
 
 
-@pytest.mark.skipif(threads() < 2, reason="one thread does all of it")
+@pytest.mark.skipif(num_threads() < 2, reason="one thread does all of it")
 def test_parts_of_kernels_stand_on_the_tracks_of_their_threads(found):
     profiler, _, _ = found
     parts = [span for span in profiler.timeline.spans if span.kind == "part of a kernel"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.kernels.scratch import borrowed
+from cerebras_tf.kernels.scratch import borrow
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from tests.compiler.test_pipeline import branch
@@ -106,13 +106,13 @@ def test_a_branch_decides_how_many_rows_there_are():
 def test_branches_follow_their_memory_when_it_moves(name):
     """What another kernel has borrowed where the branch ran before is not written."""
     step = STEPS[name]()
-    with borrowed((1 << 20,), np.uint8):
+    with borrow((1 << 20,), np.uint8):
         pass  # the memory itself stays where it is from here on
     machine = machine_of(step)
     features = features_for(step, 3, p=True, q=False)
     wanted = machine.run(features)
     for size in (1 << 12, 1 << 22):  # within the memory, and beyond it
-        with borrowed((size,), np.uint8) as held:
+        with borrow((size,), np.uint8) as held:
             held[:] = 0x5A
             found = machine.run(features)
             assert np.all(held == 0x5A)

@@ -12,13 +12,13 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Machine
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.wafer_cycles import WaferCycles
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 from tests.compiler.test_assemble import STEPS
 from tests.machines import store_of
 from tests.runtime.test_null import attention_step
 from tests.steps import features_of, residual_step, starting_values
 
-CS2 = load_machine()
+CS2 = load_system()
 
 
 def counted(step, features=None, steps=2):

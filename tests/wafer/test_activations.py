@@ -6,10 +6,10 @@ import pytest
 
 from cerebras_tf.wafer.activations import largest_batch, plan_activations
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.transformer import transformer
 
-MACHINE = load_machine()
+SYSTEM = load_system()
 # hidden, layers, heads, vocabulary, batch a system as shipped with R1.7.1
 SHIPPED = {
     "gpt3_xl": (2048, 24, 16, 50257, 66),
@@ -27,20 +27,20 @@ def model(name, batch=None):
 
 def test_kept_bytes_are_those_of_one_tensor_a_block():
     for name, gigabytes in (("gptj_6b", 30.5), ("gpt3_6p7b", 35.0), ("gpt_neox_20b", 55.4)):
-        kept = plan_activations(model(name), MACHINE)
+        kept = plan_activations(model(name), SYSTEM)
         assert kept.recomputes
         # One more tensor than blocks, that of the embedding.
         assert kept.kept_bytes / 1e9 == pytest.approx(gigabytes, rel=0.05)
 
 
 def test_batches_that_fit_are_in_the_order_of_those_that_shipped():
-    largest = [largest_batch(model(name), MACHINE) for name in SHIPPED]
+    largest = [largest_batch(model(name), SYSTEM) for name in SHIPPED]
     assert largest == sorted(largest, reverse=True)
     assert len(set(largest)) == len(largest)
 
 
 def test_models_from_6p7b_on_spill_at_their_batches_and_say_how_much():
-    spilled = {n: predict_streaming(model(n), MACHINE).activations.spilled_bytes for n in SHIPPED}
+    spilled = {n: predict_streaming(model(n), SYSTEM).activations.spilled_bytes for n in SHIPPED}
     assert spilled["gpt3_xl"] == 0
     for name in ("gpt3_6p7b", "gpt3_13b", "gpt_neox_20b"):
         assert spilled[name] > 1e9
@@ -48,7 +48,7 @@ def test_models_from_6p7b_on_spill_at_their_batches_and_say_how_much():
 
 
 def test_spilled_bytes_travel_out_and_back():
-    spilling, fitting = (predict_streaming(model("gpt3_13b", b), MACHINE) for b in (60, 8))
+    spilling, fitting = (predict_streaming(model("gpt3_13b", b), SYSTEM) for b in (60, 8))
     assert fitting.activations.spilled_bytes == 0
     weights = 4 * spilling.workload.parameters
     spilled = spilling.activations.spilled_bytes
@@ -57,10 +57,10 @@ def test_spilled_bytes_travel_out_and_back():
     assert sum(item.bytes_in for item in spilling.layers) == pytest.approx(2 * weights + spilled)
 
 
-def test_a_batch_that_fits_whole_computes_nothing_twice():
-    small = plan_activations(model("gpt3_xl", 1), MACHINE)
+def test_a_batch_that_fits_is_not_recomputed():
+    small = plan_activations(model("gpt3_xl", 1), SYSTEM)
     assert not small.recomputes and small.spilled_bytes == 0
-    assert largest_batch(model("gpt3_xl"), MACHINE) > 66
+    assert largest_batch(model("gpt3_xl"), SYSTEM) > 66
 
 
 def test_nothing_is_kept_without_a_backward_pass():
@@ -68,10 +68,10 @@ def test_nothing_is_kept_without_a_backward_pass():
 
     training = model("gpt3_xl")
     layers = tuple(replace(layer, backward=()) for layer in training.layers)
-    found = plan_activations(replace(training, layers=layers), MACHINE)
+    found = plan_activations(replace(training, layers=layers), SYSTEM)
     assert found.kept_bytes == 0 and not found.recomputes
 
 
 def test_no_batch_fits_where_one_sample_spills():
     one = transformer("long", 1, 5120, 40, 40, 20480, 50257, 131072)
-    assert plan_activations(one, MACHINE).spilled_bytes and largest_batch(one, MACHINE) == 0
+    assert plan_activations(one, SYSTEM).spilled_bytes and largest_batch(one, SYSTEM) == 0

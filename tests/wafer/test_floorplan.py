@@ -8,11 +8,11 @@ import pytest
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.wafer.cycles import stage_cycles
 from cerebras_tf.wafer.floorplan import StageTime, balanced_cores, lay_out
-from cerebras_tf.wafer.pipelined import predict_pipelined, predict_replicas, refuse_misfit
-from cerebras_tf.wafer.system import load_machine
+from cerebras_tf.wafer.pipelined import check_fit, predict_pipelined, predict_replicas
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.transformer import dense_network, transformer
 
-MACHINE = load_machine()
+SYSTEM = load_system()
 
 
 def bert(batch=64, layers=6):
@@ -60,44 +60,44 @@ def test_balanced_stages_take_equally_long():
 
 def test_no_stage_of_a_plan_is_much_slower_than_the_others():
     workload = bert()
-    found = predict_pipelined(workload, MACHINE)
-    assert (covered(found.floorplan, MACHINE.columns, MACHINE.rows) == 1).all()
+    found = predict_pipelined(workload, SYSTEM)
+    assert (covered(found.floorplan, SYSTEM.columns, SYSTEM.rows) == 1).all()
     times = [
-        stage_cycles(layer, place.cores, workload.batch, MACHINE).total
+        stage_cycles(layer, place.cores, workload.batch, SYSTEM).total
         for layer, place in zip(workload.layers, found.floorplan)
     ]
     assert max(times) < 1.05 * np.median(times)
 
 
 def test_every_copy_has_a_part_of_the_wafer():
-    found = predict_replicas(bert(), MACHINE, None, 3)
-    assert (covered(found.floorplan, MACHINE.columns, MACHINE.rows) == 1).all()
+    found = predict_replicas(bert(), SYSTEM, None, 3)
+    assert (covered(found.floorplan, SYSTEM.columns, SYSTEM.rows) == 1).all()
     assert {place.replica for place in found.floorplan} == {0, 1, 2}
     assert all(0 < place.utilisation < 1 for place in found.floorplan if place.name != "embedding")
 
 
-def test_a_model_that_does_not_fit_is_told_with_sizes():
-    found = predict_pipelined(transformer("6.7b", 65, 4096, 32, 32, 16384, 50257, 2048), MACHINE)
+def test_a_model_that_does_not_fit_is_refused_with_sizes():
+    found = predict_pipelined(transformer("6.7b", 65, 4096, 32, 32, 16384, 50257, 2048), SYSTEM)
     with pytest.raises(CapacityError, match=r"need \d+\.\d GB of the wafer's 30\.0 GB"):
-        refuse_misfit(found)
+        check_fit(found)
 
 
 def test_copies_synchronise_and_waiting_counts_as_bubbles():
-    one, two = (predict_replicas(bert(), MACHINE, None, copies) for copies in (1, 2))
+    one, two = (predict_replicas(bert(), SYSTEM, None, copies) for copies in (1, 2))
     assert two.cycles.total < 2 * one.cycles.total
     for item in one.layers:
         assert item.cycles.total == pytest.approx(one.cycles.total)
 
 
 def test_a_dense_network_has_a_plan():
-    found = predict_pipelined(dense_network("fc", [784, 500, 300, 10], 256), MACHINE, "R1.8")
+    found = predict_pipelined(dense_network("fc", [784, 500, 300, 10], 256), SYSTEM, "R1.8")
     assert len(found.floorplan) == 3 and found.release.name == "R1.8"
 
 
 @pytest.mark.parametrize("copies", [1, 8])
 def test_every_rectangle_holds_what_its_layer_keeps(copies):
-    found = predict_replicas(bert(256, 12), MACHINE, None, copies)
+    found = predict_replicas(bert(256, 12), SYSTEM, None, copies)
     assert not found.faults
     # Rounding to whole rows and columns leaves small rectangles a little short.
-    room = MACHINE.sram_per_core * (1 - MACHINE["code_share"])
-    assert all(layer.sram_bytes_per_core < 1.1 * room for layer in found.layers)
+    capacity = SYSTEM.sram_per_core * (1 - SYSTEM["code_share"])
+    assert all(layer.sram_bytes_per_core < 1.1 * capacity for layer in found.layers)

@@ -1,4 +1,4 @@
-"""Predictions beside measurements: within 15 % of those fitted on, within 20 % of others."""
+"""Predictions compared with measurements: within 15 % of those fitted on, within 20 % of others."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
-from cerebras_tf.wafer.system import EFFICIENCY, HOST_STEP, load_machine
+from cerebras_tf.wafer.system import EFFICIENCY, HOST_STEP, load_system
 from cerebras_tf.wafer.transformer import transformer
 from cerebras_tf.wafer.validation import fitted_constants, measured_rows
 
-MACHINE = load_machine()
-ROWS = measured_rows(MACHINE)
+SYSTEM = load_system()
+ROWS = measured_rows(SYSTEM)
 BERT_BASE = {
     "hidden": 768,
     "layers": 12,
@@ -41,15 +41,15 @@ def test_there_are_rows_that_nothing_was_fitted_on():
 
 def test_constants_of_the_file_are_those_that_its_rows_give():
     fitted = fitted_constants()
-    assert set(fitted) == set(MACHINE.releases)
+    assert set(fitted) == set(SYSTEM.releases)
     for name, value in fitted.items():
-        assert MACHINE.releases[name].value == pytest.approx(value, rel=1e-3)
+        assert SYSTEM.releases[name].value == pytest.approx(value, rel=1e-3)
 
 
 def test_a_release_has_one_constant():
-    constants = {release.constant for release in MACHINE.releases.values()}
+    constants = {release.constant for release in SYSTEM.releases.values()}
     assert constants == {EFFICIENCY, HOST_STEP}
-    assert all(0 < r.value < 1 for r in MACHINE.releases.values() if r.constant == EFFICIENCY)
+    assert all(0 < r.value < 1 for r in SYSTEM.releases.values() if r.constant == EFFICIENCY)
 
 
 def test_fc_mnist_is_bound_by_the_host():
@@ -66,10 +66,10 @@ def test_a_step_of_gptj_is_the_sum_of_its_parts():
             assert sum(getattr(part, cause) for part in parts) == pytest.approx(
                 getattr(found.cycles, cause)
             )
-        assert found.cycles.total / MACHINE["clock"] == pytest.approx(found.step_s)
+        assert found.cycles.total / SYSTEM["clock"] == pytest.approx(found.step_s)
         # Multiply-adds of 77.6 TFLOP a sample, of which the forward pass is made twice.
-        dense_s = 77.6e12 * row.batch / row.csx / MACHINE.flops_per_s
-        assert found.cycles.compute / MACHINE["clock"] == pytest.approx(dense_s * 4 / 3, rel=0.01)
+        dense_s = 77.6e12 * row.batch / row.csx / SYSTEM.flops_per_s
+        assert found.cycles.compute / SYSTEM["clock"] == pytest.approx(dense_s * 4 / 3, rel=0.01)
         assert found.bound == "compute"
 
 
@@ -82,8 +82,8 @@ def test_utilisation_is_that_of_real_runs():
 @pytest.mark.parametrize("batch", [256, 1024])
 def test_copies_of_bert_base_are_faster_than_one(batch):
     workload = transformer("bert_base", batch, **BERT_BASE)
-    one = predict_pipelined(workload, MACHINE)
-    many = predict_pipelined(workload, MACHINE, multireplica=True)
+    one = predict_pipelined(workload, SYSTEM)
+    many = predict_pipelined(workload, SYSTEM, multireplica=True)
     assert many.replicas > 1 and not many.faults
     assert 1.5 <= many.samples_per_s / one.samples_per_s <= 1.9
     assert many.global_batch == batch * many.replicas
@@ -92,8 +92,8 @@ def test_copies_of_bert_base_are_faster_than_one(batch):
 @pytest.mark.parametrize("batch", [1, 7, 256])
 def test_copies_that_share_a_batch_divide_it(batch):
     workload = transformer("bert_base", batch, **BERT_BASE)
-    one = predict_pipelined(workload, MACHINE)
-    shared = predict_split(workload, MACHINE)
+    one = predict_pipelined(workload, SYSTEM)
+    shared = predict_split(workload, SYSTEM)
     assert shared.global_batch == batch
     assert batch % shared.replicas == 0 and not shared.faults
     assert shared.samples_per_s >= one.samples_per_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebras_tf.api import Prediction, load_machine, predict_streaming, transformer
+from cerebras_tf.api import Prediction, load_system, predict_streaming, transformer
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.law import PUBLISHED, Law
@@ -107,7 +107,7 @@ class Plan:
             f"batch            {self.member.batch} sequences of {SEQUENCE}, {self.steps:,} steps",
             f"compute          {self.flops:.4g} FLOP",
             f"predicted loss   {self.loss:.4g} nats a token{of_what}",
-            f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.machine.name}, "
+            f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.system.name}, "
             f"release {found.release.name}, {found.utilisation:.1%} of the peak",
         ]
         if spill:
@@ -138,7 +138,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
             f"scaling plan: give FLOPs or days, above zero. Received: {budget}. Give "
             "--budget 1e20 or --budget 10days."
         )
-    loaded = load_machine(machine)
+    loaded = load_system(machine)
     try:
         plans = [_plan_for(member, flops, days, num_csx, law, loaded, release) for member in FAMILY]
     except (OverflowError, ZeroDivisionError) as error:
