@@ -122,7 +122,7 @@ def test_steps_of_training_are_refused_where_none_are_made(trained):
     for mode, instead in (("eval", "--eval_steps"), ("predict", "runconfig.predict_steps")):
         result = trained(mode, "--steps", "3")
         assert result.exit_code == 2
-        assert f"mode {mode} makes none. Received: 3. Set {instead}" in result.error
+        assert f"Received: mode {mode} and 3. Set {instead}" in result.error
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
