@@ -38,6 +38,7 @@ PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
 LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]
 MPI = ["mpi4py>=4.1", "mpich>=5"]
+DOCS = ["sphinx>=8", "myst-parser>=4", "furo>=2024.8.6"]
 
 # The import names of the original software live in cerebras_tf/dropin. That folder is installed as
 # the package `cerebras`, and each folder in its `roots` under its own name.
@@ -108,6 +109,13 @@ setup(
         "modelzoo.common.data": ["shakespeare/*"],
     },
     install_requires=CORE,
-    extras_require={"data": DATA, "test": TEST, "peers": PEERS, "lm-eval": LM_EVAL, "mpi": MPI},
+    extras_require={
+        "data": DATA,
+        "test": TEST,
+        "peers": PEERS,
+        "lm-eval": LM_EVAL,
+        "mpi": MPI,
+        "docs": DOCS,
+    },
     entry_points={"console_scripts": ["cerebras-tf = modelzoo.commands.main:main"]},
 )

@@ -17,7 +17,7 @@ from benchmarks.training import sgemm_flops_per_s
 from cerebras_tf.memoryx.disk_speed import giving_back
 from modelzoo.common.convert.random_model import write_random_model
 from modelzoo.common.generate.generate import Request, generate
-from modelzoo.common.generate.prediction import open_decoder, tell_plan
+from modelzoo.common.generate.prediction import log_plan, open_decoder
 from modelzoo.common.generate.sampling import Sampler
 from modelzoo.common.train.console import quiet_logging
 from modelzoo.common.train.estimator import make_estimator
@@ -112,7 +112,7 @@ def generate_tokens(params: Any, count: int) -> None:
     estimator = make_estimator(model_fn_of(params), params, use_cs=True)
     prompt = np.random.default_rng(2).integers(0, 50257, _PROMPT, np.int32)
     request = Request(prompt, Sampler(0.0), count)
-    tell_plan(estimator, params, 1, _PROMPT + count - 1)
+    log_plan(estimator, params, 1, _PROMPT + count - 1)
     with open_decoder(estimator, params, checkpoint, use_cs=True) as decoder:
         timed = _Timed(decoder)
         list(generate(timed, [request], _NoTokenizer(), 1, _PROMPT + count))

@@ -104,9 +104,9 @@ def _translation_sizes(shape: Any) -> dict[str, Any]:
 def model_fn_of(shape: Any) -> Any:
     """The model_fn of a shape's model."""
     if shape.model == "bert":
-        from modelzoo.bert.fine_tuning.classifier.model import model_fn as classifier
+        from modelzoo.bert.fine_tuning.tasks import TASKS
 
-        return classifier
+        return TASKS["classifier"].model_fn
     if shape.model == "gptj":
         from modelzoo.gptj.model import model_fn as gptj
 

@@ -94,6 +94,11 @@ ensure_mpi() {
   install_extra mpi "MPI among them"
 }
 
+# Returns when the environment also holds the packages of docs.lock, or fails with the reason.
+ensure_docs() {
+  install_extra docs "Sphinx among them"
+}
+
 # Replaces this process by the command on a number of wafers; 0 is the number that the command asks
 # for. `original` has the arguments of csrun_wse, and `launch` options of the launcher. One wafer is
 # a job where these are given, or where it is asked for and Slurm is installed.

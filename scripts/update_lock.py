@@ -5,7 +5,7 @@
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
 `.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,
 Transformers and lm-eval, which only tests with other people's implementations need. mpi.lock holds
-what several wafers need besides. A line that
+what several wafers need besides, and docs.lock what the documentation needs. A line that
 does not hold on all interpreters gets a marker. What setup.py asks for on other platforms only is
 resolved on this one. Of the ranges in setup.py pip takes the newest that fit together.
 """
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "scripts" / "requirements.lock"
 PEERS = ROOT / "scripts" / "peers.lock"
 MPI = ROOT / "scripts" / "mpi.lock"
+DOCS = ROOT / "scripts" / "docs.lock"
 # What PyTorch's builds for GPUs bring, each build its own exact versions.
 OF_GPU_BUILDS = ("cuda-", "nvidia-", "triton=")
 HEADER = """\
@@ -37,6 +38,10 @@ PEERS_HEADER = """\
 MPI_HEADER = """\
 # Exact versions of what several wafers need besides requirements.lock: MPI. Written by
 # scripts/update_lock.py from setup.py; do not edit.
+"""
+DOCS_HEADER = """\
+# Exact versions of what the documentation needs besides requirements.lock: Sphinx, MyST, furo.
+# Written by scripts/update_lock.py from setup.py; do not edit.
 """
 
 
@@ -138,6 +143,8 @@ def main(interpreters: list[str]) -> int:
     write(PEERS, PEERS_HEADER, besides)
     mpi = lock_lines(dict(resolve(python, "test,mpi", *within) for python in interpreters))
     write(MPI, MPI_HEADER, [line for line in mpi if line not in own])
+    docs = lock_lines(dict(resolve(python, "test,docs", *within) for python in interpreters))
+    write(DOCS, DOCS_HEADER, [line for line in docs if line not in own])
     return 0
 
 

@@ -46,15 +46,15 @@ def refuse_strategies(config: tf.estimator.RunConfig) -> None:
 class CSRunConfig(tf.estimator.RunConfig):
     """`tf.estimator.RunConfig` with the options of the wafer.
 
-        Example:
-          config = CSRunConfig(model_dir="model_dir", save_checkpoints_steps=100, num_threads=8)
+    Example:
+      `config = CSRunConfig(model_dir="model_dir", save_checkpoints_steps=100, num_threads=8)`
 
-        Args:
-    {arguments}
-          **kwargs: every argument of `tf.estimator.RunConfig`.
+    Args:
+      {arguments}
+      **kwargs: every argument of `tf.estimator.RunConfig`.
 
-        Raises:
-          ConfigError: an option is of another type or value; all are listed.
+    Raises:
+      ConfigError: an option is of another type or value; all are listed.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -176,13 +176,14 @@ def _document() -> None:
         kind = kinds.POSITIONAL_OR_KEYWORD if name in _POSITIONAL else kinds.KEYWORD_ONLY
         parameters.append(kinds(name, kind, default=each.default, annotation=each.type))
         text = f"{name}: {each.metadata['text']}"
-        texts.append(textwrap.fill(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 8))
+        texts.append(textwrap.fill(text, 100, initial_indent=" " * 2, subsequent_indent=" " * 4))
         if name not in vars(CSRunConfig):
             setattr(CSRunConfig, name, _own_property(name))
     parameters.append(kinds("kwargs", kinds.VAR_KEYWORD))
     constructor: Any = CSRunConfig.__init__
     constructor.__signature__ = inspect.Signature(parameters)
-    CSRunConfig.__doc__ = (CSRunConfig.__doc__ or "").replace("{arguments}", "\n".join(texts))
+    template = inspect.cleandoc(CSRunConfig.__doc__ or "")
+    CSRunConfig.__doc__ = template.replace("  {arguments}", "\n".join(texts))
 
 
 _document()

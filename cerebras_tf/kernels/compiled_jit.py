@@ -44,8 +44,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _choose_cache_folder() -> Optional[Path]:
-    """A folder for this version in $NUMBA_CACHE_DIR or the user's cache; None if it is not
-    writable."""
+    """A folder for this version in $NUMBA_CACHE_DIR or the user's cache; None: not writable."""
     base = NUMBA_CACHE_DIR.get()
     if base is None:
         home = XDG_CACHE_HOME.get() or os.path.join(os.path.expanduser("~"), ".cache")

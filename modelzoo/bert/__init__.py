@@ -1,1 +1,1 @@
-"""BERT pre-training (also RoBERTa's and PubMedBERT's way). Holds no task but the pre-training's."""
+"""BERT pre-training, also as RoBERTa and PubMedBERT do it."""

@@ -1,6 +1,6 @@
 """BERT's encoder and its pooled first token, for pre-training and every fine-tuning.
 
-Heads are their tasks', but for the pooling. Source: Devlin et al., BERT: Pre-training of Deep
+Source: Devlin et al., BERT: Pre-training of Deep
 Bidirectional Transformers for Language Understanding (2018). B batch, S sequence, V vocabulary, N
 hidden size, E embedding size.
 """
@@ -25,12 +25,10 @@ def bert_encoder(features, model, vocab_size, max_positions, training):
     """Embeds tokens and runs the encoder.
 
     Args:
-        features: ``input_ids`` [B, S] int32; ``input_mask`` [B, S], 1 where there is padding;
-            ``segment_ids`` [B, S] int32, 0 to 2, all 0 where it is missing.
-        model: BertModelParams.
+        features: ``input_ids`` [B, S] int32; ``input_mask`` [B, S], 1 for padding; ``segment_ids``
+            [B, S] int32, 0 to 2, optional.
         vocab_size: V.
         max_positions: number of learned positions, at least S.
-        training: whether dropout applies.
 
     Returns:
         Hidden states [B, S, N], float16 with mixed precision, else float32; and the variable of
@@ -68,13 +66,12 @@ def bert_encoder(features, model, vocab_size, max_positions, training):
 
 
 def pooled(hidden, model):
-    """Makes one vector of a sequence: its first token through a dense layer.
+    """Pools a sequence to one vector: its first token through a dense layer.
 
     Variables ``cls_layer/cls_dense/...``.
 
     Args:
         hidden: [B, S, N].
-        model: BertModelParams.
 
     Returns:
         [B, N], of the type of `hidden`.
@@ -91,18 +88,9 @@ def pooled(hidden, model):
 
 
 def segment_embedding(segment_ids, num_segments, size, initializer, dtype, seed=None):
-    """Looks segments up: ``segment_embedding/segment_embedding_weights`` [num_segments, E].
+    """Embeds segments [B, S] as [B, S, E] of type `dtype`.
 
-    Args:
-        segment_ids: [B, S] int32, below `num_segments`.
-        num_segments: 1 to 3.
-        size: E.
-        initializer: initializer dataclass.
-        dtype: type to compute in.
-        seed: model-wide seed of initial values.
-
-    Returns:
-        [B, S, E] of type `dtype`.
+    Variable ``segment_embedding/segment_embedding_weights`` [num_segments, E].
     """
     with tf.variable_scope("segment_embedding"):
         shape = [num_segments, size]

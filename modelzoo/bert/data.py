@@ -1,7 +1,7 @@
-"""The data processors of BERT pre-training. Records come from preparation.py.
+"""The data processors of BERT pre-training.
 
-Every processor yields features ``input_ids`` [B, S] int32, ``input_mask`` [B, S] int32 (1 where
-there is padding), ``masked_lm_positions``, ``masked_lm_ids`` [B, P] int32 and
+Every processor yields features ``input_ids`` [B, S] int32, ``input_mask`` [B, S] int32 (1 for
+padding), ``masked_lm_positions``, ``masked_lm_ids`` [B, P] int32 and
 ``masked_lm_weights`` [B, P] float32. B batch, S sequence, P masked positions, T <= S tokens.
 """
 
@@ -28,9 +28,6 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
     They hold int64 input_ids, input_mask (1 = real token), segment_ids [S]; masked_lm_positions,
     masked_lm_ids [P]; next_sentence_labels [1] (1 = random); and float32 masked_lm_weights [P].
     Features have ``segment_ids`` [B, S] int32; labels are the next sentence labels [B, 1] int32.
-
-    Args:
-        section: BertTfRecordsInput.
     """
 
     token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
@@ -77,24 +74,18 @@ class BertMlmOnlyTfRecordsStaticMaskProcessor(BertTfRecordsProcessor):
     """Reads TFRecords for masked words alone: as BertTfRecordsProcessor's, without segments.
 
     Labels are the masked words, as in the features.
-
-    Args:
-        section: BertMlmOnlyTfRecordsStaticMaskInput.
     """
 
     token_columns = ("input_ids", "input_mask")
 
 
 class BertMlmOnlyTfRecordsDynamicMaskProcessor:
-    """Reads TFRecords of tokens and draws the masks on the way.
+    """Reads TFRecords of tokens and masks them randomly while reading.
 
     A record is a tf.train.SequenceExample with the feature list ``tokens``: [CLS], WordPiece
-    tokens, [SEP]. Masks are a function of `shuffle_seed` and the place in the stream, so every
-    epoch has others and a run that goes on has those of an uninterrupted one. Labels are the masked
-    words, as in the features.
-
-    Args:
-        section: BertMlmOnlyTfRecordsDynamicMaskInput.
+    tokens, [SEP]. Masks are a function of `shuffle_seed` and the position in the stream: they
+    differ between epochs, and are the same after a resume. Labels are the masked words, as in the
+    features.
     """
 
     def __init__(self, section):
@@ -124,7 +115,7 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         return dataset.enumerate(skip).map(example).prefetch(2)
 
     def find_fault(self, bounds, predicting=False):
-        """Returns what is wrong with the first record that cannot be read, or None."""
+        """Returns the error of the first malformed record, or None."""
         length = self.section.max_sequence_length
         files = tf_records.find_record_files(self.section.data_dir)
         return tf_records.find_fault(
@@ -137,13 +128,10 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
 
 
 class BertTextDataProcessor:
-    """Reads text files as bytes, [CLS] and [SEP] around S - 2 of them, and draws the masks.
+    """Reads S - 2 bytes of text files between [CLS] and [SEP], and masks them randomly.
 
     Tokens 0 to 3 are [PAD], [CLS], [SEP] (also at the end of a file) and [MASK], then come the 256
     bytes. Labels are the masked bytes, as in the features.
-
-    Args:
-        section: BertTextDataInput.
     """
 
     def __init__(self, section):
@@ -183,15 +171,7 @@ class BertTextDataProcessor:
 
 
 def finish_features(features, section):
-    """Scales the weights of masked words and sets pad ids, as the input section says.
-
-    Args:
-        features: dictionary of batches.
-        section: an input section of this model.
-
-    Returns:
-        The dictionary, changed.
-    """
+    """Scales the weights of masked words and sets pad ids, by the keys of the input section."""
     weights = features["masked_lm_weights"]
     for name, key in (("input_ids", "input_pad_id"), ("segment_ids", "segment_pad_id")):
         pad = getattr(section, key, None)
@@ -210,12 +190,12 @@ def finish_features(features, section):
 
 
 def bucketing(section, length_of, keep_rest):
-    """Makes a function that batches records of like lengths together, or None without buckets.
+    """Returns a function that batches records of similar lengths together, None without buckets.
 
     Args:
-        section: input section; bucket i holds lengths from bound i - 1 (included) to bound i.
+        section: input section. Bucket i holds lengths from bound i - 1 (included) to bound i.
         length_of: function from a serialized record to its number of tokens.
-        keep_rest: whether what is left in a bucket makes a smaller batch at the end.
+        keep_rest: whether the last records of a bucket make a smaller batch.
     """
     if section.buckets is None:
         return None
@@ -240,18 +220,18 @@ def check_tokens(where, record, length):
     Args:
         where: the record, for messages.
         record: its bytes.
-        length: most tokens.
+        length: maximum number of tokens.
 
     Raises:
-        DataError: it is none, or has too many tokens or none.
+        DataError: if it is malformed, or has no or too many tokens.
     """
     try:
         example = tf.train.SequenceExample.FromString(record)
         tokens = example.feature_lists.feature_list["tokens"].feature
     except Exception as error:  # protobuf's own error type differs between its implementations
         raise DataError(
-            f"{where}: must be a TFRecord file of tf.train.SequenceExample. Received: a "
-            f"record that is none ({error}). Make the file again."
+            f"{where}: must be a TFRecord file of tf.train.SequenceExample. Received: another "
+            f"record ({error}). Make the file again."
         ) from error
     if not 0 < len(tokens) <= length:
         raise DataError(
@@ -280,7 +260,7 @@ def _parse_tokens(records):
 
 
 def _drawn(function, inputs, section, training):
-    """Features and labels from a function of `inputs` that returns what `mask_rows` does."""
+    """Returns features and labels from a function of `inputs` with the results of `mask_rows`."""
     batch = section.batch_size if training else None
     length, places = section.max_sequence_length, section.max_predictions_per_seq
     types = [tf.int32, tf.int32, tf.int32, tf.int32, tf.float32]

@@ -1,4 +1,4 @@
-"""The input sections of BERT pre-training. Imports no TensorFlow, opens only vocabularies.
+"""The input sections of BERT pre-training.
 
 S is max_sequence_length, P max_predictions_per_seq.
 """
@@ -24,7 +24,7 @@ BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyKeys:
-    """Tells how many tokens there are: by their number, by a file with one a line, or by both."""
+    """The size of the vocabulary, or a file with one token in each line, or both."""
 
     vocab_size: Optional[int] = field(None, minimum=1)
     vocab_file: Optional[str] = field(None, path=True)
@@ -35,8 +35,8 @@ class VocabularyKeys:
         if self.vocab_size is None and lines is None:
             yield (
                 "vocab_size",
-                "is required where no readable vocab_file tells it. `cerebras-tf prepare vocab "
-                "--algorithm wordpiece` makes such a file.",
+                "is required without a readable vocab_file. `cerebras-tf prepare vocab --algorithm "
+                "wordpiece` makes such a file.",
             )
         elif self.vocab_size is not None and lines not in (None, self.vocab_size):
             yield "vocab_size", f"must equal the {lines} lines of {self.vocab_file}."
@@ -44,12 +44,12 @@ class VocabularyKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLmKeys:
-    """What every input of masked language modelling has.
+    """Keys of every input section of masked language modelling.
 
-    `buckets` sorts examples into batches of like lengths: the lower bounds of the buckets but the
-    first, or their number. `scale_mlm_weights` multiplies the weights of a batch's masked tokens by
-    batch size / sum of weights. The pad ids stand where there is no token; None keeps what the
-    records hold (or 0).
+    `buckets` batches examples of similar lengths together: the lower bounds of all buckets but the
+    first, or the number of buckets. `scale_mlm_weights` multiplies the weights of a batch's masked
+    tokens by batch size / sum of weights. The pad ids replace padding; None keeps that of the
+    records (or 0).
     """
 
     max_predictions_per_seq: int = field(20, minimum=1)
@@ -62,7 +62,7 @@ class MaskedLmKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnMaskKeys:
-    """What inputs have that draw their masks while they read: a function of the shuffle_seed."""
+    """Keys of input sections with random masks, which are a function of the shuffle_seed."""
 
     masked_lm_prob: float = field(0.15, minimum=0.0)
     mask_whole_word: bool = False
@@ -108,7 +108,7 @@ class BertMlmOnlyTfRecordsStaticMaskInput(BertTfRecordsInput):
 class BertMlmOnlyTfRecordsDynamicMaskInput(DrawnMaskKeys, BertTfRecordsInput):
     """An input section with ``data_processor: BertMlmOnlyTfRecordsDynamicMaskProcessor``.
 
-    `do_lower` lowers tokens before they are looked up in `vocab_file`.
+    `do_lower` lower-cases tokens before they are looked up in `vocab_file`.
     """
 
     do_lower: bool = False
@@ -119,7 +119,7 @@ class BertMlmOnlyTfRecordsDynamicMaskInput(DrawnMaskKeys, BertTfRecordsInput):
         yield from BertTfRecordsInput.problems(self)
         yield from DrawnMaskKeys.problems(self)
         if self.vocab_file is None:
-            yield "vocab_file", "is required, because the records hold tokens and no ids."
+            yield "vocab_file", "is required, because the records hold tokens and not ids."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ build_bert_input = build_variant(
         "BertTextDataProcessor": BertTextDataInput,
     },
 )
-# What evaluation and prediction read as training does, unless told otherwise.
+# Keys that evaluation and prediction inherit from training.
 INHERITED_KEYS = (
     "data_processor",
     "vocab_size",

@@ -1,8 +1,7 @@
-"""Draws which tokens of a sequence are masked, and what stands in their place.
+"""Random masking of tokens, for prepared records and while reading.
 
-For prepared records and for masks drawn while reading alike. Source: Devlin et al., BERT (2018),
-section 3.1. n is the number of tokens of a sequence, P of positions a record has room for; B batch,
-S length of a padded sequence, T of the longest row.
+Source: Devlin et al., BERT (2018), section 3.1. n tokens of a sequence, P masked positions of a
+record, B batch, S length of a padded sequence, T of the longest row.
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
 from modelzoo.common.tokenizers.tokenizers import require_tokens_differ, word_pieces
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
-RANDOM_SHARE = 0.1  # become a random token; the others stay
+RANDOM_SHARE = 0.1  # become a random token; the others are unchanged
 
 
 @dataclass(frozen=True)
 class MaskSettings:
-    """How masks are drawn.
-
-    `random_ids` are the first and one past the last token that may replace another.
-    """
+    """Settings of masking. `random_ids` is the range of tokens that may replace another."""
 
     mask_id: int
     random_ids: tuple[int, int]
@@ -34,7 +30,7 @@ class MaskSettings:
 
 
 def count_masked(length, settings):
-    """Returns how many of `length` tokens are masked: their share, at least 1 and at most P."""
+    """Returns the number of masked tokens of `length`, at least 1 and at most P."""
     return min(settings.max_predictions, max(1, round(length * settings.probability)))
 
 
@@ -44,14 +40,12 @@ def draw_masks(ids, allowed, settings, generator, continues=None):
     Args:
         ids: [n] integers, without padding.
         allowed: [n] booleans, False for tokens that are never masked ([CLS], [SEP]).
-        settings: MaskSettings.
-        generator: a ``numpy.random.Generator``.
-        continues: [n] booleans, True for a token that goes on with the word before it; words are
-            then masked as a whole. None masks each token by itself.
+        continues: [n] booleans, True for a token that continues a word; whole words are then
+            masked. None masks single tokens.
 
     Returns:
-        The tokens with the masks in them [n], the ascending positions of masked tokens [k] and
-        the tokens that stood there [k], 0 <= k <= P.
+        The tokens with masks [n], the ascending positions of masked tokens [k], and the original
+        tokens there [k], 0 <= k <= P.
     """
     wanted = count_masked(len(ids), settings)
     candidates = np.flatnonzero(allowed)
@@ -70,7 +64,7 @@ def draw_masks(ids, allowed, settings, generator, continues=None):
 
 
 def _whole_words(candidates, continues, wanted, generator):
-    """Takes words in random order, leaving out those that are too long for what is still wanted."""
+    """Selects words in random order, skipping those with more than the remaining tokens."""
     starts = np.flatnonzero(~continues[candidates] | (np.diff(candidates, prepend=-1) > 1))
     words = np.split(candidates, starts[1:]) if len(candidates) else []
     chosen = [candidates[:0]]
@@ -85,9 +79,6 @@ def _whole_words(candidates, continues, wanted, generator):
 
 class TokenMasker:
     """Looks tokens up in a vocabulary and masks them.
-
-    Args:
-        section: BertMlmOnlyTfRecordsDynamicMaskInput.
 
     Raises:
         ConfigError: for a vocabulary that lacks a special token.
@@ -104,7 +95,7 @@ class TokenMasker:
         """Masks a batch.
 
         Args:
-            number: of the batch in the stream; the masks depend on it.
+            number: index of the batch in the stream, which seeds the masks.
             tokens: [B, T] bytes.
             lengths: [B] integers, tokens of each row.
 
@@ -133,11 +124,11 @@ class TokenMasker:
 
 
 def read_vocabulary(path):
-    """Reads a vocabulary: the number of each token, as bytes.
+    """Reads a vocabulary, and returns ids by token, as bytes.
 
     Raises:
-        ConfigError: if the file is unreadable, has a token twice, or lacks [UNK] or [MASK].
-        DataError: if it is not there.
+        ConfigError: if the file cannot be read, has a token twice, or lacks [UNK] or [MASK].
+        DataError: if it does not exist.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -160,7 +151,7 @@ def read_vocabulary(path):
 
 
 def mask_settings(section, mask_id, random_ids):
-    """Returns the MaskSettings of an input section that draws its masks."""
+    """Returns the MaskSettings of an input section."""
     return MaskSettings(
         mask_id, random_ids, section.masked_lm_prob, section.max_predictions_per_seq
     )
@@ -173,9 +164,6 @@ def mask_rows(rows, allowed, continues, settings, section, generator):
         rows: B arrays of integers, at most S long.
         allowed: B arrays of booleans, see `draw_masks`.
         continues: B arrays of booleans, or None; see `draw_masks`.
-        settings: MaskSettings.
-        section: input section.
-        generator: a ``numpy.random.Generator``.
 
     Returns:
         input_ids, input_mask [B, S] int32, masked_lm_positions, masked_lm_ids [B, P] int32,

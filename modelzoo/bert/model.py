@@ -1,8 +1,8 @@
-"""BERT pre-training as a model_fn: masked words and next sentence. The encoder lives elsewhere.
+"""BERT pre-training as a model_fn: masked words and next sentence.
 
-Sources: Devlin et al., BERT (2018); Liu et al., RoBERTa (2019), which leaves the next sentence out.
-Masks are drawn by the data. B batch, S sequence, P masked positions of a sequence, M = B * P of a
-batch, V vocabulary, N hidden size.
+Sources: Devlin et al., BERT (2018); Liu et al., RoBERTa (2019), without the next sentence. B batch,
+S sequence length, P masked positions of a sequence, M = B * P of a batch, V vocabulary, N hidden
+size.
 """
 
 from __future__ import annotations
@@ -27,13 +27,8 @@ def model_fn(features, labels, mode, params):
     Args:
         features: those of `bert_encoder`, and ``masked_lm_positions``, ``masked_lm_ids`` [B, P]
             int32, ``masked_lm_weights`` [B, P] float32, 0 for the padding of the list.
-        labels: next sentence labels [B, 1] int32, 1 where the second segment is a random one; not
-            read with ``disable_nsp``.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
-
-    Returns:
-        A CSEstimatorSpec.
+        labels: next sentence labels [B, 1] int32, 1 for a random second segment; ignored with
+            ``disable_nsp``.
     """
     params = params_from_dict(Params, params)
     model = params.model
@@ -61,7 +56,7 @@ def model_fn(features, labels, mode, params):
         summaries["train/cost_cls"] = sentence_cost
         loss = loss + sentence_cost
 
-    def of_words_and_sentences():
+    def metrics_of_batch():
         ids = tf.reshape(features["masked_lm_ids"], [-1])
         tensors = [ids, choices(word_logits), words, weights]
         if sentence_logits is not None:
@@ -69,7 +64,7 @@ def model_fn(features, labels, mode, params):
         return pretraining_metrics, tensors
 
     summaries["train/cost"] = loss
-    return loss_spec(mode, params, costs, of_words_and_sentences, summaries)
+    return loss_spec(mode, params, costs, metrics_of_batch, summaries)
 
 
 def masked_lm_logits(hidden, positions, table, model):
@@ -81,7 +76,6 @@ def masked_lm_logits(hidden, positions, table, model):
         hidden: [B, S, N].
         positions: [B, P] int32.
         table: the variable of the embedding [V, E], which is the output projection too.
-        model: BertModelParams.
 
     Returns:
         Logits [M, V] of float32.
@@ -107,7 +101,6 @@ def next_sentence_logits(hidden, model):
 
     Args:
         hidden: [B, S, N].
-        model: BertModelParams.
 
     Returns:
         Logits [B, C] of float32, C = num_cls_classes.
@@ -128,7 +121,6 @@ def masked_lm_loss(cross_entropy, weights, scaling, batch_size):
         scaling: ``num_masked`` divides by the sum of the weights; ``batch_size`` by the batch, and
             ``precomputed_num_masked`` too, where the data has scaled the weights so that the
             result is the mean over the masked words.
-        batch_size: B.
 
     Returns:
         The loss, a float32 scalar.

@@ -1,4 +1,4 @@
-"""Makes pairs of segments, the second of which follows the first or comes from elsewhere.
+"""Makes pairs of segments for next sentence prediction.
 
 Source: Devlin et al., BERT (2018), section 3.1 and appendix A.2.
 """
@@ -11,18 +11,17 @@ import numpy as np
 def sentence_pairs(documents, index, draw_target, generator):
     """Makes the pairs of one document.
 
-    Sentences are taken until they fill a record; a random part of them is the first segment. With
-    probability 0.5, or where one sentence was all, the second comes from a random other document,
-    and the sentences that it displaces are taken again.
+    Sentences are collected until they fill a record, and a random number of them is the first
+    segment. With probability 0.5, or if there is only one sentence, the second segment comes from a
+    random other document, and the sentences that it replaces are used again.
 
     Args:
         documents: at least two lists of sentences, each [n] integers, n >= 1.
-        index: which of them.
-        draw_target: a function that returns the tokens wanted in the next pair.
-        generator: a ``numpy.random.Generator``.
+        index: index of the document.
+        draw_target: a function that returns the number of tokens of the next pair.
 
     Yields:
-        First segment and second [n] integers, and whether the second is a random one.
+        The two segments [n] integers, and whether the second is a random one.
     """
     document = documents[index]
     position = 0
@@ -59,13 +58,12 @@ def _random_segment(documents, index, wanted, generator):
 
 
 def truncate_pair(first, second, limit, generator):
-    """Removes tokens, always from the longer segment, at its front or its back by chance.
+    """Removes tokens from the longer segment, randomly at its front or its back.
 
     Args:
         first: [n] integers, at least one.
         second: [m] integers, at least one.
-        limit: n + m afterwards, at most; 2 or more.
-        generator: a ``numpy.random.Generator``.
+        limit: maximum of n + m afterwards, at least 2.
 
     Returns:
         The two, each with at least one token.
@@ -73,7 +71,7 @@ def truncate_pair(first, second, limit, generator):
     excess = len(first) + len(second) - limit
     if excess <= 0:
         return first, second
-    # The longer gives until both are equal, then they take turns, the second first.
+    # The longer one is truncated until both are equal, then both alternately, the second first.
     from_first = min(excess, max(0, len(first) - len(second)))
     from_second = min(excess, max(0, len(second) - len(first)))
     rest = excess - from_first - from_second

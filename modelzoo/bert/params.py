@@ -1,4 +1,4 @@
-"""The YAML schema of BERT pre-training: which keys exist, their types, defaults and rules."""
+"""The YAML schema of BERT pre-training."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ LOSS_SCALINGS = ("precomputed_num_masked", "num_masked", "batch_size")
 class BertModelParams(CommonModelParams):
     """The section ``model``, of pre-training and of every fine-tuning.
 
-    `encoder_nonlinearity` is another name of `nonlinearity` and wins; `mlm_nonlinearity` follows
-    it. ``gelu`` is the tanh form of the original zoo, ``gelu_exact`` Hugging Face's.
-    `enable_gpu_optimizations` is read for the sake of existing YAMLs, and changes nothing.
+    `encoder_nonlinearity` overrides `nonlinearity`, and is the default of `mlm_nonlinearity`.
+    ``gelu`` is the tanh approximation of the original zoo, ``gelu_exact`` Hugging Face's.
+    `enable_gpu_optimizations` is accepted for existing YAMLs, and has no effect.
 
     `keys_begin_as_queries` gives the key projections the initial values of the query projections,
-    so that tokens attend to their like before anything is learnt, where positions are sinusoids
-    above all to those nearby.
+    so that tokens attend to similar tokens before training, and with fixed positions mostly to
+    nearby ones.
 
-    RoBERTa's tables begin with `position_embedding_offset` learned positions that no token has, and
-    have `num_segments` 1: all tokens are of the same segment, whatever the data says.
+    RoBERTa's tables begin with `position_embedding_offset` unused positions. With `num_segments` 1
+    all tokens are in segment 0, and the segments of the data are ignored.
     """
 
     share_embedding_weights: bool = field(True, choices=(True,))
@@ -63,7 +63,7 @@ class BertModelParams(CommonModelParams):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.position_embedding_offset and self.position_embedding_type == "fixed":
-            yield "position_embedding_offset", "must be 0 where positions are fixed."
+            yield "position_embedding_offset", "must be 0 with fixed positions."
 
     @property
     def activation(self):
@@ -72,15 +72,10 @@ class BertModelParams(CommonModelParams):
 
 
 def encoder_bounds(tokens, model):
-    """Returns what the encoder's features may hold: Bounds by feature.
-
-    Args:
-        tokens: Bound of tokens.
-        model: BertModelParams.
-    """
+    """Returns Bounds of the encoder's features by name; `tokens` is that of tokens."""
     bounds = {"input_ids": tokens, "input_mask": MASK}
     if model.use_segment_embedding and model.num_segments > 1:
-        bounds["segment_ids"] = Bound(model.num_segments, "as model.num_segments tells")
+        bounds["segment_ids"] = Bound(model.num_segments, "as in model.num_segments")
     return bounds
 
 
@@ -97,9 +92,9 @@ class Params(BaseParams):
 
     @classmethod
     def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another.
+        """Returns `tree` with the keys that its sections inherit.
 
-        Inputs scale the weights of masked tokens where the loss asks for it.
+        `scale_mlm_weights` of input sections depends on model.mlm_loss_scaling.
         """
         tree = super().with_defaults(tree)
         model = tree.get("model")
@@ -129,15 +124,15 @@ class Params(BaseParams):
             yield "vocab_size", f"must equal train_input.vocab_size ({expected})."
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
+        """Returns the bounds of the numbers in records; see BaseParams."""
         section, model = getattr(self, name), self.model
         tokens = token_bound(name, section)
-        places = Bound(section.max_sequence_length, f"as {name}.max_sequence_length tells")
+        places = Bound(section.max_sequence_length, f"as in {name}.max_sequence_length")
         bounds = {**encoder_bounds(tokens, model), "masked_lm_positions": places}
         if name != "predict_input":
             bounds["masked_lm_ids"] = tokens
             if not model.disable_nsp:
-                classes = Bound(model.num_cls_classes, "as model.num_cls_classes tells")
+                classes = Bound(model.num_cls_classes, "as in model.num_cls_classes")
                 bounds["next_sentence_labels"] = classes
         return bounds
 

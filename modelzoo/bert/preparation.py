@@ -1,7 +1,6 @@
-"""Turns documents into the TFRecords of BERT pre-training: with masks, or tokens to mask later.
+"""Writes the TFRecords of BERT pre-training from documents, with masks or to be masked later.
 
-``modelzoo/common`` reads, tokenizes and runs the units. S is the sequence length, P the number of
-masked positions a record has room for.
+S is the sequence length, P the number of masked positions of a record.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from modelzoo.common.files.text_lines import placed_lines
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
-FEWEST_DOCUMENTS = 4  # that a random second sentence is drawn from, where the input has as many
-SHORTEST_PAIR = 2  # tokens; and a single sequence has one at least
+MIN_DOCUMENTS = 4  # from which random second segments are drawn, if the input has as many
+MIN_PAIR = 2  # tokens of a pair; a single sequence has at least one
 
 
 @dataclass(frozen=True)
@@ -65,21 +64,21 @@ class PreparationSettings:
 
     @property
     def rounds(self):
-        """How often the documents are gone through, with other masks and pairs."""
+        """Number of passes over the documents, each with other masks and pairs."""
         return self.dupe_factor or (1 if self.disable_masking else 10)
 
     def check(self):
-        """Raises a ConfigError where options do not go together."""
+        """Raises a ConfigError for options that exclude each other."""
         records.check_name("name", self.name)
-        room = self.max_seq_length - 2
+        limit = self.max_seq_length - 2
         if self.disable_masking and not self.mlm_only:
             raise ConfigError(
                 "disable_masking: goes with mlm_only, because pairs of sentences are stored "
                 "masked. Received: disable_masking alone. Add --mlm_only."
             )
-        if room < SHORTEST_PAIR + 1 or not 0 <= self.overlap_size < room:
+        if limit < MIN_PAIR + 1 or not 0 <= self.overlap_size < limit:
             raise ConfigError(
-                f"max_seq_length: must be at least {SHORTEST_PAIR + 3}, and overlap_size from 0 "
+                f"max_seq_length: must be at least {MIN_PAIR + 3}, and overlap_size from 0 "
                 f"to max_seq_length - 3. Received: {self.max_seq_length}, {self.overlap_size}. "
                 "Correct them."
             )
@@ -88,10 +87,10 @@ class PreparationSettings:
                 f"max_predictions_per_seq: must not exceed max_seq_length ({self.max_seq_length}). "
                 f"Received: {self.max_predictions_per_seq}. Lower it."
             )
-        least = self.min_short_seq_length or SHORTEST_PAIR
-        if not SHORTEST_PAIR <= least < room:
+        least = self.min_short_seq_length or MIN_PAIR
+        if not MIN_PAIR <= least < limit:
             raise ConfigError(
-                f"min_short_seq_length: must be from {SHORTEST_PAIR} to max_seq_length - 3. "
+                f"min_short_seq_length: must be from {MIN_PAIR} to max_seq_length - 3. "
                 f"Received: {least}. Correct it."
             )
 
@@ -111,7 +110,6 @@ def read_documents(parts, settings, on_read=lambda size: None):
 
     Args:
         parts: (path, first byte, one past the last byte), see documents.plan_units.
-        settings: PreparationSettings.
         on_read: called with the bytes read since its last call.
 
     Yields:
@@ -136,20 +134,15 @@ def read_documents(parts, settings, on_read=lambda size: None):
 
 
 class RecordMaker:
-    """Makes records of tokens.
-
-    Args:
-        settings: PreparationSettings.
-        generator: a ``numpy.random.Generator``; all chance is drawn from it.
-    """
+    """Makes records of tokens."""
 
     def __init__(self, settings, generator):
         self._settings = settings
         self.generator = generator
         self._tokenizer = tokenizer = _tokenizer(settings)
         self._words = tokenizer.tokens(range(tokenizer.vocab_size))
-        # A number without a token is no word's continuation.
-        self._goes_on = np.array([(word or "").startswith("##") for word in self._words])
+        # An unused id does not continue a word.
+        self._continues = np.array([(word or "").startswith("##") for word in self._words])
         self._masks = MaskSettings(
             tokenizer.mask_id,
             (0, tokenizer.vocab_size),
@@ -157,18 +150,18 @@ class RecordMaker:
             settings.max_predictions_per_seq,
         )
 
-    def draw_length(self, room):
-        """Returns `room`, or for the share `short_seq_prob` of the records a smaller number."""
+    def draw_length(self, limit):
+        """Returns `limit`, or with probability `short_seq_prob` a smaller number."""
         settings = self._settings
         if self.generator.random() < settings.short_seq_prob:
-            least = settings.min_short_seq_length or SHORTEST_PAIR
-            return int(self.generator.integers(least, room + 1))
-        return room
+            least = settings.min_short_seq_length or MIN_PAIR
+            return int(self.generator.integers(least, limit + 1))
+        return limit
 
     def pair(self, first, second, is_random):
         """Returns the features of two segments; see data.BertTfRecordsProcessor."""
-        room = self._settings.max_seq_length - 3
-        first, second = truncate_pair(first, second, room, self.generator)
+        limit = self._settings.max_seq_length - 3
+        first, second = truncate_pair(first, second, limit, self.generator)
         cls, sep = [self._tokenizer.cls_id], [self._tokenizer.sep_id]
         ids = np.concatenate([cls, first, sep, second, sep]).astype(np.int32)
         inner = np.ones(len(ids), bool)
@@ -190,7 +183,7 @@ class RecordMaker:
         return self._masked(ids, inner & (ids != separator))
 
     def words(self, tokens):
-        """Returns the tokens of one sequence as a list of bytes, [CLS] and [SEP] around them."""
+        """Returns the tokens of one sequence between [CLS] and [SEP], a list of bytes."""
         return [self._words[number].encode() for number in self._closed(tokens)]
 
     def _closed(self, tokens):
@@ -198,18 +191,18 @@ class RecordMaker:
         return np.concatenate([cls, tokens, sep]).astype(np.int32)
 
     def _masked(self, ids, inner):
-        length, room = self._settings.max_seq_length, self._settings.max_predictions_per_seq
-        whole = self._goes_on[ids] if self._settings.mask_whole_word else None
+        length, count = self._settings.max_seq_length, self._settings.max_predictions_per_seq
+        whole = self._continues[ids] if self._settings.mask_whole_word else None
         masked, chosen, originals = draw_masks(ids, inner, self._masks, self.generator, whole)
-        weights = np.zeros(room, np.float32)
+        weights = np.zeros(count, np.float32)
         weights[: len(chosen)] = 1.0
         mask = np.zeros(length, np.int32)
         mask[: len(ids)] = 1
         return {
             "input_ids": _padded(masked, length, self._tokenizer.pad_id),
             "input_mask": mask,
-            "masked_lm_positions": _padded(chosen, room, 0),
-            "masked_lm_ids": _padded(originals, room, 0),
+            "masked_lm_positions": _padded(chosen, count, 0),
+            "masked_lm_ids": _padded(originals, count, 0),
             "masked_lm_weights": weights,
         }
 
@@ -221,16 +214,14 @@ def _padded(values, length, pad):
 
 
 def sequences(texts, settings, maker, separator_id):
-    """Cuts documents into sequences for masked words alone.
+    """Splits documents into sequences of S - 2 tokens, for masked words without pairs.
 
-    Each of the S - 2 tokens of a sequence follows the one before in its document; with
-    `allow_cross_document_examples` the next document goes on in it after a separator.
+    With `allow_cross_document_examples` the next document continues a sequence after a separator.
 
     Args:
         texts: documents, each [n] integers.
-        settings: PreparationSettings.
         maker: RecordMaker, which draws the lengths.
-        separator_id: number of the token between documents.
+        separator_id: id of the token between documents.
 
     Yields:
         [n] integers, 1 <= n <= S - 2.
@@ -253,15 +244,13 @@ def write_unit(parts, output, settings, units):
 
     Args:
         parts: see `read_documents`.
-        output: pipeline.UnitOutput.
-        settings: PreparationSettings.
         units: the parts of all units, this one among them.
 
     Returns:
         The counts of documents, sentences and tokens, of one round.
 
     Raises:
-        DataError: if pairs are to be made and the whole input has one document.
+        DataError: for pairs, if the whole input has one document.
     """
     found = list(read_documents(parts, settings, output.advance))
     others = [] if settings.mlm_only else other_documents(found, output.index, settings, units)
@@ -279,15 +268,13 @@ def write_unit(parts, output, settings, units):
 
 
 def other_documents(found, index, settings, units):
-    """Reads documents of other units where a unit has too few to draw second sentences from.
+    """Reads documents of other units for random second segments, if a unit has too few.
 
-    The units are gone through in an order that follows from the seed, until there are
-    FEWEST_DOCUMENTS.
+    Units are read in an order that depends on the seed, until there are MIN_DOCUMENTS.
 
     Args:
         found: documents of the unit.
         index: its number.
-        settings: PreparationSettings.
         units: the parts of all units.
 
     Returns:
@@ -296,19 +283,19 @@ def other_documents(found, index, settings, units):
     Raises:
         DataError: if the one document found is the only one of all units.
     """
-    if not found or len(found) >= FEWEST_DOCUMENTS:
+    if not found or len(found) >= MIN_DOCUMENTS:
         return []
     others: list = []
     order = np.random.default_rng([settings.seed, index, len(units)]).permutation(len(units))
     for unit in order[order != index]:
         others += read_documents(units[unit], settings)
-        if len(found) + len(others) >= FEWEST_DOCUMENTS:
+        if len(found) + len(others) >= MIN_DOCUMENTS:
             return others
     if len(found) + len(others) == 1:
         raise DataError(
-            f"{units[index][0][0]}: must come with a second document, for sentences that do not "
-            "follow. Received: one in the whole input. Give --multiple_docs_in_single_file where "
-            "a blank line separates documents, more files, or --mlm_only."
+            f"{units[index][0][0]}: must come with a second document, for random next sentences. "
+            "Received: one in the whole input. Give --multiple_docs_in_single_file if blank lines "
+            "separate documents, more files, or --mlm_only."
         )
     return others
 
@@ -331,10 +318,10 @@ def _one_round(found, others, settings, maker):
 
 def _pairs(found, others, settings, maker):
     """Makes the pairs of the documents `found`; random second segments are also from `others`."""
-    room = settings.max_seq_length - 3
+    limit = settings.max_seq_length - 3
     known = found + others
     for index in range(len(found)):
-        for pair in sentence_pairs(known, index, lambda: maker.draw_length(room), maker.generator):
+        for pair in sentence_pairs(known, index, lambda: maker.draw_length(limit), maker.generator):
             yield maker.pair(*pair)
 
 
@@ -343,22 +330,20 @@ def _shuffled(items, generator):
 
 
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
-    """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
+    """Writes the records of `inputs` to `output_dir`, resuming a stopped run.
 
     Args:
         inputs: files and folders.
         output_dir: folder of the records and ``manifest.json``.
-        settings: PreparationSettings.
-        processes: worker processes; the records do not depend on it.
+        processes: number of worker processes. The records do not depend on it.
         on_progress: called with the bytes of the input files done since the last call.
 
     Returns:
         The manifest: settings, vocab_size, counts, files with checksums.
 
     Raises:
-        DataError: names the file and line of a bad row, or says that the input is one document
-            where pairs need two.
-        ConfigError: if options do not go together, the folder holds other records, or the
+        DataError: names the file and line of a bad row; if pairs are made from one document.
+        ConfigError: if options exclude each other, the folder holds other records, or the
             vocabulary is wrong.
     """
     settings.check()
@@ -381,22 +366,22 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     )
 
 
-def listed_inputs(metadata_files, prefix="", tell=lambda line: None):
-    """Reads the paths of documents from files that name one a line.
+def listed_inputs(metadata_files, prefix="", log=lambda line: None):
+    """Reads the paths of documents from files with one path in each line.
 
     Args:
         metadata_files: files, or folders whose ``*.txt`` are such files.
         prefix: put before each path.
-        tell: see `find_inputs`.
+        log: see `find_inputs`.
 
     Returns:
         The paths in order.
 
     Raises:
-        DataError: names the file and line of a document that is missing.
+        DataError: names the file and line of a missing document.
     """
     paths = []
-    for listing in input_files.find_inputs(metadata_files, (".txt",), tell):
+    for listing in input_files.find_inputs(metadata_files, (".txt",), log):
         for where, line in placed_lines(listing):
             path = os.path.join(prefix, line.strip())
             if not os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Runs BERT pre-training: ``python -m modelzoo.bert.run -m train -p FILE``. Holds nothing else."""
+"""Runs BERT pre-training: ``python -m modelzoo.bert.run -m train -p FILE``."""
 
 from __future__ import annotations
 

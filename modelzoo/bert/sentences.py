@@ -20,14 +20,11 @@ ABBREVIATION = re.compile(
 def split_sentences(text):
     """Splits text by rules: after ``.``, ``!`` or ``?`` before a capital or a digit, and at lines.
 
-    Initials and common abbreviations end no sentence. Text that is split into words, such as
-    ``The end . It``, is understood too.
-
-    Args:
-        text: a document.
+    Initials and common abbreviations do not end a sentence. Tokenized text, such as ``The end .
+    It``, is supported.
 
     Returns:
-        Its sentences, none of them blank.
+        The sentences, without blank ones.
     """
     sentences = []
     for line in text.splitlines():
@@ -42,7 +39,7 @@ def split_sentences(text):
 
 
 def split_lines(text):
-    """Returns the lines of text that has one sentence a line, none of them blank."""
+    """Returns the lines of text with one sentence in each line, without blank ones."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -71,11 +68,7 @@ def spacy_splitter(model):
 
 
 def split_documents(text, separator=""):
-    """Splits a file's text into documents at the lines that hold nothing but `separator`.
-
-    Returns:
-        The documents, none of them blank.
-    """
+    """Splits text into documents at lines equal to `separator`; returns those not blank."""
     parts: list[str] = []
     lines: list[str] = []
     for line in text.splitlines():

@@ -19,7 +19,7 @@ from typing import Any
 
 from cerebras_tf.api import any_int, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.classifier import tasks
+from modelzoo.bert.fine_tuning.classifier import glue_files
 from modelzoo.common.data.preparation import cnn_dailymail, command, documents, input_files
 from modelzoo.common.tokenizers import tokenizers
 
@@ -211,7 +211,7 @@ def bertsum_remedy(counts: Mapping[str, int]) -> str:
 def _run_glue(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
     settings, wanted = module.Settings(**given), args.data_split_type
     for use in ("train", "eval") if wanted == "all" else (wanted,):
-        tasks.find_files(args.data_dir, use, command.tell)  # reports a missing part once
+        glue_files.find_files(args.data_dir, use, command.tell)  # reports a missing part once
         make = functools.partial(
             module.prepare, args.data_dir, use, args.output_dir, settings, args.processes
         )
@@ -356,7 +356,7 @@ KINDS = {
             "data_split_type": _split("train", "eval"),
         },
         {
-            "task": {"choices": list(tasks.TASKS), "required": True},
+            "task": {"choices": list(glue_files.TASKS), "required": True},
             "do_lower_case": {
                 "option": "--no_lower_case",
                 "dest": "do_lower_case",

@@ -1,1 +1,1 @@
-"""GPT-2 and GPT-3: decoder-only language models. Holds no blocks shared with other models."""
+"""GPT-2 and GPT-3: decoder-only language models."""

@@ -1,4 +1,4 @@
-"""The input functions of GPT-2 and GPT-3. The data processors are shared and stand elsewhere."""
+"""The input functions of GPT-2 and GPT-3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-2 and GPT-3 as a model_fn. The blocks are shared.
+"""GPT-2 and GPT-3 as a model_fn.
 
 Sources: Radford et al., Language Models are Unsupervised Multitask Learners (2019); Brown et al.,
 Language Models are Few-Shot Learners (2020). B batch, S sequence, T = B * S tokens, V vocabulary.
@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.config.sections import TruncatedNormal
-from modelzoo.common.generate.driven import driven_spec, is_driven
+from modelzoo.common.generate.decoding_spec import decoding_spec, is_decoding
 from modelzoo.common.layers.attention import causal_mask, dropout
 from modelzoo.common.layers.block import attention_keys, make_block_settings
 from modelzoo.common.layers.decoder import decoder
@@ -31,19 +31,14 @@ def model_fn(features, labels, mode, params):
     """Builds the graph of training, evaluation or prediction.
 
     Args:
-        features: ``input_ids`` [B, S] int32 and ``input_mask`` [B, S], 1 where there is padding.
+        features: ``input_ids`` [B, S] int32 and ``input_mask`` [B, S], 1 for padding.
         labels: [B, S] int32, the next tokens; None in prediction.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
-
-    Returns:
-        A CSEstimatorSpec.
     """
     params = params_from_dict(Params, params)
     training = mode == tf.estimator.ModeKeys.TRAIN
     run = functools.partial(gpt_logits, params=params, training=training)
-    if mode == tf.estimator.ModeKeys.PREDICT and is_driven(features):
-        return driven_spec(features, run)
+    if mode == tf.estimator.ModeKeys.PREDICT and is_decoding(features):
+        return decoding_spec(features, run)
     logits = run(features["input_ids"])  # (T, V)
     model = params.model
     return language_model_spec(
@@ -56,12 +51,10 @@ def gpt_logits(input_ids, params, training, cache=None, positions=None, mask=Non
 
     Args:
         input_ids: [B, S] int32.
-        params: Params.
-        training: whether dropout applies.
-        cache: KeyValueCache of the positions before; None where there are none.
+        cache: KeyValueCache of the earlier positions, None without any.
         positions: [B, S] int32, the position of every token; None for 0 to S - 1.
-        mask: additive mask of the keys that a cache extends; None hides later positions only.
-        wanted: [B] int32, index of the one token of each row whose logits are returned.
+        mask: additive attention mask over cache and input; None for a causal mask.
+        wanted: [B] int32, index of the token of each row whose logits are returned.
 
     Returns:
         Logits [T, V] of float32, or [B, V] with `wanted`.
@@ -106,8 +99,8 @@ def gpt_logits(input_ids, params, training, cache=None, positions=None, mask=Non
 def block_settings(model, initial):
     """Returns the settings of a decoder block.
 
-    The layers that write into the residual stream start smaller, by 1 / sqrt(2 L) for L layers
-    (Radford et al. 2019, section 2.3).
+    Initial kernels of layers whose outputs are added to the residual stream are scaled by
+    1 / sqrt(2 L) for L layers (Radford et al. 2019, section 2.3).
     """
     output_initial = model.output_layer_initializer or TruncatedNormal(
         "truncated_normal", 0.0, STDDEV / math.sqrt(2.0 * model.num_hidden_layers)

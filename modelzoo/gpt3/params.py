@@ -1,4 +1,4 @@
-"""The YAML schema of GPT-2 and GPT-3: which keys exist, their types, defaults and rules."""
+"""The YAML schema of GPT-2 and GPT-3."""
 
 from __future__ import annotations
 

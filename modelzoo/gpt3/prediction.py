@@ -1,4 +1,4 @@
-"""Predict mode of GPT-2 and GPT-3: completes prompts. The driver is shared."""
+"""Predict mode of GPT-2 and GPT-3: completions of prompts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Turns documents into the records that the processors of GPT read, TFRecords or HDF5.
+"""Writes the records of GPT from documents, TFRecords or HDF5.
 
-``modelzoo/common`` reads and tokenizes. S is the sequence length. A record's inputs are S tokens,
-its labels the same one token later; the next record goes on where the labels ended (or
-`overlap_size` tokens before), so every token but the first is predicted once.
+S is the sequence length. A record's inputs are S tokens, and its labels are the inputs shifted by
+one token. The next record starts where the labels ended (or `overlap_size` tokens earlier), so that
+every token but the first is predicted once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from modelzoo.common.data.preparation import (
 )
 from modelzoo.common.tokenizers import tokenizers
 
-UNIT_BYTES = 64 << 20  # input of one unit of work, the step at which a run can be resumed
+UNIT_BYTES = 64 << 20  # input of one unit of work; a stopped run resumes at the next unit
 PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
-SHORTEST = 2  # tokens of a record that is cut short on purpose
+MIN_LENGTH = 2  # tokens of a record that is shortened by short_seq_prob
 FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": hdf5.Hdf5Writer}
 
 
@@ -34,8 +34,8 @@ FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": hdf5.Hdf5Writer}
 class PreparationSettings:
     """How records are made.
 
-    `eos_id` None is the tokenizer's own; `pad_id` None its padding token or else `eos_id`.
-    `short_seq_prob` is the share of records cut to a random length, drawn from `seed`.
+    `eos_id` None is the tokenizer's own. `pad_id` None is its padding token, or else `eos_id`.
+    `short_seq_prob` is the fraction of records shortened to a random length.
     `ftfy_normalizer` is a Unicode normal form, or ``none``.
     """
 
@@ -59,14 +59,14 @@ class PreparationSettings:
 
 
 class Packer:
-    """Cuts a stream of tokens into records of S tokens.
+    """Packs a stream of tokens into records of S tokens.
 
     Args:
         length: S.
-        pad_id: fills records that are not full.
-        overlap: tokens that a record shares with the one before.
-        short_seq_prob: share of the records that are cut short.
-        seed: of the lengths of those.
+        pad_id: token of the padding.
+        overlap: tokens that a record shares with the previous one.
+        short_seq_prob: fraction of records that are shortened.
+        seed: of their random lengths.
     """
 
     def __init__(self, length, pad_id, overlap=0, short_seq_prob=0.0, seed=0):
@@ -81,11 +81,11 @@ class Packer:
 
     def _draw_length(self):
         if self._short_seq_prob and self._random.random() < self._short_seq_prob:
-            return int(self._random.integers(SHORTEST, self._length))
+            return int(self._random.integers(MIN_LENGTH, self._length))
         return self._length
 
     def add(self, tokens):
-        """Takes tokens and yields the records they complete."""
+        """Adds tokens and yields the records that are complete."""
         self._parts.append(tokens)
         self._waiting += len(tokens)
         if self._waiting <= self._wanted:
@@ -99,7 +99,7 @@ class Packer:
         self._parts, self._waiting = [row[start:]], len(row) - start
 
     def remainder(self):
-        """Yields the last record, padded and masked, if any token is left to predict."""
+        """Yields the last record, padded and masked, if a token has not been predicted."""
         row = np.concatenate(self._parts) if self._parts else np.zeros(0, np.int32)
         if len(row) > 1:
             yield self._record(row)
@@ -129,11 +129,10 @@ def _pad_id(settings, tokenizer):
 
 
 def encode_documents(parts, settings, on_read=lambda size: None):
-    """Yields the tokens of documents, each closed by the token that ends a text.
+    """Yields the tokens of documents, with an end-of-text token after each.
 
     Args:
         parts: (path, first byte, one past the last byte), see documents.plan_units.
-        settings: PreparationSettings.
         on_read: called with the bytes read since its last call.
 
     Yields:
@@ -159,8 +158,6 @@ def write_unit(parts, output, settings):
 
     Args:
         parts: see `encode_documents`.
-        output: pipeline.UnitOutput.
-        settings: PreparationSettings.
 
     Returns:
         The counts of documents, bytes of text and tokens.
@@ -194,7 +191,6 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     Args:
         inputs: files and folders.
         output_dir: folder of the records and ``manifest.json``.
-        settings: PreparationSettings.
         processes: worker processes; the records do not depend on it.
         on_progress: called with the bytes of the input files done since the last call.
 
@@ -210,9 +206,9 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
             f"overlap_size: must be at least 0 and less than max_seq_length "
             f"({settings.max_seq_length}). Received: {settings.overlap_size}. Lower it."
         )
-    if settings.short_seq_prob and settings.max_seq_length <= SHORTEST:
+    if settings.short_seq_prob and settings.max_seq_length <= MIN_LENGTH:
         raise ConfigError(
-            f"max_seq_length: must be above {SHORTEST} for records to be shortened. Received: "
+            f"max_seq_length: must be above {MIN_LENGTH} for records to be shortened. Received: "
             f"{settings.max_seq_length}, with short_seq_prob {settings.short_seq_prob}. Raise it, "
             "or leave short_seq_prob out."
         )

@@ -1,4 +1,4 @@
-"""Runs GPT-2 and GPT-3: ``python -m modelzoo.gpt3.run -m train -p FILE``. Holds nothing else."""
+"""Runs GPT-2 and GPT-3: ``python -m modelzoo.gpt3.run -m train -p FILE``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-J and GPT-NeoX as a model_fn. The blocks are shared.
+"""GPT-J and GPT-NeoX as a model_fn.
 
 Sources: Wang and Komatsuzaki, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model (2021);
 Black et al., GPT-NeoX-20B: An Open-Source Autoregressive Language Model (2022). B batch, S
@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.config.sections import TruncatedNormal, VarianceScaling
-from modelzoo.common.generate.driven import driven_spec, is_driven
+from modelzoo.common.generate.decoding_spec import decoding_spec, is_decoding
 from modelzoo.common.layers.attention import attention, causal_mask, dropout
 from modelzoo.common.layers.block import feed_forward, make_block_settings
 from modelzoo.common.layers.dense import sizes
@@ -32,19 +32,14 @@ def model_fn(features, labels, mode, params):
 
     Args:
         features: ``input_ids`` [B, S] int32 and ``input_mask`` [B, S], 1 where a token is padding
-            or, as an article before its summary, does not count in the loss.
+            or part of an article before its summary, neither of which counts in the loss.
         labels: [B, S] int32, the next tokens; None in prediction.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
-
-    Returns:
-        A CSEstimatorSpec.
     """
     params = params_from_dict(Params, params)
     training = mode == tf.estimator.ModeKeys.TRAIN
     run = functools.partial(gptj_logits, params=params, training=training)
-    if mode == tf.estimator.ModeKeys.PREDICT and is_driven(features):
-        return driven_spec(features, run)
+    if mode == tf.estimator.ModeKeys.PREDICT and is_decoding(features):
+        return decoding_spec(features, run)
     logits = run(features["input_ids"])  # (T, V)
     return language_model_spec(features, labels, mode, params, logits)
 
@@ -52,19 +47,16 @@ def model_fn(features, labels, mode, params):
 def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=None, wanted=None):
     """Runs the model.
 
-    Tokens see themselves and those before them. Padding stands behind the text, where no token of
-    the text sees it, so the input mask is left to the loss: an article that is masked there must
-    be seen by its summary.
+    Attention is causal and does not use the input mask: padding comes after the text, and a summary
+    attends to its article, which is masked in the loss.
 
     Args:
         input_ids: [B, S] int32.
-        params: Params.
-        training: whether dropout applies.
-        cache: KeyValueCache of the positions before; needs `positions` and `mask`.
+        cache: KeyValueCache of the earlier positions; needs `positions` and `mask`.
         positions: [B, S] int32, None for 0 to S - 1.
         mask: additive attention mask, broadcastable to [B, H, S, positions of cache and input];
             None for a causal one.
-        wanted: [B] int32, index of the one token of each row whose logits are returned.
+        wanted: [B] int32, index of the token of each row whose logits are returned.
 
     Returns:
         Logits [T, V] of float32, or [B, V] with `wanted`.
@@ -97,20 +89,16 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
 
 
 def block(x, mask, index, settings, model, training, cache=None):
-    """Adds attention and feed-forward to the residual stream, side by side or in turn.
+    """Adds attention and feed-forward to the residual stream, in parallel or sequentially.
 
-    y = x + attention(ln_1(x)) + feed_forward(ln_1(x)), or of ln_2(x) where the norms are untied.
-    Without ``use_parallel_residual`` the feed-forward sees what attention has added:
-    z = x + attention(ln_1(x)), y = z + feed_forward(ln_2(z)).
+    In parallel: y = x + attention(ln_1(x)) + feed_forward(ln_1(x)), or ln_2(x) with untied norms.
+    Sequentially: z = x + attention(ln_1(x)), y = z + feed_forward(ln_2(z)).
 
     Args:
         x: [B, S, N].
         mask: additive attention mask.
         index: number of the block.
-        settings: BlockSettings.
-        model: GptjModelParams.
-        training: whether dropout applies.
-        cache: KeyValueCache of the positions before.
+        cache: KeyValueCache of the earlier positions.
 
     Returns:
         [B, S, N], of the type of `x`.
@@ -130,8 +118,9 @@ def block(x, mask, index, settings, model, training, cache=None):
 def block_settings(model, initial, rotary):
     """Returns the settings of a block.
 
-    The layers that write into the residual stream start with the variance 4 / (L^2 fan_in), the
-    standard deviation 2 / (L sqrt(N)) of Wang and Komatsuzaki (Black et al. 2022, section 2.1.3).
+    Initial kernels of layers whose outputs are added to the residual stream have the variance
+    4 / (L^2 fan_in), the standard deviation 2 / (L sqrt(N)) of Wang and Komatsuzaki (Black et al.
+    2022, section 2.1.3).
     """
     output_initial = model.output_layer_initializer or VarianceScaling(
         "variance_scaling", 4.0 / model.num_hidden_layers**2

@@ -1,4 +1,4 @@
-"""The YAML schema of GPT-J and GPT-NeoX: which keys exist, their types, defaults and rules."""
+"""The YAML schema of GPT-J and GPT-NeoX."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from modelzoo.common.config.model_sections import CommonModelParams
 from modelzoo.common.config.schema import taking
 from modelzoo.common.config.sections import INITIALIZERS, build_initializer, field
 
-# Weight decay is for kernels and embeddings. The words that exclude biases and norms elsewhere do
-# not find ln_1 and ln_2, the names of this model's checkpoints.
+# Biases and norms have no weight decay. The default patterns do not match ln_1 and ln_2.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias", "Bias", "ln_1", "ln_2")
 
 
@@ -34,10 +33,10 @@ taking(
 class GptjModelParams(CommonModelParams):
     """The section ``model``.
 
-    `rotary_dim` is how many features of a head are turned by their position, null all of them;
-    of these, pair j turns by rotary_emb_base^(-2j / rotary_dim) a position. Attention and
-    feed-forward run side by side (`use_parallel_residual`) or one after the other.
-    `dropout_rate` applies where `embedding_dropout_rate` or `residual_dropout_rate` is null.
+    `rotary_dim` is the number of rotated features of a head, null for all. Pair j is rotated by
+    rotary_emb_base^(-2j / rotary_dim) per position. Attention and feed-forward run in parallel
+    (`use_parallel_residual`) or sequentially. `dropout_rate` applies if `embedding_dropout_rate` or
+    `residual_dropout_rate` is null.
     """
 
     initializer: Any = field(None, build=build_listed_initializer)
@@ -85,7 +84,7 @@ class Params(LanguageModelParams):
 
     @classmethod
     def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another."""
+        """Returns `tree` with the keys that its sections inherit."""
         tree = super().with_defaults(tree)
         if isinstance(tree.get("optimizer"), dict):
             excluded = {"exclude_from_weight_decay": list(EXCLUDE_FROM_WEIGHT_DECAY)}

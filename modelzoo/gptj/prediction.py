@@ -1,4 +1,4 @@
-"""Predict mode of GPT-J and GPT-NeoX: completes prompts. The driver is shared."""
+"""Predict mode of GPT-J and GPT-NeoX: completions of prompts."""
 
 from __future__ import annotations
 

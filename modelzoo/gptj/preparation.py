@@ -20,7 +20,7 @@ from modelzoo.common.data.preparation import cnn_dailymail, documents, input_fil
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
-MARKS = 2  # tokens of a record's inputs besides the texts: EOS and SEP
+SPECIAL = 2  # special tokens of a record's inputs: EOS and SEP
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class Assembler:
     def assemble(self, article, abstract):
         """Returns the record of an article [n] and its abstract [m], or None if it is left out."""
         self.counts["articles"] += 1
-        room = self._length - MARKS - len(abstract)
+        limit = self._length - SPECIAL - len(abstract)
         if not len(article) or not len(abstract):
             return self._skip("skipped_empty")
         if len(abstract) > len(article):
             return self._skip("skipped_longer_abstract")
-        if len(article) > room:
-            if not self._truncate_article or room < 1:
+        if len(article) > limit:
+            if not self._truncate_article or limit < 1:
                 return self._skip("skipped_too_long")
             self.counts["truncated"] += 1
-            article = article[:room]
+            article = article[:limit]
         ids = [[self._eos_id], article, [self._sep_id], abstract]
         labels = [article, [self._eos_id], abstract, [self._eos_id]]
         mask = np.zeros(self._length, np.int32)
@@ -126,8 +126,6 @@ def write_unit(parts, output, settings):
 
     Args:
         parts: (path, first byte, one past the last byte), see documents.plan_units.
-        output: pipeline.UnitOutput.
-        settings: SummarizationSettings.
 
     Returns:
         The counts of Assembler.
@@ -154,7 +152,6 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     Args:
         inputs: files and folders, see cnn_dailymail.
         output_dir: folder of the records and ``manifest.json``.
-        settings: SummarizationSettings.
         processes: worker processes; the records do not depend on it.
         on_progress: called with the bytes of the input files done since the last call.
 
@@ -165,9 +162,9 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         DataError: names the file and line of a bad row.
         ConfigError: if the folder holds other records, or a tokenizer file is wrong.
     """
-    if settings.max_seq_length < MARKS + 2:
+    if settings.max_seq_length < SPECIAL + 2:
         raise ConfigError(
-            f"max_seq_length: must be at least {MARKS + 2}. Received: {settings.max_seq_length}. "
+            f"max_seq_length: must be at least {SPECIAL + 2}. Received: {settings.max_seq_length}. "
             "Raise it."
         )
     files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES)

@@ -1,4 +1,4 @@
-"""Beam search over the steps of a decoder. It knows no model: a decoder gives logits.
+"""Beam search over the logits of a decoder.
 
 Shapes: B sentences, K beams, V vocabulary.
 """
@@ -23,8 +23,8 @@ def length_penalty(length, alpha):
     """((5 + length) / 6) ^ alpha, by which a log-probability is divided (Wu et al. 2016, eq. 14).
 
     Args:
-        length: tokens, the end token counted.
-        alpha: 0 leaves log-probabilities as they are; larger values favour longer translations.
+        length: number of tokens, with the end token.
+        alpha: 0 has no effect; larger values favour longer translations.
     """
     return ((5.0 + length) / 6.0) ** alpha
 
@@ -32,16 +32,16 @@ def length_penalty(length, alpha):
 def beam_search(decoder, limits, beam_size, alpha, **features):
     """Translates a batch of sentences.
 
-    A hypothesis ends where its end token is among the K likeliest continuations of its sentence, or
-    where it reaches the limit. A search ends when K hypotheses have ended, or when no other can
+    A hypothesis ends if its end token is among the K likeliest continuations of its sentence, or if
+    it reaches the limit. The search ends when K hypotheses have ended, or when no other one can
     become better than the best of them. With one beam it is greedy decoding.
 
     Args:
         decoder: CachedDecoder, of K rows for each sentence.
-        limits: [B] most tokens of each translation, the end token counted.
+        limits: [B] maximum number of tokens of each translation, with the end token.
         beam_size: K.
         alpha: see `length_penalty`.
-        **features: what the decoder knows of the source sentences.
+        **features: the decoder's features of the source sentences.
 
     Returns:
         The best Hypothesis of each sentence.
@@ -57,7 +57,7 @@ def beam_search(decoder, limits, beam_size, alpha, **features):
 
 
 def log_probabilities(logits):
-    """Returns log softmax of logits [R, V], float64; no translation has a pad or start token."""
+    """Returns the log softmax of logits [R, V] without pad and start tokens, float64."""
     wide = logits.astype(np.float64)
     wide[:, [PAD, SOS]] = -np.inf
     wide -= wide.max(axis=1, keepdims=True)
@@ -69,7 +69,7 @@ class Beams:
     """The hypotheses of a batch.
 
     Args:
-        limits: [B] most tokens of each translation.
+        limits: [B] maximum number of tokens of each translation.
         beam_size: K.
         alpha: see `length_penalty`.
 
@@ -83,12 +83,12 @@ class Beams:
         self._alpha = alpha
         self._size = beam_size
         self._totals = np.full((len(limits), beam_size), -np.inf)
-        self._totals[:, 0] = 0.0  # the beams of a sentence begin as one
+        self._totals[:, 0] = 0.0  # at the start the beams of a sentence are equal
         self._tokens: list[list[list[int]]] = [[[] for _ in range(beam_size)] for _ in limits]
         self._ended: list[list[Hypothesis]] = [[] for _ in limits]
 
     def advance(self, log_probs):
-        """Continues each hypothesis by a token.
+        """Extends each hypothesis by a token.
 
         Args:
             log_probs: [B * K, V] float64, of the next token after each hypothesis.
@@ -123,7 +123,7 @@ class Beams:
         return [max(ended, key=lambda hypothesis: hypothesis.score) for ended in self._ended]
 
     def _divide(self, sentence, candidates, totals, vocabulary):
-        """Keeps the candidates that end, and returns (beam, token, total) of K that go on."""
+        """Stores the candidates that end, and returns (beam, token, total) of K that do not."""
         kept: list[tuple[int, int, float]] = []
         for rank, index in enumerate(candidates):
             beam, token = divmod(int(index), vocabulary)
@@ -137,13 +137,13 @@ class Beams:
         return kept
 
     def _end(self, sentence, count):
-        """Ends the search for a sentence if it is time; `count` hypotheses go on."""
+        """Ends the search for a sentence if it is complete. `count` hypotheses have not ended."""
         limit, ended = self._limits[sentence], self._ended[sentence]
         alive = list(zip(self._tokens[sentence], self._totals[sentence]))[:count]
         if alive and len(alive[0][0]) >= limit:
             ended += [self._scored(tokens, len(tokens), total) for tokens, total in alive]
             alive = []
-        # Totals only fall, and the divisor is largest at the limit.
+        # Totals only decrease, and the divisor is largest at the limit.
         bound = max(
             (total / length_penalty(limit, self._alpha) for _, total in alive), default=None
         )

@@ -1,18 +1,21 @@
-"""The data processors of the encoder-decoder. vocabulary.py tokenizes.
+"""The data processors of the encoder-decoder.
 
 Shapes: B batch, S source, T target with its start or end token. Every processor yields features
 
 - ``encoder_input_ids`` [B, S] int32; ``encoder_input_length`` [B] int32; ``encoder_mask`` [B, S]
-  int32, 1 where there is padding,
+  int32, 1 for padding,
 - ``decoder_input_ids`` [B, T], a start token and the target; ``decoder_input_length``;
   ``decoder_mask``,
 - ``loss_scale`` [B, T] float32, B / the number of target tokens of the batch,
-- ``pair_index`` [B] int32, the number of the pair; -1 for a row that only fills a batch,
+- ``pair_index`` [B] int32, the number of the pair, -1 for a row of padding,
 
 and labels [B, T] int32, the target and an end token.
 """
 
 from __future__ import annotations
+
+import re
+import zlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -22,12 +25,15 @@ from modelzoo.common.config.bounds import Bound, check_bounds
 from modelzoo.common.data import tf_records
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import check_prepared
-from modelzoo.transformer.identifiers import identifier_pairs
+from modelzoo.common.data.text_files import find_text_files
+from modelzoo.common.files import text_lines
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
-from modelzoo.transformer.parallel_text import as_list, read_pairs, read_sentences
 from modelzoo.transformer.params import Params
 from modelzoo.transformer.vocabulary import JOINT, ByteVocabulary, load_vocabularies
 
+WORD = re.compile(rb"[a-z]+")
+WORDS_PER_NAME = 2
+SPLIT_BUCKETS = 10_000
 RECORD_FEATURES = ("source_ids", "target_ids")
 RECORDS_AT_A_TIME = 4096
 _RAISE = "Raise src_max_sequence_length and tgt_max_sequence_length, or add text."
@@ -35,7 +41,7 @@ VECTORS = ("encoder_input_length", "decoder_input_length", "pair_index")
 
 
 class PairProcessor:
-    """What all processors share: sentence pairs in memory, batched by length.
+    """Base of the processors: sentence pairs in memory, batched by length.
 
     Args:
         section: an input section, see params.py.
@@ -45,7 +51,7 @@ class PairProcessor:
         self.section = section
 
     def source(self):
-        """Returns what the pairs are read from, for errors."""
+        """Returns the names of the files, for errors."""
         found = (getattr(self.section, key, None) for key in ("src_data_dir", "tgt_data_dir"))
         given = [*filter(None, found), *filter(None, [getattr(self.section, "data_dir", None)])]
         named = [path for each in given for path in as_list(each)]
@@ -56,14 +62,14 @@ class PairProcessor:
         raise NotImplementedError
 
     def pairs(self, training, cut=False):
-        """Reads the pairs of a split, and logs how many were dropped or cut for their length.
+        """Reads the pairs of a split, and logs how many were dropped or truncated.
 
         Args:
-            training: which split.
-            cut: whether longer sentences are cut, not dropped.
+            training: whether it is the training split.
+            cut: whether longer sentences are truncated, not dropped.
 
         Raises:
-            DataError: if none is left.
+            DataError: if all are dropped.
         """
         section = self.section
         sources, targets = self.tokens(training)
@@ -91,15 +97,14 @@ class PairProcessor:
                 longest[1] - 1,
             )
         if pairs.cut:
-            tf.logging.warning("cut %d sources to %d tokens", pairs.cut, longest[0])
+            tf.logging.warning("truncated %d sources to %d tokens", pairs.cut, longest[0])
         return pairs
 
     def batches(self, training, predicting=False):
         """Returns the batches of a split, a PairBatches.
 
-        In training, pairs that fill no batch are left out. Otherwise the last batch is filled up
-        with empty rows. With `predicting`, as in prediction, sentences that
-        are too long are cut, not dropped.
+        In training, pairs that fill no batch are skipped. Otherwise the last batch is padded with
+        empty rows. With `predicting`, sentences that are too long are truncated, not dropped.
 
         Raises:
             DataError: if files are missing, damaged or hold too little.
@@ -137,7 +142,7 @@ class PairProcessor:
         return features, tf.zeros([size, length], tf.int32)
 
     def _shaped(self, features, labels):
-        """Says what is known of the shapes: with several buckets, lengths change."""
+        """Sets the static shapes. With several buckets the length is unknown."""
         size, lengths = self.section.batch_size, self.section.bucket_lengths
         length = lengths[0] if len(lengths) == 1 else None
         for name, tensor in features.items():
@@ -147,30 +152,23 @@ class PairProcessor:
 
 
 class TransformerDynamicDataProcessor(PairProcessor):
-    """Reads two text files, plain or cut into tokens.
-
-    Args:
-        section: TransformerTextInput.
-    """
+    """Reads two text files, plain or tokenized."""
 
     def tokens(self, training):
-        """Returns the tokens of both texts; empty targets where the section names none."""
+        """Returns the tokens of both texts, empty targets if the section has none."""
         sources, targets = self.sentences()
         source, target = load_vocabularies(self.section)
         return source.encode_batch(sources), target.encode_batch(targets or [""] * len(sources))
 
     def sentences(self):
-        """Returns the lines of both texts; None for targets where the section names none."""
+        """Returns the lines of both texts, None for targets if the section has none."""
         sources, targets = self.section.src_data_dir, self.section.tgt_data_dir
         if targets is None:
             return read_sentences(as_list(sources)), None
         return read_pairs(sources, targets)
 
     def references(self):
-        """Returns sources and targets as readers know them: None for targets that are not given.
-
-        Text in tokens loses the marks of its word parts, and stays tokenized.
-        """
+        """Returns sources and targets with subwords joined, None for targets that are not given."""
         sources, targets = self.sentences()
         if self.section.tokenizer_file:
             return sources, targets
@@ -179,37 +177,29 @@ class TransformerDynamicDataProcessor(PairProcessor):
 
     @property
     def bleu_tokenizer(self):
-        """How sacrebleu cuts the references into words."""
+        """The tokenizer of sacrebleu."""
         return "13a" if self.section.tokenizer_file else "none"
 
     def target_vocabulary(self):
-        """Returns what turns tokens of the target into text."""
+        """Returns the vocabulary of the target."""
         return load_vocabularies(self.section)[1]
 
 
 class TransformerTfRecordsProcessor(PairProcessor):
-    """Reads TFRecords with int64 features source_ids and target_ids of any length.
-
-    Args:
-        section: TransformerRecordsInput.
-    """
+    """Reads TFRecords with int64 features source_ids and target_ids of any length."""
 
     def tokens(self, training):
         """Reads all records into memory."""
         files = tf_records.find_record_files(self.section.data_dir)
         sizes = {key: getattr(self.section, key) for key in ("src_vocab_size", "tgt_vocab_size")}
         check_prepared(as_list(self.section.data_dir), sizes)
-        bounds = [Bound(size, f"as {key} tells") for key, size in sizes.items()]
+        bounds = [Bound(size, f"as in {key}") for key, size in sizes.items()]
         with tf.Graph().as_default(), tf.Session() as session:
             return read_records(files, session, dict(zip(RECORD_FEATURES, bounds)))
 
 
 class IdentifierDataProcessor(PairProcessor):
-    """Names of two words in snake_case and in CamelCase, byte by byte; see identifiers.py.
-
-    Args:
-        section: IdentifierInput.
-    """
+    """Names of two words in snake_case and in CamelCase, byte by byte."""
 
     bleu_tokenizer = "char"
 
@@ -224,7 +214,7 @@ class IdentifierDataProcessor(PairProcessor):
         return identifier_pairs(self.section.eval_fraction, training=False)
 
     def target_vocabulary(self):
-        """Returns what turns tokens into text."""
+        """Returns the vocabulary of the target."""
         return ByteVocabulary()
 
 
@@ -233,14 +223,14 @@ def read_records(files, session, bounds):
 
     Args:
         files: paths.
-        session: of a graph that may be added to.
+        session: its graph is extended.
         bounds: Bounds of both features.
 
     Returns:
         Sources and targets, two lists of [n] int32.
 
     Raises:
-        DataError: if a file is cut off, or a record lacks a feature or has tokens out of bounds.
+        DataError: if a file is truncated, or a record lacks a feature or has tokens out of bounds.
     """
     ends = np.cumsum([tf_records.check_frames(path) for path in files])
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
@@ -277,6 +267,58 @@ def _named_record(files, ends, number):
 
 def _joined(sentences):
     return [(sentence + " ").replace(JOINT, "").strip() for sentence in sentences]
+
+
+def read_sentences(paths):
+    """Returns the lines of files, concatenated; see text_lines.read_lines."""
+    return [line for path in paths for line in text_lines.read_lines(path)]
+
+
+def read_pairs(sources, targets):
+    """Returns the lines of two texts, each a file or a list of files.
+
+    Raises:
+        DataError: if their numbers of lines differ.
+    """
+    sources, targets = as_list(sources), as_list(targets)
+    source_lines, target_lines = read_sentences(sources), read_sentences(targets)
+    if len(source_lines) != len(target_lines):
+        raise DataError(
+            f"{', '.join(targets)}: must have as many lines as {', '.join(sources)}. Received: "
+            f"{len(target_lines)} and {len(source_lines)}. Give two texts that belong together."
+        )
+    return source_lines, target_lines
+
+
+def as_list(paths):
+    """Returns a list of paths, also of one path."""
+    return [paths] if isinstance(paths, str) else list(paths)
+
+
+def identifier_pairs(eval_fraction, training):
+    """Returns the names of one split, the first two words of the lines of the bundled text.
+
+    Args:
+        eval_fraction: fraction of the names in the evaluation split, selected by a hash.
+        training: whether it is the training split.
+
+    Returns:
+        Two sorted lists of str: ``snake_case`` and ``CamelCase``.
+    """
+    found: set[bytes] = set()
+    for _, path in find_text_files(None, []):
+        with open(path, "rb") as file:
+            for line in file:
+                words = WORD.findall(line.lower().replace(b"'", b""))[:WORDS_PER_NAME]
+                if len(words) == WORDS_PER_NAME:
+                    found.add(b"_".join(words))
+    limit = eval_fraction * SPLIT_BUCKETS
+    names = [
+        name.decode("ascii")
+        for name in sorted(found)
+        if (zlib.crc32(name) % SPLIT_BUCKETS >= limit) == training
+    ]
+    return names, ["".join(part.capitalize() for part in name.split("_")) for name in names]
 
 
 PROCESSORS = {

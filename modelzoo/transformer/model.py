@@ -14,7 +14,7 @@ from modelzoo.common import metrics
 from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.config.sections import Glorot, TruncatedNormal, VarianceScaling
 from modelzoo.common.generate.cached_decoder import ROW_AXES
-from modelzoo.common.generate.driven import driven_spec
+from modelzoo.common.generate.decoding_spec import decoding_spec
 from modelzoo.common.layers.attention import (
     ProjectedMemory,
     causal_mask,
@@ -42,11 +42,6 @@ def model_fn(features, labels, mode, params):
         features: see data.py. In prediction either those, and what comes back is the encoder's
             output as the decoder needs it, or those of one decoding step, see ``decode_step``.
         labels: [B, T] int32; None in prediction.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
-
-    Returns:
-        A CSEstimatorSpec.
     """
     params = params_from_dict(Params, params)
     training = mode == tf.estimator.ModeKeys.TRAIN
@@ -76,12 +71,7 @@ def model_fn(features, labels, mode, params):
 
 
 class EncoderDecoder:
-    """The parts of the model, which make or find their variables when they are called.
-
-    Args:
-        params: Params.
-        training: whether dropout applies.
-    """
+    """The parts of the model, which make or find their variables when they are called."""
 
     def __init__(self, params, training):
         self._model = model = params.model
@@ -198,7 +188,7 @@ class EncoderDecoder:
         return x, table
 
     def _last_norm(self, x, name):
-        """Blocks that normalize their inputs leave their output to be normalized."""
+        """Normalizes the output of pre-norm blocks."""
         epsilon = self._model.layer_norm_epsilon
         return layer_norm(x, epsilon, name) if self._model.use_pre_normalization else x
 
@@ -231,10 +221,9 @@ def block_settings(model, nonlinearity):
 
 
 def encode(model, features):
-    """Predicts what the decoder needs of the encoder, once a sentence.
+    """Predicts the encoder's keys and values for the decoder, once for each sentence.
 
     Args:
-        model: EncoderDecoder.
         features: ``encoder_input_ids`` and ``encoder_mask`` [B, S].
 
     Returns:
@@ -246,18 +235,17 @@ def encode(model, features):
 
 
 def decode_step(model, features):
-    """Predicts the next token after some tokens more.
+    """Predicts the next token.
 
-    K rows of a sentence stand behind one another; that they are an axis of their own in the
-    features tells the compiler how many rows any number of sentences has.
+    The K rows of a sentence have an axis of their own in the features, so that the compiler knows
+    the number of rows for any number of sentences.
 
     Args:
-        model: EncoderDecoder.
-        features: those of ``driven_spec``, with [B, K] in place of its B; ``memory`` and
+        features: those of ``decoding_spec``, with [B, K] in place of its B; ``memory`` and
             ``encoder_mask`` as ``encode`` predicts them.
 
     Returns:
-        A CSEstimatorSpec, see ``driven_spec``.
+        A CSEstimatorSpec, see ``decoding_spec``.
     """
     memory_mask = padding_mask(features["encoder_mask"], tf.float32)
     rows = {name: merged(features[name], axis) for name, axis in ROW_AXES.items()}
@@ -268,10 +256,10 @@ def decode_step(model, features):
         last = tf.gather(hidden, wanted, axis=1, batch_dims=1)  # (B, N)
         return model.logits(last, table)
 
-    return driven_spec(rows, run)
+    return decoding_spec(rows, run)
 
 
 def merged(x, axis):
-    """Joins an axis and the next one."""
+    """Merges an axis with the next one."""
     shape = sizes(x)
     return tf.reshape(x, [*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]])

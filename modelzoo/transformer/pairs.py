@@ -1,6 +1,6 @@
 """Sentence pairs in memory, and their batches by length.
 
-A pair takes two or four bytes a token: the 4.5 million of WMT16 en-de about 600 MB.
+A token takes two or four bytes: the 4.5 million pairs of WMT16 en-de about 600 MB.
 
 Shapes: B batch, S source, T target with its start or end token.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from modelzoo.common.data.batches import BatchPlan, bucket_of
 
 PAD, UNK, SOS, EOS = 0, 1, 2, 3
-NO_PAIR = -1  # number of a row that only fills a batch
+NO_PAIR = -1  # pair_index of a row of padding
 FEATURES = (
     "encoder_input_ids",
     "encoder_input_length",
@@ -49,15 +49,15 @@ class Pairs:
     Args:
         sources: list of [n] integers.
         targets: as many, without start and end tokens.
-        max_source: longest source.
-        max_target: longest target, its end token counted.
-        cut: whether longer sides are cut, as in prediction; else such pairs, and those with an
-            empty side, are dropped.
+        max_source: maximum length of sources.
+        max_target: maximum length of targets, with the end token.
+        cut: whether longer sides are truncated, as in prediction. Otherwise such pairs, and those
+            with an empty side, are dropped.
 
     Attributes:
         sources, targets: Rows.
         dropped: number of pairs dropped.
-        cut: number of pairs cut.
+        cut: number of pairs truncated.
     """
 
     def __init__(self, sources, targets, max_source, max_target, cut=False):
@@ -82,13 +82,10 @@ class PairBatches:
     """Batches of pairs of about one length, addressed by their number.
 
     Args:
-        pairs: Pairs.
-        lengths: that batches are padded to, ascending: the last holds every pair, the others those
-            shorter.
-        batch_size: B.
-        seed: of the order; None to begin with the shortest pairs.
-        keep_all: whether the last batch is filled up with empty rows, so that no pair is left out;
-            else the pairs that fill no batch are left out, others in each epoch.
+        lengths: lengths that batches are padded to, ascending. The last one fits every pair.
+        seed: of the order; None sorts by length, the shortest first.
+        keep_all: whether the last batch is padded with empty rows, so that every pair is used.
+            Otherwise pairs that fill no batch are skipped, others in each epoch.
 
     Attributes:
         pairs: the argument.
@@ -112,7 +109,7 @@ class PairBatches:
         """Returns the features of a batch in the order of FEATURES, and then its labels.
 
         All are int32 but loss_scale, float32: B / the number of target tokens of the batch.
-        Masks are 1 where there is padding.
+        Masks are 1 for padding.
         """
         chosen, length = self._plan.batch(number)
         return make_batch(self.pairs, self._order[chosen], self._batch_size, length)
@@ -122,9 +119,7 @@ def make_batch(pairs, rows, batch_size, length):
     """Pads pairs to a batch; see PairBatches.batch.
 
     Args:
-        pairs: Pairs.
         rows: numbers of the pairs, at most B.
-        batch_size: B.
         length: S and T.
     """
     shape = (batch_size, length)

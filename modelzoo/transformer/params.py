@@ -1,4 +1,4 @@
-"""The YAML schema of the encoder-decoder: which keys exist, their types, defaults and rules."""
+"""The YAML schema of the encoder-decoder."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ INHERITED_KEYS = (
 class TransformerModelParams:
     """The section ``model``.
 
-    `share_encoder_decoder_embedding` None shares where both vocabularies are of one size; the
-    output projection is always the decoder's embedding. `use_vsl` leaves padding out of what the
-    wafer computes, which changes no number: null where the graph proves that, true to refuse
-    training otherwise, false never.
+    `share_encoder_decoder_embedding` None shares the embedding if both vocabularies have one size.
+    The output projection is always the decoder's embedding. `use_vsl` removes padding on the wafer,
+    which changes no number: null where the graph proves that, true to raise an error otherwise,
+    false never.
     """
 
     hidden_size: int = field(minimum=2)
@@ -87,14 +87,14 @@ def longest_sequence(section):
 class PairInput(StreamKeys):
     """An input section of sentence pairs: how they are ordered, batched and decoded.
 
-    Pairs of about one length are batched together, and padded to the first of the `buckets`
-    (lengths, ascending) that both sides are shorter than, or to the last; a number makes that many
-    of equal steps. Prediction
-    searches with `beam_size` hypotheses, at most `extra_length` tokens longer than the source, and
-    scores them with `length_penalty` (the values of Vaswani et al. 2017, section 6.1).
+    Pairs of similar length are batched together, and padded to the first of the `buckets`
+    (ascending lengths) that is longer than both sides, or to the last. A number makes that many
+    buckets of equal steps. Prediction is a beam search with `beam_size` hypotheses, at most
+    `extra_length` tokens longer than the source, scored with `length_penalty` (the values of
+    Vaswani et al. 2017, section 6.1).
 
-    The pairs are in memory and shuffled as a whole: `shuffle_buffer` and `n_parallel_reads` are
-    accepted and change nothing. With `use_multiple_workers` each worker trains on a part of them.
+    The pairs are in memory and shuffled as a whole: `shuffle_buffer` and `n_parallel_reads` have no
+    effect. With `use_multiple_workers` each worker trains on a part of them.
     """
 
     data_processor: str
@@ -131,9 +131,10 @@ class PairInput(StreamKeys):
 class TransformerTextInput(PairInput):
     """An input section with ``data_processor: TransformerDynamicDataProcessor``.
 
-    `src_data_dir` and `tgt_data_dir` are files, or lists of files, of a sentence a line. With a
-    `tokenizer_file` (a tokenizer.json) the lines are plain text; else their tokens are separated by
-    spaces, and the vocabulary files have a token a line. Prediction needs no target.
+    `src_data_dir` and `tgt_data_dir` are files, or lists of files, with one sentence in each line.
+    With a `tokenizer_file` (a tokenizer.json) the lines are plain text. Otherwise their tokens are
+    separated by spaces, and the vocabulary files have one token in each line. Prediction needs no
+    target.
     """
 
     src_data_dir: Union[str, list[str], None] = field(None, path=True)
@@ -173,9 +174,8 @@ class TransformerRecordsInput(PairInput):
 class IdentifierInput(PairInput):
     """An input section with ``data_processor: IdentifierDataProcessor``.
 
-    Reads no file of yours: its pairs are names of two words each from the text that comes with the
-    package, as ``snake_case`` and as ``CamelCase``, byte by byte. The share `eval_fraction` of the
-    names, chosen by a hash, is kept for evaluation.
+    The pairs are names of two words from the bundled text, as ``snake_case`` and as ``CamelCase``,
+    byte by byte. The fraction `eval_fraction` of the names, selected by a hash, is for evaluation.
     """
 
     eval_fraction: float = field(0.05, minimum=0.0)
@@ -212,9 +212,9 @@ class Params(BaseParams):
 
     @classmethod
     def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over; sources to predict keep their targets.
+        """Returns `tree` with the keys that input sections inherit.
 
-        Those of evaluation belong to other sources.
+        Sources to predict do not inherit the targets of evaluation.
         """
         given = tree.get("predict_input")
         if isinstance(given, dict) and "src_data_dir" in given:

@@ -1,7 +1,6 @@
 """Predict mode of the encoder-decoder: translations by beam search, and their BLEU.
 
-The encoder runs once a batch, and then the decoder a token at a time on cached keys and values,
-both through the estimator.
+The encoder runs once for each batch. The decoder then runs token by token with a key-value cache.
 """
 
 from __future__ import annotations
@@ -31,14 +30,7 @@ from modelzoo.transformer.pairs import FEATURES, NO_PAIR
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """Translates ``predict_input`` and writes ``model_dir/predict/translations_*.{txt,jsonl}``.
 
-    Where there are references, BLEU is logged and written for TensorBoard and to ``scores.json``.
-
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: the model's parameters.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
+    If there are references, BLEU is logged and written for TensorBoard and to ``scores.json``.
 
     Raises:
         ConfigError: if the input is records, which hold no text.
@@ -85,7 +77,7 @@ def open_translator(estimator, params, checkpoint_path, use_cs):
     }
     given = estimator, checkpoint_path, use_cs
     used: set[str] = set()
-    encode = Stepper(*given, encoder_signature(*ENCODED), tells=False, used=used)
+    encode = Stepper(*given, encoder_signature(*ENCODED), warn_unused=False, used=used)
     step = BeamStepper(*given, signature, used=used)
     decoder = CachedDecoder(step, *shape, limit=params.max_position_embeddings)
     return Translator(encode, decoder, params)
@@ -105,7 +97,7 @@ def by_sentence(signature, beams):
 
 
 class BeamStepper(Stepper):
-    """A Stepper that takes the rows of a decoder and feeds them by sentence; see `by_sentence`."""
+    """A Stepper that feeds the rows of a decoder by sentence; see `by_sentence`."""
 
     def __call__(self, **features):
         """Runs a step; see Stepper."""
@@ -134,7 +126,6 @@ class Translator:
     Args:
         encode: Stepper of the encoder.
         decoder: CachedDecoder of the decoder.
-        params: the model's parameters.
     """
 
     def __init__(self, encode, decoder, params):
@@ -147,7 +138,7 @@ class Translator:
         return self
 
     def __exit__(self, *_):
-        # The encoder's session was opened first: TensorFlow wants the other one closed before it.
+        # The encoder's session was opened first and must be closed last.
         self._decoder.__exit__(*_)
         self._encode.close()
 
@@ -194,7 +185,7 @@ def as_rows(found, processor):
 
 
 def write(rows, folder, name):
-    """Writes ``<name>.txt``, a translation a line, and ``<name>.jsonl``; whole or not at all."""
+    """Writes ``<name>.txt`` with one translation in each line, and ``<name>.jsonl``."""
     texts = {
         ".txt": (row["translation"] for row in rows),
         ".jsonl": (json.dumps(row, ensure_ascii=False) for row in rows),
@@ -204,7 +195,7 @@ def write(rows, folder, name):
 
 
 def score(rows, processor):
-    """Logs and returns BLEU, its signature and the share of translations that are the reference."""
+    """Logs and returns BLEU, its signature, and the fraction of exact matches."""
     import tensorflow.compat.v1 as tf
 
     ours, references = ([row[key] for row in rows] for key in ("translation", "reference"))

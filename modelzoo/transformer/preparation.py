@@ -1,6 +1,6 @@
-"""Turns two texts of the same number of lines into the TFRecords of TransformerTfRecordsProcessor.
+"""Writes the TFRecords of TransformerTfRecordsProcessor from two texts with as many lines.
 
-Nothing is dropped: the processor drops pairs that are empty or too long for a model.
+All pairs are written. The processor drops those that are empty or too long for a model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from modelzoo.common.data.preparation import documents, pipeline
 from modelzoo.common.files import text_lines
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
 
-UNIT_LINES = 50_000  # pairs of one unit of work, the step at which a run can be resumed
+UNIT_LINES = 50_000  # pairs of one unit of work; a stopped run resumes at the next unit
 BATCH_LINES = 1000  # pairs tokenized at a time
 
 
@@ -20,20 +20,20 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     """Writes a record for each pair of lines: int64 features source_ids and target_ids.
 
     Args:
-        source: text file, a sentence a line.
+        source: text file with one sentence in each line.
         target: its translation, line by line.
-        output_dir: folder of the records and ``manifest.json``; the same call goes on where an
-            earlier one was stopped.
+        output_dir: folder of the records and ``manifest.json``. The same call resumes a stopped
+            one.
         tokenizer_file: tokenizer.json of both languages, of cerebras-tf prepare vocab.
-        processes: how many work at a time.
+        processes: number of worker processes.
         on_progress: called with the bytes of source done since its last call.
 
     Returns:
         The manifest of ``pipeline.prepare``.
 
     Raises:
-        DataError: the files differ in lines, or hold one that is not UTF-8.
-        ConfigError: the tokenizer is none, or the folder holds other records.
+        DataError: if the files differ in lines, or have a line that is not UTF-8.
+        ConfigError: if the tokenizer is malformed, or the folder holds other records.
     """
     tokenizer = load_joint_tokenizer(tokenizer_file)
     ends = [text_lines.line_ends(path, UNIT_LINES) for path in (source, target)]

@@ -1,6 +1,6 @@
-"""Turns sentences into tokens and back, in each of the ways that data comes. Trains nothing.
+"""The vocabularies of the encoder-decoder: encode sentences and decode tokens.
 
-In every vocabulary here tokens 0 to 3 are the special ones: <pad>, <unk>, <s> and </s>.
+In all of them tokens 0 to 3 are <pad>, <unk>, <s> and </s>.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from modelzoo.common.files.text_lines import read_lines
 from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
 from modelzoo.transformer.pairs import UNK
 
-JOINT = "@@ "  # the end of a token that goes on in the next one, as subword-nmt writes it
+JOINT = "@@ "  # subword-nmt's mark of a token that is continued by the next one
 
 
 class LineVocabulary:
-    """A vocabulary with a token a line, for text whose tokens are separated by spaces.
+    """A vocabulary with one token in each line, for text with tokens separated by spaces.
 
     Args:
-        path: the file; where it lacks the special tokens they come first.
+        path: the file. If it lacks the special tokens, they are added at the start.
 
     Raises:
-        DataError: nothing is at the path.
+        DataError: if the file does not exist.
     """
 
     def __init__(self, path):
@@ -49,7 +49,7 @@ class LineVocabulary:
         ]
 
     def decode(self, ids):
-        """Returns the words of tokens; words are whole, but as they were tokenized."""
+        """Returns the text of tokens, with subwords joined."""
         words = " ".join(self._tokens[i] for i in ids if i >= len(TRANSLATION_TOKENS))
         return (words + " ").replace(JOINT, "").strip()
 
@@ -68,7 +68,7 @@ class ByteVocabulary:
         ]
 
     def decode(self, ids):
-        """Returns the text of tokens, with U+FFFD where it is no UTF-8."""
+        """Returns the text of tokens, with U+FFFD for invalid UTF-8."""
         shift = len(TRANSLATION_TOKENS)
         return bytes(int(i) - shift for i in ids if i >= shift).decode("utf-8", errors="replace")
 
@@ -77,7 +77,7 @@ def load_joint_tokenizer(path):
     """Loads the tokenizer.json of both languages, as cerebras-tf prepare vocab makes it.
 
     Raises:
-        ConfigError: if it is none, or its special tokens are not the first four.
+        ConfigError: if it is malformed, or its special tokens are not the first four.
     """
     tokenizer = load_tokenizer("JsonTokenizer", path)
     received = [tokenizer.token_id(token) for token in TRANSLATION_TOKENS]
@@ -92,9 +92,6 @@ def load_joint_tokenizer(path):
 
 def load_vocabularies(section):
     """Loads the vocabularies of source and target of a text section.
-
-    Args:
-        section: TransformerTextInput.
 
     Returns:
         Two objects with `vocab_size`, `encode_batch` and `decode`.
@@ -112,14 +109,14 @@ def load_vocabularies(section):
         given = getattr(section, f"{side}_vocab_size")
         if given not in (None, vocabulary.vocab_size):
             raise ConfigError(
-                f"{side}_vocab_size: must be what the vocabulary has, {vocabulary.vocab_size} "
+                f"{side}_vocab_size: must be the size of the vocabulary, {vocabulary.vocab_size} "
                 f"with its special tokens. Received: {given}. Correct the number or the file."
             )
     return found["src"], found["tgt"]
 
 
 def vocabulary_sizes(section):
-    """Returns the sizes of both vocabularies, read from the files where no number is given."""
+    """Returns the sizes of both vocabularies, as given or read from their files."""
     given = (section.src_vocab_size, section.tgt_vocab_size)
     if None not in given:
         return given
@@ -131,5 +128,5 @@ def vocabulary_sizes(section):
 
 @functools.lru_cache(maxsize=4)
 def _sizes_in(section, changed):
-    """`changed` are the files' times, so that a file made anew is read anew."""
+    """`changed` are modification times, so that a changed file is read again."""
     return tuple(vocabulary.vocab_size for vocabulary in load_vocabularies(section))

@@ -1,6 +1,6 @@
 """GPT-J from Hugging Face to summaries: converted, trained on, fine-tuned, asked, and scored.
 
-The small sibling of what modelzoo/gptj/README.md does with CNN/DailyMail.
+The small sibling of what docs/tutorials/gptj.md does with CNN/DailyMail.
 """
 
 from __future__ import annotations

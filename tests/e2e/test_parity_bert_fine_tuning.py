@@ -11,8 +11,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import yaml
 
-from modelzoo.bert.fine_tuning.classifier import model as classifier
-from modelzoo.bert.fine_tuning.token_classifier import model as token_classifier
+from modelzoo.bert.fine_tuning.tasks import TASKS
 from tests.e2e.host_and_wafer import check_parity
 
 pytestmark = pytest.mark.tf
@@ -54,13 +53,13 @@ def batches(classes, per_token):
 
 
 def test_classifier_trains_as_on_the_host(tmp_path):
-    model_fn = tiny(classifier.model_fn, "params_bert_small_sst2.yaml", {})
+    model_fn = tiny(TASKS["classifier"].model_fn, "params_bert_small_sst2.yaml", {})
     host, _ = check_parity(model_fn, batches(2, per_token=False), tmp_path)
     assert host.losses[18] < host.losses[0]  # of the same batch
 
 
 def test_token_classifier_trains_as_on_the_host(tmp_path):
     config, labels = "params_bert_small_ncbi_disease.yaml", {"num_classes": 5}
-    model_fn = tiny(token_classifier.model_fn, config, labels)
+    model_fn = tiny(TASKS["token_classifier"].model_fn, config, labels)
     host, _ = check_parity(model_fn, batches(5, per_token=True), tmp_path)
     assert host.losses[18] < host.losses[0]  # of the same batch

@@ -8,7 +8,7 @@ pytest.importorskip("tensorflow")
 
 import numpy as np
 
-from modelzoo.bert.fine_tuning.question_answering.model import model_fn
+from modelzoo.bert.fine_tuning.tasks import TASKS
 from tests.e2e.host_and_wafer import Run, batches, check_parity, estimator
 
 pytestmark = pytest.mark.tf
@@ -45,7 +45,7 @@ TREE = {
 
 def question_answering(features, labels, mode, params):
     """The zoo's model_fn with a tiny configuration."""
-    return model_fn(features, labels, mode, TREE)
+    return TASKS["question_answering"].model_fn(features, labels, mode, TREE)
 
 
 def drawn():

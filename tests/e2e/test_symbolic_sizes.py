@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.ir import Dim, TensorType
-from modelzoo.bert.fine_tuning.classifier import model as classifier
+from modelzoo.bert.fine_tuning.tasks import TASKS
 from tests.e2e import test_parity_bert as bert
 from tests.e2e import test_parity_bert_fine_tuning as fine_tuning
 from tests.e2e import test_parity_gpt3 as gpt3
@@ -46,7 +46,7 @@ def test_bert_of_any_length_and_number_of_masked_words_and_rows():
 
 
 def test_bert_as_a_classifier_of_any_length():
-    model = fine_tuning.tiny(classifier.model_fn, "params_bert_small_sst2.yaml", {})
+    model = fine_tuning.tiny(TASKS["classifier"].model_fn, "params_bert_small_sst2.yaml", {})
     features = {**tokens("input_ids", "input_mask", "segment_ids", batch=4)}
     features = {name: ids(4, Dim.symbol("S", 10)) for name in features}
     check_sizes(training_steps(model, features, ids(4)), {"S": 1}, {"S": 7})

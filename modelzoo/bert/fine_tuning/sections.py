@@ -1,14 +1,4 @@
-"""The YAML sections that all fine-tunings of BERT share, and what they take over from pre-training.
-
-A task's `Params` is made so::
-
-    @dataclass(frozen=True, kw_only=True)
-    class Params(FineTuningParams):
-        model: TaskModelParams                       # a FineTuningModelParams
-        train_input: Any = field(build=build_input)  # of sections with FineTuningInputKeys
-        eval_input: Any = field(None, build=build_input)
-        predict_input: Any = field(None, build=build_input)
-"""
+"""The YAML sections that all fine-tunings share, and the defaults taken from the pre-training."""
 
 from __future__ import annotations
 
@@ -28,11 +18,11 @@ from modelzoo.common.config.sections import field
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningModelParams(BertModelParams):
-    """The section ``model`` of a fine-tuning: BERT's, and where it takes missing keys from.
+    """The section ``model`` of a fine-tuning: BERT's keys and `pretrain_params_path`.
 
-    `pretrain_params_path` is the YAML of the pre-training. Its section ``model`` fills in what this
-    one lacks, but for `use_vsl`; so do its vocabulary size and its number of positions, so that its
-    checkpoint fits.
+    `pretrain_params_path` is the YAML of the pre-training. Keys that this section lacks, except
+    `use_vsl`, are taken from its section ``model``. Its vocabulary size and number of positions are
+    taken too, so that its checkpoint fits.
     """
 
     pretrain_params_path: Optional[str] = field(None, path=True)
@@ -40,12 +30,10 @@ class FineTuningModelParams(BertModelParams):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningInputKeys(StreamKeys, VocabularyKeys):
-    """What every input section of a fine-tuning has besides the keys it requires.
-
-    max_sequence_length is among those.
+    """The optional keys of every input section of a fine-tuning.
 
     `buckets`: sequence lengths, ascending. A batch is padded to the smallest one above its longest
-    example, or to max_sequence_length; each length is compiled once.
+    example, or to max_sequence_length. The model is compiled once for each length.
     """
 
     buckets: Optional[list[int]] = None
@@ -62,7 +50,11 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningParams(BaseParams):
-    """The whole YAML of a fine-tuning."""
+    """The whole YAML of a fine-tuning.
+
+    A task derives its `Params` and declares its own sections: `model`, a FineTuningModelParams, and
+    input sections with FineTuningInputKeys and `max_sequence_length`.
+    """
 
     model: FineTuningModelParams
 
@@ -77,7 +69,7 @@ class FineTuningParams(BaseParams):
 
     @classmethod
     def with_other_files(cls, tree, resolve):
-        """Returns `tree` with what it takes over from the YAML of the pre-training.
+        """Returns `tree` with the keys that it takes from model.pretrain_params_path.
 
         Args:
             tree: nested dictionary of the YAML.
@@ -86,7 +78,24 @@ class FineTuningParams(BaseParams):
         Raises:
             ConfigError: if that YAML is missing, wrong, or of another model.
         """
-        return take_over_pretraining(tree, resolve)
+        model, train_input = tree.get("model"), tree.get("train_input")
+        path = model.get("pretrain_params_path") if isinstance(model, dict) else None
+        if not isinstance(path, str) or not isinstance(train_input, dict):
+            return tree
+        if set(BertModelParams.__dataclass_fields__) <= set(model):
+            return tree  # as saved by a run: no key is missing
+        pretraining = load_params(resolve(path))
+        if not isinstance(pretraining.model, BertModelParams):
+            raise ConfigError(
+                f"{path}: model.pretrain_params_path must name the YAML of a BERT pre-training. "
+                f"Received: model_name {pretraining.model_name!r}. Name another."
+            )
+        taken = schema.as_tree(pretraining.model)
+        taken["max_position_embeddings"] = pretraining.max_position_embeddings
+        del taken["use_vsl"]
+        if train_input.get("vocab_size") is None:
+            train_input = {**train_input, "vocab_size": pretraining.vocab_size}
+        return {**tree, "model": {**taken, **model}, "train_input": train_input}
 
     def problems(self):
         """Yields what is wrong between the sections."""
@@ -100,7 +109,7 @@ class FineTuningParams(BaseParams):
                 yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
+        """Returns the bounds of the numbers in records; see BaseParams."""
         return encoder_bounds(token_bound(name, getattr(self, name)), self.model)
 
     @property
@@ -112,36 +121,3 @@ class FineTuningParams(BaseParams):
     def max_position_embeddings(self):
         """Number of positions: as given, else the pre-training's, else the training length."""
         return self.model.max_position_embeddings or self.train_input.max_sequence_length
-
-
-def take_over_pretraining(tree, resolve):
-    """Fills in what `tree` lacks from the YAML that model.pretrain_params_path names.
-
-    Args:
-        tree: nested dictionary of a fine-tuning's YAML.
-        resolve: maps a path as written to the path to open.
-
-    Returns:
-        `tree`, or a copy with more keys.
-
-    Raises:
-        ConfigError: if that YAML is missing, wrong, or of another model.
-    """
-    model, train_input = tree.get("model"), tree.get("train_input")
-    path = model.get("pretrain_params_path") if isinstance(model, dict) else None
-    if not isinstance(path, str) or not isinstance(train_input, dict):
-        return tree
-    if set(BertModelParams.__dataclass_fields__) <= set(model):
-        return tree  # as saved by a run: nothing is lacking
-    pretraining = load_params(resolve(path))
-    if not isinstance(pretraining.model, BertModelParams):
-        raise ConfigError(
-            f"{path}: model.pretrain_params_path must name the YAML of a BERT pre-training. "
-            f"Received: model_name {pretraining.model_name!r}. Name another."
-        )
-    taken = schema.as_tree(pretraining.model)
-    taken["max_position_embeddings"] = pretraining.max_position_embeddings
-    del taken["use_vsl"]
-    if train_input.get("vocab_size") is None:
-        train_input = {**train_input, "vocab_size": pretraining.vocab_size}
-    return {**tree, "model": {**taken, **model}, "train_input": train_input}

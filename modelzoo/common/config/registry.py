@@ -54,12 +54,34 @@ def find_prediction(name):
         Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator, inputs,
         params, **options)`` compiles them.
     """
+    row = find_table_row(name)
+    if row is not None:
+        return row
     module = f"modelzoo.{name}.prediction"
     return importlib.import_module(module) if importlib.util.find_spec(module) else None
 
 
+def find_table_row(name):
+    """Returns the row of a model that stands in a table, None for other models.
+
+    The table is `TASKS` in ``tasks.py`` of the folder above the model's. A row has what other
+    models define in ``model.py``, ``data.py`` and ``prediction.py``.
+    """
+    family, _, task = name.rpartition(".")
+    module = f"modelzoo.{family}.tasks"
+    if not family or importlib.util.find_spec(module) is None:
+        return None
+    return importlib.import_module(module).TASKS[task]
+
+
 def load_model(name):
-    """Imports ``model.py`` and ``data.py`` of the model `name` and returns both modules."""
+    """Imports ``model.py`` and ``data.py`` of the model `name` and returns both modules.
+
+    For a model in a table both are its row.
+    """
+    row = find_table_row(name)
+    if row is not None:
+        return row, row
     model = importlib.import_module(f"modelzoo.{name}.model")
     data = importlib.import_module(f"modelzoo.{name}.data")
     return model, data

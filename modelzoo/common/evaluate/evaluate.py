@@ -12,12 +12,11 @@ def evaluate(session, rows, report=lambda count: None):
     """Scores the rows of a task.
 
     Args:
-        session: ModelSession.
         rows: list of rows of one task, see ``tasks.py``.
-        report: called with the number of rows' continuations scored since the last call.
+        report: called with the number of continuations scored since the last call.
 
     Returns:
-        The results, a dictionary a row, and the scores by name.
+        The results, a dictionary for each row, and the scores by name.
     """
     texts = [row.texts() for row in rows]
     pairs = [pair for of_row in texts for pair in of_row]
@@ -28,18 +27,7 @@ def evaluate(session, rows, report=lambda count: None):
 
 
 def write_results(folder, task, step, results, scores):
-    """Writes ``<task>.jsonl``, whole or not at all, ``scores.json`` and TensorBoard events.
-
-    Args:
-        folder: made if absent.
-        task: name of the task.
-        step: global step of the checkpoint.
-        results: dictionaries, one a row.
-        scores: numbers by name.
-
-    Returns:
-        The paths of the results and of the scores.
-    """
+    """Writes ``<task>.jsonl``, ``scores.json`` and TensorBoard events; returns the two paths."""
     path = write_json_lines(Path(folder, f"{task}.jsonl"), results)
     named = {f"zero_shot/{task}/{name}": value for name, value in scores.items()}
     return path, write_scalars(folder, step, named)

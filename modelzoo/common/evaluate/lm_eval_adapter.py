@@ -1,11 +1,11 @@
-"""Gives a model of the zoo the interface of EleutherAI's lm-eval harness.
+"""The interface of EleutherAI's lm-eval harness for a model of the zoo.
 
 For example, with the estimator and parameters as ``cerebras-tf zero_shot`` makes them::
 
     with ModelSession(estimator, params, checkpoint_path, tokenizer, batch_size) as session:
         lm_eval.simple_evaluate(model=ZooLM(session), tasks=["lambada_openai"])
 
-Tasks are fetched by the harness. Importing this file needs ``lm-eval``.
+The harness downloads its tasks. Importing this file needs ``lm-eval``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,11 @@ except ImportError as error:
         f"{pip_install('lm-eval')}"
     ) from error
 
-MAX_NEW_TOKENS = 256  # what the harness's own models take where a task does not say
+MAX_NEW_TOKENS = 256  # the default of the harness's own models
 
 
 class ZooLM(LM):
-    """A language model of the zoo, as the harness calls one.
-
-    Args:
-        session: ModelSession.
-    """
+    """A language model of the zoo, as the harness calls one."""
 
     def __init__(self, session):
         super().__init__()
@@ -49,7 +45,7 @@ class ZooLM(LM):
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         """Returns the log-probability of each whole text.
 
-        Every token is predicted once, from as many before it as the windows of the harness leave.
+        Every token is predicted once, from the tokens before it in its window of the harness.
         """
         limit = self._session.limit
         pairs, counts = [], []
@@ -63,28 +59,28 @@ class ZooLM(LM):
         return [sum(next(scores).log_prob for _ in range(count)) for count in counts]
 
     def generate_until(self, requests, disable_tqdm=False):
-        """Returns the completion of each context, up to the texts of its ``until``."""
+        """Returns the completion of each context, up to the stop strings ``until``."""
         made = [self._request(number, *request.args) for number, request in enumerate(requests)]
         for _ in self._session.complete(made):
             pass  # each request holds its own result
         return [request.text for request in made]
 
     def _request(self, number, context, options):
-        """Makes a request of a context and the harness's options of generation."""
+        """Returns the Request of a context and the harness's generation options."""
         until = options.get("until") or ()
-        drawn = options.get("do_sample", False)
-        most = int(options.get("max_gen_toks", MAX_NEW_TOKENS))
-        room = max(self._session.limit - most, 1)
-        tokens = self._tokenizer.encode(context)[-room:]
+        do_sample = options.get("do_sample", False)
+        max_new_tokens = int(options.get("max_gen_toks", MAX_NEW_TOKENS))
+        max_prompt = max(self._session.limit - max_new_tokens, 1)
+        tokens = self._tokenizer.encode(context)[-max_prompt:]
         return Request(
             tokens if len(tokens) else np.array([self._tokenizer.eos_id]),
             Sampler(
-                float(options.get("temperature", 1.0)) if drawn else 0.0,
+                float(options.get("temperature", 1.0)) if do_sample else 0.0,
                 options.get("top_k"),
                 float(options.get("top_p", 1.0)),
                 (number,),
                 float(options.get("repetition_penalty", 1.0)),
             ),
-            most,
+            max_new_tokens,
             (until,) if isinstance(until, str) else tuple(until),
         )

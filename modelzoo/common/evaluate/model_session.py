@@ -1,7 +1,6 @@
 """A trained language model that scores and completes texts.
 
-TensorFlow's default graph is that of the open session until it is closed, so scoring closes the
-session of completing, and the other way round.
+Only one session is open at a time: scoring closes the one of completions, and vice versa.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ class ModelSession:
     """A model with its tokenizer and a checkpoint.
 
     Args:
-        estimator: CerebrasEstimator of a model that predicts as ``driven_spec`` does.
-        params: the model's parameters.
-        checkpoint_path: prefix of the checkpoint.
-        tokenizer: with `encode`, `decode` and `eos_id`.
+        estimator: CerebrasEstimator of a model that predicts as ``decoding_spec`` does.
+        tokenizer: an object with `encode`, `decode` and `eos_id`.
         batch_size: rows of a batch.
 
     Attributes:
         tokenizer: the argument.
-        limit: most tokens that the model reads at once.
+        limit: maximum number of tokens of the model's input.
     """
 
     def __init__(self, estimator, params, checkpoint_path, tokenizer, batch_size):

@@ -11,17 +11,17 @@ import numpy as np
 
 from cerebras_tf.errors import DataError
 
-SIZES = 16  # a batch is as long as one of so many lengths: the model is compiled for each
+SIZES = 16  # number of lengths that batches are padded to; the model is compiled for each
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a model says of a continuation.
+    """The log-likelihood of a continuation.
 
     Attributes:
         log_prob: sum of the log-probabilities of its tokens, in nats.
-        is_greedy: whether each of its tokens is the likeliest where it stands.
-        num_tokens: its tokens.
+        is_greedy: whether each token is the likeliest one at its position.
+        num_tokens: number of tokens.
     """
 
     log_prob: float
@@ -30,13 +30,12 @@ class Score:
 
 
 class Scorer:
-    """Scores continuations in batches of similar length, each of `batch_size` rows if there are.
+    """Scores continuations in batches of similar length.
 
     Args:
         step: Stepper, or a function like it, that gives ``log_probs`` and ``choices`` [B, S] for
-            ``input_ids`` and ``targets``, see ``driven_spec``.
-        batch_size: B.
-        limit: most tokens that the model reads at once.
+            ``input_ids`` and ``targets``, see ``decoding_spec``.
+        limit: maximum number of tokens of the model's input.
     """
 
     def __init__(self, step, batch_size, limit):
@@ -49,9 +48,9 @@ class Scorer:
 
         Args:
             pairs: list of (context, continuation), sequences of tokens, neither empty. A context
-                too long to be read with its continuation loses its first tokens.
-            report: called after every batch with how many were scored.
-            places: where each pair was read, for errors; without them they tell its number.
+                that is too long for the model is truncated on the left.
+            report: called after every batch with its number of pairs.
+            places: file and line of each pair, for errors.
 
         Returns:
             A list of Score, in the same order.
@@ -77,7 +76,7 @@ class Scorer:
         return scores
 
     def _length(self, pair):
-        """Returns how many tokens of a pair the model reads; its last is never read."""
+        """Returns the number of input tokens of a pair. The last token is only a target."""
         return min(len(pair[0]) + len(pair[1]) - 1, self._limit)
 
     def _batch(self, pairs, rows):
@@ -101,15 +100,16 @@ class Scorer:
 
 
 def split_tokens(tokenizer, context, continuation, first_token):
-    """Tokenizes a text of two parts as a whole, so that its tokens are those met in training.
+    """Tokenizes context and continuation together, as text is tokenized for training.
 
-    Spaces at the end of the context go to the continuation: a word's token begins with its space.
+    Spaces at the end of the context are moved to the continuation, because a token of a word begins
+    with its space.
 
     Args:
-        tokenizer: what makes tokens of text.
+        tokenizer: an object with `encode`.
         context: text; may be empty.
         continuation: text of at least one token.
-        first_token: stands for an empty context.
+        first_token: the context's token if it is empty.
 
     Returns:
         Tokens of the context and of the continuation.

@@ -1,7 +1,4 @@
-"""The zero-shot tasks of jsonl files: multiple choice and last words.
-
-A task reads its rows, names the continuations to score, and makes results of their scores.
-"""
+"""The zero-shot tasks of jsonl files: multiple choice and last words."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from modelzoo.common.files.json_text import read_json_lines, require_unicode, te
 class MultipleChoice:
     """One row ``{"context": ..., "choices": [...], "answer": index}``: the likeliest choice wins.
 
-    A space is put between context and choice, unless one of them has it there or the context is
-    empty.
+    A space is inserted between context and choice, unless there is one or the context is empty.
     """
 
     where: str
@@ -29,17 +25,13 @@ class MultipleChoice:
 
     @classmethod
     def from_row(cls, row, where):
-        """Makes one of a jsonl row.
-
-        Raises:
-            DataError: if it is none.
-        """
+        """Makes a task from a jsonl row; raises a DataError if the row is malformed."""
         context, choices = text_of(row, "context", where), row.get("choices")
         texts = isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)
         if not texts or len(choices) < 2:
             raise DataError(
                 f"{where}: choices must be a list of two texts or more. Received: {choices!r:.60}. "
-                "Mend the line."
+                "Fix the line."
             )
         for choice in choices:
             require_unicode(choice, where)
@@ -47,7 +39,7 @@ class MultipleChoice:
         if type(answer) is not int or not 0 <= answer < len(choices):
             raise DataError(
                 f"{where}: answer must be the index of the right choice, 0 to {len(choices) - 1}. "
-                f"Received: {answer!r}. Mend the line."
+                f"Received: {answer!r}. Fix the line."
             )
         return cls(where, context, tuple(choices), answer)
 
@@ -60,7 +52,7 @@ class MultipleChoice:
         ]
 
     def result(self, scores):
-        """Returns what the scores of `texts` say: a dictionary for the results file."""
+        """Returns the row of the results file for the scores of `texts`."""
         log_probs = [score.log_prob for score in scores]
         characters = [len(choice) for choice in self.choices]
         in_bytes = [len(choice.encode("utf-8")) for choice in self.choices]
@@ -75,10 +67,10 @@ class MultipleChoice:
 
     @staticmethod
     def summary(results):
-        """Returns the share of right choices, as EleutherAI's lm-eval names them.
+        """Returns accuracies with the names of EleutherAI's lm-eval.
 
-        That is acc; acc_norm, by log_probs over the characters of the choice; acc_bytes, over its
-        bytes of UTF-8. The space that is put before a choice counts in neither.
+        ``acc`` compares log_probs, ``acc_norm`` log_probs divided by the characters of the choice,
+        and ``acc_bytes`` by its bytes in UTF-8, both without an inserted space.
         """
         names = {"acc": "choice", "acc_norm": "choice_norm", "acc_bytes": "choice_bytes"}
         return {
@@ -89,7 +81,7 @@ class MultipleChoice:
 
 @dataclass(frozen=True)
 class LastWord:
-    """One row ``{"text": ...}``: is its last word predicted, greedily, by those before it?
+    """One row ``{"text": ...}``: predicts its last word greedily from the words before it.
 
     Source: Paperno et al., The LAMBADA dataset: Word prediction requiring a broad discourse context
     (2016).
@@ -101,16 +93,12 @@ class LastWord:
 
     @classmethod
     def from_row(cls, row, where):
-        """Makes one of a jsonl row.
-
-        Raises:
-            DataError: if it is none.
-        """
+        """Makes a task from a jsonl row; raises a DataError if the row is malformed."""
         text = text_of(row, "text", where).strip()
         words = text.rsplit(maxsplit=1)
         if len(words) < 2:
             raise DataError(
-                f"{where}: text must have two words or more. Received: {text!r:.60}. Mend the line."
+                f"{where}: text must have two words or more. Received: {text!r:.60}. Fix the line."
             )
         return cls(where, words[0], text[len(words[0]) :])
 
@@ -119,7 +107,7 @@ class LastWord:
         return [(self.context, self.word)]
 
     def result(self, scores):
-        """Returns what the score of `texts` says: a dictionary for the results file."""
+        """Returns the row of the results file for the score of `texts`."""
         (score,) = scores
         return {
             "where": self.where,
@@ -130,7 +118,7 @@ class LastWord:
 
     @staticmethod
     def summary(results):
-        """Returns acc, the share of words predicted; perplexity, exp of the mean cost of a word."""
+        """Returns the accuracy and the perplexity of a word."""
         cost = -np.mean([row["log_prob"] for row in results])
         return {"acc": np.mean([row["is_greedy"] for row in results]), "perplexity": np.exp(cost)}
 
@@ -139,10 +127,9 @@ TASKS: dict[str, Any] = {"multiple_choice": MultipleChoice, "last_word": LastWor
 
 
 def read_task(path, mode):
-    """Reads all rows of a task, so that a mistake in the last is told before the model runs.
+    """Reads and checks all rows of a task.
 
     Args:
-        path: jsonl.
         mode: a key of TASKS.
 
     Returns:

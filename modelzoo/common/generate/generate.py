@@ -1,4 +1,4 @@
-"""Completes prompts in batches until each ends."""
+"""Generates completions of prompts in batches."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ END_OF_TEXT, STOP, LENGTH = "end_of_text", "stop", "length"
 
 @dataclass
 class Request:
-    """A completion to make, and as far as it is made.
+    """A prompt and its completion.
 
     Attributes:
         prompt: [n] tokens, at least one.
-        sampler: chooses its tokens.
-        max_new_tokens: it ends after as many.
-        stop: texts it ends before.
-        key: what the caller knows it by.
-        tokens: what was chosen, the end of text included.
+        sampler: Sampler of its tokens.
+        max_new_tokens: maximum number of tokens of the completion.
+        stop: strings; the completion ends before the first one.
+        key: an object of the caller that identifies the request.
+        tokens: tokens generated so far, the end of text included.
         log_probs: log-probability of each under the model, before penalty, temperature and
             filters.
-        text: what `tokens` decode to, up to a stop text.
-        finish_reason: END_OF_TEXT, STOP or LENGTH once it has ended.
+        text: decoded `tokens`, up to a stop string.
+        finish_reason: END_OF_TEXT, STOP or LENGTH once the completion has ended.
     """
 
     prompt: np.ndarray
@@ -43,18 +43,18 @@ class Request:
 def generate(decoder, requests, tokenizer, batch_size, limit):
     """Completes requests, `batch_size` at a time.
 
-    Every batch has as many rows, so that the model is compiled once; the last is filled up with
-    rows that are never asked for.
+    Every batch has the same number of rows, so that the model is compiled once. The last batch is
+    padded with inactive rows.
 
     Args:
         decoder: CachedDecoder.
-        requests: list of Request; they are changed.
-        tokenizer: with `decode` and `eos_id`.
+        requests: list of Request. They are modified.
+        tokenizer: an object with `decode` and `eos_id`.
         batch_size: rows of a batch.
-        limit: most tokens of prompt and completion.
+        limit: maximum number of tokens of prompt and completion.
 
     Yields:
-        Each request once it has ended.
+        Each request once its completion has ended.
     """
     for start in range(0, len(requests), batch_size):
         batch = requests[start : start + batch_size]
@@ -75,13 +75,13 @@ def generate(decoder, requests, tokenizer, batch_size, limit):
 
 
 def _extend(request, logits, tokenizer, limit):
-    """Chooses the next token of a request, and ends it where that is its last."""
+    """Samples the next token of a request, and sets finish_reason if it is the last one."""
     token, log_prob = request.sampler.choose(logits, (request.prompt, request.tokens))
     request.tokens.append(token)
     request.log_probs.append(log_prob)
     if token == tokenizer.eos_id:
         request.finish_reason = END_OF_TEXT
-    elif request.stop and _stop_at(request, tokenizer.decode(request.tokens)) is not None:
+    elif request.stop and _find_stop(request, tokenizer.decode(request.tokens)) is not None:
         request.finish_reason = STOP
     elif (
         len(request.tokens) >= request.max_new_tokens
@@ -91,11 +91,11 @@ def _extend(request, logits, tokenizer, limit):
     if request.finish_reason:
         ended = request.finish_reason == END_OF_TEXT
         text = tokenizer.decode(request.tokens[:-1] if ended else request.tokens)
-        request.text = text[: _stop_at(request, text)]
+        request.text = text[: _find_stop(request, text)]
     return token
 
 
-def _stop_at(request, text):
-    """Returns where the first stop text begins, None without one."""
+def _find_stop(request, text):
+    """Returns the index of the first stop string, None without one."""
     found = [text.find(stop) for stop in request.stop]
     return min((place for place in found if place >= 0), default=None)

@@ -1,8 +1,8 @@
-"""Predict mode of language models: prompts in, completions out.
+"""Predict mode of language models: completions of prompts.
 
-Completions are written as they end, whole lines at a time, to ``predict/<name>.partial.jsonl``: a
-run that is killed leaves those. When all have ended, ``predict/<name>.jsonl`` appears in their
-place, in the order of the prompts; where each prompt has a reference, they are scored by ROUGE.
+Each completion is written to ``predict/<name>.partial.jsonl`` when it ends, so that a run that is
+killed keeps those. At the end ``predict/<name>.jsonl`` replaces it, in the order of the prompts. If
+each prompt has a reference, completions are scored by ROUGE.
 """
 
 from __future__ import annotations
@@ -22,14 +22,10 @@ from modelzoo.common.train import predictions
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Completes the prompts of ``predict_input``, or with another processor writes every row.
+    """Completes the prompts of ``predict_input``. With another processor it writes every row.
 
     Args:
-        estimator: CerebrasEstimator of a model that predicts as ``driven_spec`` does.
-        inputs: InputFunctions of the model.
-        params: the model's parameters.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
+        estimator: CerebrasEstimator of a model that predicts as ``decoding_spec`` does.
     """
     import tensorflow.compat.v1 as tf
 
@@ -37,32 +33,32 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     if not isinstance(section, GptPromptsInput):
         predictions.predict(estimator, inputs, params, checkpoint_path, use_cs)
         return
-    limit = most_tokens(params)
+    limit = max_length(params)
     tokenizer = section_tokenizer(section, params.train_input.vocab_size)
-    prompts = chosen_prompts(params, tokenizer)
+    prompts = select_prompts(params, tokenizer)
     requests = make_requests(prompts, section)
-    tell_shortened(prompts, section.max_new_tokens, limit)
+    warn_truncated(prompts, section.max_new_tokens, limit)
     if use_cs and params.runconfig.memoryx_dir:
-        tell_plan(estimator, params, section.batch_size, most_before(params, prompts))
+        log_plan(estimator, params, section.batch_size, max_past_length(params, prompts))
     name = predictions.output_name("completions", estimator, use_cs)
     with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:
         done = generate(decoder, requests, tokenizer, section.batch_size, limit)
         rows = (as_row(request, *request.key) for request in done)
-        path = write_as_they_come(rows, predictions.predict_folder(params), name)
+        path = write_completions(rows, predictions.predict_folder(params), name)
     tf.logging.info("wrote %d completions to %s", len(requests), path)
     scored = all(REFERENCE in request.key[2].others for request in requests)
     folder = Path(params.runconfig.model_dir, "eval")
     predictions.keep_scores(folder, checkpoint_path, score(requests) if scored else {})
 
 
-def chosen_prompts(params, tokenizer):
-    """Returns the prompts that `predict_input` asks for, and says which it leaves out.
+def select_prompts(params, tokenizer):
+    """Returns the prompts that `predict_input` selects, and logs which are not predicted.
 
     Raises:
-        DataError: with file and line, for a row that is no prompt; if there are none.
+        DataError: with file and line, for a row that is not a prompt; if there are no prompts.
     """
     section, vocab_size = params.predict_input, params.train_input.vocab_size
-    prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, most_tokens(params))
+    prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, max_length(params))
     prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
     predictions.require_rows(len(prompts), section)
     steps = params.runconfig.predict_steps
@@ -72,41 +68,40 @@ def chosen_prompts(params, tokenizer):
     return prompts
 
 
-def tell_shortened(prompts, max_new_tokens, limit):
-    """Says how many prompts leave less room than `max_new_tokens` within `limit` tokens."""
+def warn_truncated(prompts, max_new_tokens, limit):
+    """Logs how many completions are shorter than `max_new_tokens` because of `limit`."""
     import tensorflow.compat.v1 as tf
 
-    rooms = [limit - len(prompt.tokens) for prompt in prompts]
-    short = [room for room in rooms if room < max_new_tokens]
+    left = [limit - len(prompt.tokens) for prompt in prompts]
+    short = [count for count in left if count < max_new_tokens]
     if short:
         least, most = min(short), max(short)
         tf.logging.warning(
             "max_new_tokens is %d, but within %d tokens (max_sequence_length, or the model's "
-            "positions) %d of %d prompts leave room for %s: their completions end there, as "
-            "finished by length. Raise max_sequence_length where the model has more positions, or "
+            "positions) %d of %d prompts leave only %s for their completions, which end there with "
+            "finish_reason length. Raise max_sequence_length if the model has more positions, or "
             "shorten the prompts.",
             max_new_tokens,
             limit,
             len(short),
-            len(rooms),
+            len(left),
             least if least == most else f"{least} to {most}",
         )
 
 
-def most_before(params, prompts):
-    """Returns how many tokens the last token of a completion may have before it."""
+def max_past_length(params, prompts):
+    """Returns the maximum number of tokens before the last token of a completion."""
     longest = max(len(prompt.tokens) for prompt in prompts)
-    return min(longest + params.predict_input.max_new_tokens, most_tokens(params)) - 1
+    return min(longest + params.predict_input.max_new_tokens, max_length(params)) - 1
 
 
 def compile_prediction(estimator, inputs, params, **options):
-    """Compiles what `predict` runs: of a generation the step that makes a completion's last token.
+    """Compiles what `predict` runs. For prompts that is the step of a completion's last token.
 
     Args:
         estimator: as `predict` takes it.
         inputs: as `predict` takes it.
-        params: the model's parameters.
-        **options: of CerebrasEstimator.compile.
+        **options: options of CerebrasEstimator.compile.
     """
     import tensorflow.compat.v1 as tf
 
@@ -115,26 +110,25 @@ def compile_prediction(estimator, inputs, params, **options):
         estimator.compile(inputs.predict, mode=tf.estimator.ModeKeys.PREDICT, **options)
         return
     tokenizer = section_tokenizer(section, params.train_input.vocab_size)
-    before = most_before(params, chosen_prompts(params, tokenizer))
-    _compile_token(estimator, params, section.batch_size, before, options)
+    past_length = max_past_length(params, select_prompts(params, tokenizer))
+    _compile_step(estimator, params, section.batch_size, past_length, options)
 
 
-def tell_plan(estimator, params, rows, before):
-    """Says what a token of a generation takes: from files what it reads, how long, and why.
+def log_plan(estimator, params, rows, past_length):
+    """Logs what a decoding step reads from files, and how long that takes.
 
     Args:
         estimator: as `predict` takes it.
-        params: the model's parameters.
-        rows: completions that are made at the same time.
-        before: most tokens before one.
+        rows: completions of a batch.
+        past_length: maximum number of tokens before one.
     """
-    _compile_token(estimator, params, rows, before, {"validate_only": True})
+    _compile_step(estimator, params, rows, past_length, {"validate_only": True})
 
 
-def _compile_token(estimator, params, rows, before, options):
+def _compile_step(estimator, params, rows, past_length, options):
     import tensorflow.compat.v1 as tf
 
-    shapes = _decoder(None, params).token_shapes(rows, before)
+    shapes = _decoder(None, params).step_shapes(rows, past_length)
 
     def input_fn():
         def zeros(_):
@@ -142,7 +136,7 @@ def _compile_token(estimator, params, rows, before, options):
 
         return tf.data.Dataset.from_tensors(0).map(zeros)
 
-    tf.logging.info("a step makes a token a row of %d, behind up to %d others:", rows, before)
+    tf.logging.info("a step of %d rows with up to %d tokens before the new one:", rows, past_length)
     estimator.compile(input_fn, mode=tf.estimator.ModeKeys.PREDICT, **options)
 
 
@@ -150,29 +144,25 @@ def score(requests):
     """Logs and returns the ROUGE scores of completions whose prompts have a reference.
 
     Args:
-        requests: Requests that have ended; of several samples of a prompt each counts.
+        requests: list of Request that have ended. Each of several samples of a prompt counts.
     """
     import tensorflow.compat.v1 as tf
 
     pairs = [(request.text, request.key[2].others[REFERENCE]) for request in requests]
     scores = mean_rouge(*zip(*pairs))
-    told = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if "f1" in name)
-    tf.logging.info("ROUGE of %d completions, percent: %s", len(pairs), told)
+    shown = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if "f1" in name)
+    tf.logging.info("ROUGE of %d completions, percent: %s", len(pairs), shown)
     return scores
 
 
-def most_tokens(params):
-    """Returns how many tokens a prompt and its completion may have together."""
+def max_length(params):
+    """Returns the maximum number of tokens of a prompt and its completion together."""
     own = params.predict_input.max_sequence_length
     return own or params.model.max_position_embeddings or params.train_input.max_sequence_length
 
 
 def open_decoder(estimator, params, checkpoint_path, use_cs):
-    """Makes a CachedDecoder of a model with `num_hidden_layers` layers of `num_heads` heads.
-
-    Returns:
-        The decoder; a context manager that ends its session.
-    """
+    """Returns a CachedDecoder of the checkpoint, a context manager that ends its session."""
     signature = decoder_signature(*_cache_shape(params))
     return _decoder(Stepper(estimator, checkpoint_path, use_cs, signature), params)
 
@@ -190,7 +180,7 @@ def _cache_shape(params):
 
 
 def make_requests(prompts, section):
-    """Returns `num_samples` requests for each prompt; their key is (number, sample, prompt)."""
+    """Returns `num_samples` requests for each prompt, with the key (number, sample, prompt)."""
     greedy = section.temperature == 0 or section.top_k == 1
     return [
         Request(
@@ -212,7 +202,7 @@ def make_requests(prompts, section):
 
 
 def as_row(request, number, sample, prompt):
-    """Returns the row of a completion: what the prompt's row had, and what was made of it."""
+    """Returns the output row of a completion, with the further keys of the prompt's row."""
     return {
         **prompt.others,
         "prompt_number": number,
@@ -225,13 +215,13 @@ def as_row(request, number, sample, prompt):
     }
 
 
-def write_as_they_come(rows, folder, name):
-    """Writes rows to a file that grows, then all in order of prompt and sample to its final place.
+def write_completions(rows, folder, name):
+    """Writes each row to the partial file, and at the end all in order to the final file.
 
     Args:
         rows: iterable of dictionaries.
-        folder: made if absent.
-        name: file name without its end.
+        folder: created if absent.
+        name: file name without suffix.
 
     Returns:
         The path of the final file.

@@ -1,7 +1,4 @@
-"""Chooses the next token from logits: the likeliest, or one drawn.
-
-V vocabulary.
-"""
+"""Samples the next token from logits [V], V the size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -15,25 +12,19 @@ def log_softmax(logits):
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def keep_top_k(logits, k):
-    """Sets all but the `k` largest of the logits [V] to -inf; equals of the smallest stay."""
+def filter_top_k(logits, k):
+    """Sets all but the `k` largest logits to -inf. Ties with the smallest of them are kept."""
     if k >= len(logits):
         return logits
     smallest = np.partition(logits, -k)[-k]
     return np.where(logits < smallest, -np.inf, logits)
 
 
-def keep_top_p(logits, p):
-    """Keeps the nucleus: the fewest likeliest tokens whose probabilities make up `p`.
+def filter_top_p(logits, p):
+    """Sets all logits outside the nucleus to -inf.
 
+    The nucleus is the smallest set of likeliest tokens with a total probability of at least `p`.
     Source: Holtzman et al., The Curious Case of Neural Text Degeneration (2020), section 3.1.
-
-    Args:
-        logits: [V].
-        p: above 0; 1 keeps all.
-
-    Returns:
-        [V], -inf outside the nucleus.
     """
     if p >= 1:
         return logits
@@ -45,39 +36,36 @@ def keep_top_p(logits, p):
     return kept
 
 
-def penalize(logits, tokens, penalty):
-    """Makes tokens less likely that were there before.
+def penalize_repetition(logits, tokens, penalty):
+    """Divides the logits of earlier tokens by `penalty`.
 
-    Source: Keskar et al., CTRL (2019), section 4.1, which divides their logits; here those below
-    zero are multiplied, as in Hugging Face, since dividing would make them likelier.
+    Source: Keskar et al., CTRL (2019), section 4.1. Negative logits are multiplied instead, as in
+    Hugging Face transformers, because dividing them would make the tokens likelier.
 
     Args:
         logits: [V].
-        tokens: those that were there, integers below V.
-        penalty: above 0; 1 changes nothing.
-
-    Returns:
-        [V].
+        tokens: earlier tokens, integers below V.
+        penalty: above 0; 1 has no effect.
     """
     changed = np.array(logits)
-    there = np.unique(np.asarray(tokens, np.int64))
-    values = changed[there]
-    changed[there] = np.where(values < 0, values * penalty, values / penalty)
+    seen = np.unique(np.asarray(tokens, np.int64))
+    values = changed[seen]
+    changed[seen] = np.where(values < 0, values * penalty, values / penalty)
     return changed
 
 
 class Sampler:
-    """Chooses the tokens of one completion.
+    """Samples the tokens of one completion.
 
-    Every completion draws from its own generator, so what it becomes does not depend on which
-    others it is batched with.
+    Every completion has its own random generator, so that it does not depend on the other rows of
+    its batch.
 
     Args:
-        temperature: the logits are divided by it; 0 takes the likeliest token.
-        top_k: draw from this many likeliest tokens; None from all.
-        top_p: draw from the nucleus of this probability; 1 from all.
-        seed: whole numbers that seed the generator.
-        repetition_penalty: see `penalize`; before temperature and filters.
+        temperature: divisor of the logits; 0 is greedy decoding.
+        top_k: number of likeliest tokens to sample from, None for all.
+        top_p: probability of the nucleus to sample from, 1 for all.
+        seed: integers that seed the generator.
+        repetition_penalty: see `penalize_repetition`; applied before temperature and filters.
     """
 
     def __init__(self, temperature=0.0, top_k=None, top_p=1.0, seed=(0,), repetition_penalty=1.0):
@@ -88,27 +76,32 @@ class Sampler:
         self._repetition_penalty = repetition_penalty
 
     def choose(self, logits, before=()):
-        """Chooses a token.
+        """Samples a token.
 
         Args:
             logits: [V] float32.
-            before: sequences of the tokens that were there, of prompt and completion.
+            before: the tokens of the prompt and of the completion, sequences.
 
         Returns:
-            The token, and its log-probability under the model itself: of these logits, before
-            penalty, temperature and filters.
+            The token, and its log-probability before penalty, temperature and filters.
         """
         logits = np.asarray(logits, np.float64)
-        weighed = logits
+        penalized = logits
         if self._repetition_penalty != 1:
-            weighed = penalize(logits, np.concatenate([[], *before]), self._repetition_penalty)
-        token = self._draw(weighed) if self._temperature and self._top_k != 1 else weighed.argmax()
+            penalized = penalize_repetition(
+                logits, np.concatenate([[], *before]), self._repetition_penalty
+            )
+        token = (
+            self._sample(penalized)
+            if self._temperature and self._top_k != 1
+            else penalized.argmax()
+        )
         return int(token), float(log_softmax(logits)[token])
 
-    def _draw(self, logits):
+    def _sample(self, logits):
         scaled = logits / self._temperature
         if self._top_k is not None:
-            scaled = keep_top_k(scaled, self._top_k)
-        total = np.cumsum(np.exp(log_softmax(keep_top_p(scaled, self._top_p))))
-        # The last sum is 1 but for rounding; a draw is below 1.
+            scaled = filter_top_k(scaled, self._top_k)
+        total = np.cumsum(np.exp(log_softmax(filter_top_p(scaled, self._top_p))))
+        # The last sum differs from 1 by rounding.
         return np.searchsorted(total, self._generator.random() * total[-1], side="right")

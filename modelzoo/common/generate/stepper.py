@@ -1,8 +1,4 @@
-"""Calls an estimator's prediction one batch at a time, each made from what came before.
-
-What the model computes is not its business. Host and wafer go the same way, and there is one
-session for all calls: a model is loaded once, and shapes may change from call to call.
-"""
+"""Calls an estimator's predict mode like a function, one batch at a time, in one session."""
 
 from __future__ import annotations
 
@@ -13,23 +9,20 @@ from modelzoo.common.train.estimator import CheckpointHook
 
 
 class Stepper:
-    """A model in predict mode, called like a function.
+    """A model in predict mode, called like a function. It is loaded once.
 
     Args:
-        estimator: CerebrasEstimator of the model.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
-        signature: ``tf.TensorSpec`` of each feature by its name; None for sizes that may change.
-        tells, used: whether weights of the checkpoint that are not used are told; see
-            CheckpointHook.
+        signature: ``tf.TensorSpec`` of each feature by name. Sizes of None may differ between
+            calls.
+        warn_unused, used: whether unused weights of the checkpoint are logged; see CheckpointHook.
     """
 
-    def __init__(self, estimator, checkpoint_path, use_cs, signature, tells=True, used=None):
+    def __init__(self, estimator, checkpoint_path, use_cs, signature, warn_unused=True, used=None):
         self._signature = signature
         self._features = None
         self._results = estimator.predict(
             self._input_fn,
-            hooks=[CheckpointHook(checkpoint_path, tells, used)],
+            hooks=[CheckpointHook(checkpoint_path, warn_unused, used)],
             checkpoint_path=checkpoint_path,
             yield_single_examples=False,
             use_cs=use_cs,
@@ -60,7 +53,7 @@ class Stepper:
     def _input_fn(self):
         dataset = tf.data.Dataset.from_generator(self._batches, output_signature=self._signature)
         options = tf.data.Options()
-        # What is read ahead would be the features of the call before.
+        # Prefetching would read the features of the previous call.
         options.experimental_optimization.inject_prefetch = False
         return untuned(dataset.with_options(options))
 

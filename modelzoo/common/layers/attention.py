@@ -1,4 +1,4 @@
-"""Multi-head attention. Residuals and norms are the block's around it.
+"""Multi-head attention, without residual and norm.
 
 Shapes: B batch, S sequence of the queries, M sequence of the keys, H heads, D head size,
 N = H * D.
@@ -19,13 +19,13 @@ NAMES = ("q_projection", "k_projection", "v_projection", "output_transform")
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What an attention layer is made of.
+    """Settings of an attention layer.
 
-    `scale` multiplies the queries before the product with the keys; `rotary` turns queries and
-    keys by their positions; `names` are those of the four projections. With `keys_begin_as_queries`
-    both projections begin with the same values, so that every token attends to its like before
-    anything is learnt (Trockman and Kolter 2023, Mimetic Initialization of Self-Attention Layers,
-    section 4).
+    `scale` multiplies the queries before the product with the keys. `rotary` rotates queries and
+    keys by their positions. `names` are those of the four projections. With `keys_begin_as_queries`
+    the projections of queries and keys have the same initial values, so that tokens attend to
+    similar tokens before training (Trockman and Kolter 2023, Mimetic Initialization of
+    Self-Attention Layers, section 4).
     """
 
     num_heads: int
@@ -44,10 +44,10 @@ class AttentionSettings:
 
 
 class KeyValueCache:
-    """The keys and values of positions before those a model is run on, for generation.
+    """A key-value cache for generation.
 
     Args:
-        past: [L, 2, B, H, C, D], keys and values of every attention layer, of C positions.
+        past: [L, 2, B, H, C, D], keys and values of C earlier positions for each of L layers.
     """
 
     def __init__(self, past):
@@ -55,10 +55,10 @@ class KeyValueCache:
         self._present = []
 
     def extend(self, key, value):
-        """Keeps the new keys and values of the next layer, [B, H, S, D], and gives its past.
+        """Stores the next layer's new keys and values [B, H, S, D].
 
         Returns:
-            Keys and values [B, H, C, D].
+            The layer's cached keys and values, each [B, H, C, D].
         """
         past = tf.cast(self._past[len(self._present)], key.dtype)
         self._present.append(tf.stack([key, value]))
@@ -70,10 +70,10 @@ class KeyValueCache:
 
 
 class ProjectedMemory:
-    """An encoder's output as the keys and values of every layer that attends to it.
+    """The keys and values of an encoder's output for every layer that attends to it.
 
-    Generation makes them once (`project_memory`) and feeds them at every step. A sentence may have
-    several rows of queries, such as the beams of a search: R is B times their number.
+    Generation computes them once (`project_memory`) and feeds them at every step. A sentence may
+    have several rows of queries, such as the beams of a search: R is B times their number.
 
     Args:
         keys_values: [L, 2, B, H, M, D] of the L layers in order.
@@ -84,7 +84,7 @@ class ProjectedMemory:
         self._layer = 0
 
     def grouped(self, x):
-        """Puts the rows [R, S, N] of each sentence behind one another: [B, R / B * S, N]."""
+        """Concatenates the rows [R, S, N] of each sentence: [B, R / B * S, N]."""
         return tf.reshape(x, [tf.shape(self._keys_values)[2], -1, x.shape[-1]])
 
     def next(self, dtype):
@@ -101,13 +101,12 @@ def causal_mask(length, dtype):
 
 
 def cached_mask(past_lengths, capacity, length, dtype):
-    """Returns an additive mask of new positions over a cache and themselves.
+    """Returns the additive causal mask of new positions over a cache and themselves.
 
     Args:
-        past_lengths: [B] int32, how many positions of each row's cache are filled.
+        past_lengths: [B] int32, number of filled positions in each row's cache.
         capacity: C, number of cached positions.
-        length: S, number of new positions; each sees those before it and itself.
-        dtype: type of the mask.
+        length: S, number of new positions.
 
     Returns:
         [B, 1, S, C + S], 0 or MASKED.
@@ -123,7 +122,6 @@ def padding_mask(input_mask, dtype):
 
     Args:
         input_mask: [B, M], 1 where there is padding.
-        dtype: type of the mask.
     """
     return tf.cast(input_mask, dtype)[:, None, None, :] * MASKED
 
@@ -153,10 +151,8 @@ def attend(query, key, value, mask, settings, training):
         query: [B, H, S, D], already scaled.
         key: [B, H, M, D].
         value: [B, H, M, D].
-        mask: broadcastable to [B, H, S, M]; 0 where a key is seen, MASKED where not; None where
-            every key is seen.
-        settings: AttentionSettings.
-        training: whether dropout applies.
+        mask: broadcastable to [B, H, S, M], 0 for a visible key, MASKED for a hidden one. None if
+            every key is visible.
 
     Returns:
         [B, H, S, D], of the type of `query`.
@@ -168,17 +164,15 @@ def attend(query, key, value, mask, settings, training):
 
 
 def attend_cached(query, past, present, mask, settings):
-    """Attention to a cache and to new positions behind it, as `attend` without dropout.
+    """Attention to a cache and to the new positions after it, as `attend` without dropout.
 
-    The cache, which may be far larger than what is new, is read where it lies: only scores are put
-    together.
+    Only the scores are concatenated. The cache, which may be large, is not copied.
 
     Args:
         query: [B, H, S, D], already scaled.
         past: keys and values [B, H, C, D].
         present: keys and values [B, H, S, D].
         mask: broadcastable to [B, H, S, C + S], of `cached_mask`.
-        settings: AttentionSettings.
 
     Returns:
         [B, H, S, D], of the type of `query`.
@@ -202,11 +196,10 @@ def attention_weights(scores, mask, settings):
 
 
 def project_memory(memory, settings):
-    """Makes keys and values in the current variable scope.
+    """Projects a sequence to keys and values, in the current variable scope.
 
     Args:
         memory: [B, M, N].
-        settings: AttentionSettings.
 
     Returns:
         Keys and values [B, H, M, D], of the type of `memory`.
@@ -222,11 +215,11 @@ def project_memory(memory, settings):
                 settings.initializer,
                 bias,
                 seed=settings.seed,
-                drawn_as=drawn_as,
+                same_init_as=same_init_as,
             ),
             settings.num_heads,
         )
-        for kind, drawn_as in (
+        for kind, same_init_as in (
             (k_name, q_name if settings.keys_begin_as_queries else None),
             (v_name, None),
         )
@@ -235,20 +228,17 @@ def project_memory(memory, settings):
 
 
 def attention(x, memory, mask, settings, name, training, cache=None):
-    """Attention of a sequence to another, or to itself.
+    """Attention of a sequence to another one, or to itself.
 
-    Variables ``<name>/{q,k,v}_projection/...`` and ``<name>/output_transform/...``, or as
-    `settings` names them.
+    Variables ``<name>/{q,k,v}_projection/...`` and ``<name>/output_transform/...``, or the names of
+    `settings`.
 
     Args:
         x: [B, S, N].
-        memory: [B, M, N] that keys and values are made of; `x` for self-attention; or a
+        memory: [B, M, N], the source of keys and values (`x` for self-attention), or a
             ProjectedMemory.
         mask: additive mask, see `attend`.
-        settings: AttentionSettings.
-        name: name of the layer.
-        training: whether dropout applies.
-        cache: KeyValueCache whose keys and values come before those of `memory`.
+        cache: KeyValueCache of the positions before `memory`.
 
     Returns:
         [B, S, N], of the type of `x`.
@@ -263,7 +253,7 @@ def attention(x, memory, mask, settings, name, training, cache=None):
         query = split_heads(query * settings.scale, settings.num_heads)
         key, value = memory.next(x.dtype) if is_projected else project_memory(memory, settings)
         if settings.rotary is not None:
-            query, key = settings.rotary.turn(query), settings.rotary.turn(key)
+            query, key = settings.rotary.rotate(query), settings.rotary.rotate(key)
         if cache is None:
             context = attend(query, key, value, mask, settings, training)
         else:

@@ -18,7 +18,7 @@ from modelzoo.common.layers.layer_norm import layer_norm
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What a block is made of.
+    """Settings of a block.
 
     With `scale_attn_by_inverse_layer_idx` the scores of block i are divided by i + 1.
     """
@@ -42,18 +42,15 @@ class BlockSettings:
 
 
 def make_block_settings(model, initial, output_initial, nonlinearity, attention=None, **others):
-    """Makes the settings of a block from what the sections ``model`` of all models name alike.
+    """Makes the BlockSettings of a section ``model``.
 
     Args:
-        model: CommonModelParams, or another with these keys.
+        model: CommonModelParams, or another section with these keys.
         initial: initializer of kernels.
-        output_initial: initializer of the kernels that write into the residual stream.
+        output_initial: initializer of the kernels whose outputs are added to the residual stream.
         nonlinearity: activation of the feed-forward.
-        attention: fields of AttentionSettings that are other than here.
-        **others: fields of BlockSettings that are other than here.
-
-    Returns:
-        BlockSettings.
+        attention: other fields of AttentionSettings.
+        **others: other fields of BlockSettings.
     """
     settings = {
         "num_heads": model.num_heads,
@@ -80,7 +77,7 @@ def make_block_settings(model, initial, output_initial, nonlinearity, attention=
 
 
 def attention_keys(model):
-    """Returns the fields of AttentionSettings that models with biases and scaling as keys have."""
+    """Returns the fields of AttentionSettings of models with keys for biases and scaling."""
     keys = {
         "use_projection_bias": model.use_projection_bias_in_attention,
         "use_output_bias": model.use_ffn_bias_in_attention,
@@ -89,7 +86,7 @@ def attention_keys(model):
 
 
 def numbered(name, index):
-    """Returns the name of the layer number `index`: the first has no suffix."""
+    """Returns the name of layer number `index`. The first one has no suffix."""
     return f"{name}_{index}" if index else name
 
 
@@ -100,8 +97,6 @@ def feed_forward(x, settings, name, number):
 
     Args:
         x: [B, S, N].
-        settings: BlockSettings.
-        name: name of the layer.
         number: n, number of the first dense layer.
 
     Returns:
@@ -129,14 +124,12 @@ def feed_forward(x, settings, name, number):
 
 
 def residual(x, sublayer, settings, norm_number, training):
-    """Adds a sublayer's output to its input, normalizing before it or after the sum.
+    """Adds a sublayer's output to its input, with a layer norm before it or after the sum.
 
     Args:
         x: [B, S, N].
         sublayer: a function from [B, S, N] to [B, S, N].
-        settings: BlockSettings.
         norm_number: n in the layer norm's name ``layer_normalization_layer[_n]``.
-        training: whether dropout applies.
 
     Returns:
         [B, S, N], of the type of `x`.

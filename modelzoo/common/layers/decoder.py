@@ -1,4 +1,4 @@
-"""The transformer decoder: blocks of attention and feed-forward. Holds no embedding, no head.
+"""The transformer decoder: blocks of attention and feed-forward, without embedding and head.
 
 Shapes: B batch, S sequence, M sequence of the encoder, N hidden size.
 """
@@ -36,9 +36,8 @@ def decoder(
         mask: additive mask of self-attention.
         num_layers: number of blocks.
         settings: BlockSettings, the same for all.
-        training: whether dropout applies.
         name: scope of all variables.
-        memory: output of the encoder [B, M, N]; None leaves the attention to it out.
+        memory: output of the encoder [B, M, N]. None for a decoder without encoder.
         memory_mask: additive mask of the attention to `memory`.
         first_norm: number of the first layer norm.
         first_dense: number of the first dense layer.

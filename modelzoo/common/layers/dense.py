@@ -1,4 +1,4 @@
-"""The dense layer and its activations. Dropout is placed by callers.
+"""The dense layer and its activations.
 
 Shapes: B batch, S sequence, N input features, M output features.
 """
@@ -33,7 +33,7 @@ ACTIVATIONS = {
 
 
 def sizes(x):
-    """Returns the size of each axis: a number where it is static, else a scalar tensor."""
+    """Returns the size of each axis: an int if it is static, else a scalar tensor."""
     if x.shape.is_fully_defined():
         return list(x.shape)
     dynamic = tf.shape(x)
@@ -41,7 +41,7 @@ def sizes(x):
 
 
 def dense(
-    x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None, drawn_as=None
+    x, units, name, kernel_initializer, use_bias=True, activation=None, seed=None, same_init_as=None
 ):
     """Multiplies the last axis by a kernel, adds a bias and applies an activation.
 
@@ -49,23 +49,21 @@ def dense(
     type of `x`.
 
     Args:
-        x: [B, S, N] or [B, N], of static N; S may differ from batch to batch.
+        x: [B, S, N] or [B, N], with a static N.
         units: M.
-        name: name of the layer.
         kernel_initializer: initializer dataclass.
         use_bias: whether a bias is added.
         activation: a key of ACTIVATIONS.
-        seed: model-wide seed of initial values.
-        drawn_as: name of a layer beside this one whose kernel has the same initial values.
+        same_init_as: name of a layer in the same scope whose kernel has the same initial values.
 
     Returns:
         [B, S, M] or [B, M], of the type of `x`.
     """
     features, outer = x.shape[-1], tf.compat.v1.get_variable_scope().name
-    drawn = drawn_as and "/".join(filter(None, (outer, drawn_as, drawn_as, "kernel")))
+    drawn = same_init_as and "/".join(filter(None, (outer, same_init_as, same_init_as, "kernel")))
     with tf.compat.v1.variable_scope(name), tf.compat.v1.variable_scope(name):
         shape = [features, units]
-        kernel = make_variable("kernel", shape, kernel_initializer, seed, drawn_as=drawn)
+        kernel = make_variable("kernel", shape, kernel_initializer, seed, same_init_as=drawn)
         rows = tf.reshape(x, [-1, features]) if x.shape.rank > 2 else x  # (B*S, N)
         y = tf.matmul(rows, tf.cast(kernel, x.dtype))
         if use_bias:

@@ -13,7 +13,7 @@ from modelzoo.common.layers.initializers import make_variable
 
 
 def token_embedding(ids, vocab_size, size, name, initializer, dtype, seed=None):
-    """Looks tokens up in a table.
+    """Embeds tokens.
 
     Variable ``<name>/embedding_weights`` [V, N], float32.
 
@@ -21,17 +21,13 @@ def token_embedding(ids, vocab_size, size, name, initializer, dtype, seed=None):
         ids: [B, S] int32.
         vocab_size: V.
         size: N.
-        name: name of the layer.
-        initializer: initializer dataclass.
-        dtype: type to compute in.
-        seed: model-wide seed of initial values.
 
     Returns:
         The embedded tokens [B, S, N] of type `dtype`, and the table's variable.
     """
     with tf.variable_scope(name):
         table = make_variable("embedding_weights", [vocab_size, size], initializer, seed)
-        # Times one: the product's gradient is dense, and adds up with a shared output projection.
+        # The gradient of the product is dense, as that of a shared output projection.
         return tf.cast(tf.gather(table * 1.0, ids), dtype), table
 
 
@@ -55,15 +51,12 @@ def fixed_positions(positions, size):
 def add_position_embedding(x, positions, name, initializer=None, seed=None, indices=None, offset=0):
     """Adds an embedding of the position to every token.
 
-    Variable ``<name>/position_embedding_weights`` [offset + P, N]; not trainable where it holds
-    sinusoids.
+    Variable ``<name>/position_embedding_weights`` [offset + P, N], not trainable for sinusoids.
 
     Args:
         x: [B, S, N].
         positions: P, at least S.
-        name: name of the layer.
         initializer: initializer dataclass of learned positions; None for fixed sinusoids.
-        seed: model-wide seed of initial values.
         indices: [B, S] int32, the position of every token; None for 0 to S - 1.
         offset: number of rows before that of position 0.
 

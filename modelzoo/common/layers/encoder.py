@@ -1,4 +1,4 @@
-"""The transformer encoder: blocks of self-attention and feed-forward. Holds no embedding, no head.
+"""The transformer encoder: blocks of self-attention and feed-forward, without embedding and head.
 
 Shapes: B batch, S sequence, N hidden size.
 """
@@ -20,10 +20,9 @@ def encoder(x, mask, num_layers, settings, training, name="encoder"):
 
     Args:
         x: [B, S, N].
-        mask: additive attention mask, such as `padding_mask`; None where every position is seen.
+        mask: additive attention mask, such as `padding_mask`. None if every position is visible.
         num_layers: number of blocks.
         settings: BlockSettings, the same for all.
-        training: whether dropout applies.
         name: scope of all variables.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Makes the initial values of variables. Values do not depend on the order of building.
+"""Initializers of variables.
 
-Every variable draws from its own seed, made from its name, so the same model has the same initial
-values however its graph is put together.
+Each variable has a seed of its own, a hash of its name, so that initial values do not depend on the
+order in which the graph is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def make_initializer(settings, name, seed=None):
 
     Args:
         settings: one of the initializer dataclasses of ``modelzoo.common.config.sections``.
-        name: name of the variable; makes its seed.
+        name: name of the variable, which is hashed to its seed.
         seed: model-wide seed (``weight_initialization_seed``), None counts as 0.
 
     Returns:
@@ -42,16 +42,14 @@ def make_initializer(settings, name, seed=None):
     )
 
 
-def make_variable(name, shape, settings, seed=None, trainable=True, drawn_as=None):
+def make_variable(name, shape, settings, seed=None, trainable=True, same_init_as=None):
     """Makes (or finds) a float32 variable in the current variable scope.
 
     Args:
         name: name inside the scope.
-        shape: static shape.
         settings: initializer dataclass.
-        seed: model-wide seed.
         trainable: whether gradients reach it.
-        drawn_as: full name of a variable of the same shape that begins with the same values.
+        same_init_as: full name of a variable of the same shape with the same initial values.
 
     Returns:
         A resource variable of float32.
@@ -62,7 +60,7 @@ def make_variable(name, shape, settings, seed=None, trainable=True, drawn_as=Non
         name,
         shape,
         tf.float32,
-        make_initializer(settings, drawn_as or full, seed),
+        make_initializer(settings, same_init_as or full, seed),
         trainable=trainable,
         use_resource=True,
     )

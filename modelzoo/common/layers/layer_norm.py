@@ -1,4 +1,4 @@
-"""Layer normalization. It is always computed in float32, whatever the type of its input."""
+"""Layer normalization, computed in float32 for every input dtype."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def layer_norm(x, epsilon, name):
     Args:
         x: [..., N].
         epsilon: added to the variance.
-        name: name of the layer.
 
     Returns:
         [..., N], of the type of `x`.

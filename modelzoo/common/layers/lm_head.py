@@ -1,4 +1,4 @@
-"""Output projection and language model loss. Counts of tokens are float32: float16 rounds them.
+"""Output projection and language model loss. Tokens are counted in float32.
 
 Shapes: B batch, S sequence, T = B * S tokens, V vocabulary, N hidden size.
 """
@@ -28,10 +28,7 @@ def lm_logits(
         table: the embedding's variable [V, N] to share; None makes ``<name>/<name>/kernel``
             [N, V].
         initializer: initializer dataclass of an own kernel.
-        seed: model-wide seed of initial values.
-        name: name of the layer.
-        use_bias: whether ``<name>/<name>/bias`` [V] is added; beside a shared table it is called
-            ``bias``.
+        use_bias: whether ``<name>/<name>/bias`` [V] is added, or ``bias`` with a shared table.
 
     Returns:
         Logits [T, V] of float32.
@@ -54,13 +51,12 @@ def token_cross_entropy(logits, labels):
 
 
 def lm_loss(cross_entropy, weights, loss_scaling, batch_size):
-    """Sums the cross entropy of the valid tokens and divides by their number, or by the batch.
+    """Sums the cross entropy of the tokens, and divides it by their number or by the batch size.
 
     Args:
         cross_entropy: [T] float32.
-        weights: [T] float32, 1 for a token that counts, 0 for padding.
+        weights: [T] float32, 1 for a token, 0 for padding.
         loss_scaling: ``num_tokens`` or ``batch_size``.
-        batch_size: B.
 
     Returns:
         The loss, a float32 scalar.

@@ -1,7 +1,7 @@
 """Rotary position embedding of queries and keys. It has no variable.
 
 Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021), equation
-34, with neighbouring features as pairs. B batch, H heads, S sequence, D head size, R rotary_dim.
+34, with adjacent features as pairs. B batch, H heads, S sequence, D head size, R rotary_dim.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from modelzoo.common.layers.dense import sizes
 BASE = 10_000.0  # Su et al., section 3.2.2
 
 
-def rotation_rates(head_size, rotary_dim, base=BASE):
-    """Returns by how many radians a position turns each feature: [D] float32.
+def rotary_rates(head_size, rotary_dim, base=BASE):
+    """Returns the rotation of each feature per position, in radians: [D] float32.
 
-    Features 2j and 2j + 1 turn by base^(-2j / R). Those behind R do not turn: their rate is 0.
+    It is base^(-2j / R) for features 2j and 2j + 1, and 0 for features from R on.
 
     Args:
         head_size: D, even.
@@ -30,28 +30,28 @@ def rotation_rates(head_size, rotary_dim, base=BASE):
 
 
 class Rotary:
-    """The sines and cosines of one batch's positions, shared by all layers.
+    """The sines and cosines of a batch's positions, shared by all layers.
 
-    Angles, sines and cosines are float32 whatever the model computes in: float16 cannot tell
-    positions above 2,048 apart, nor angles long before.
+    Angles are computed in float32 for every dtype, because float16 does not distinguish positions
+    above 2,048.
 
     Args:
         head_size: D, even.
-        rotary_dim: R, how many features of a head turn.
+        rotary_dim: R, number of rotated features of a head.
         positions: [B, S] or [1, S] integers.
         dtype: type of the queries and keys.
-        base: see `rotation_rates`.
+        base: see `rotary_rates`.
     """
 
     def __init__(self, head_size, rotary_dim, positions, dtype, base=BASE):
-        rates = tf.constant(rotation_rates(head_size, rotary_dim, base))
+        rates = tf.constant(rotary_rates(head_size, rotary_dim, base))
         signs = tf.constant(np.resize([-1.0, 1.0], head_size).astype(np.float32))
         angles = tf.cast(positions, tf.float32)[:, None, :, None] * rates  # (B, 1, S, D)
         self._cos = tf.cast(tf.cos(angles), dtype)
         self._sin = tf.cast(tf.sin(angles) * signs, dtype)
 
-    def turn(self, x):
-        """Turns each pair (a, b) by its angle t to (a cos t - b sin t, b cos t + a sin t).
+    def rotate(self, x):
+        """Rotates each pair (a, b) by its angle t to (a cos t - b sin t, b cos t + a sin t).
 
         Args:
             x: queries or keys [B, H, S, D].

@@ -1,7 +1,4 @@
-"""What evaluation measures; the names that a model_fn's host_call needs are loaded on first use.
-
-Importing this package imports no TensorFlow: ROUGE, SQuAD and BLEU need none.
-"""
+"""Metrics. Those of a model_fn's host_call import TensorFlow on first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Metrics of classifiers: accuracy, and F1 and Matthews correlation of two classes.
+"""Metrics of classifiers: accuracy, and for two classes F1 and the Matthews correlation.
 
-They are TF1 metric pairs, for host_call; counts.py has the same in NumPy. B is the batch.
+They are TF1 metric pairs for host_call. B is the batch, C the number of classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def next_sentence_metrics(labels, predictions):
     """Makes the accuracy of BERT's next sentence prediction.
 
     Args:
-        labels: [B] or [B, 1] integers, 1 where the second sentence is a random one.
+        labels: [B] or [B, 1] integers, 1 for a random second sentence.
         predictions: [B] integers, argmax of the logits.
 
     Returns:
@@ -31,13 +31,13 @@ def classifier_metrics(labels, predictions, num_classes, is_matched=None):
     Args:
         labels: [B] integers.
         predictions: [B] integers, argmax of the logits.
-        num_classes: number of classes; two have F1 (of class 1) and Matthews correlation as well.
-        is_matched: [B], 1 for an example of MNLI's matched part, 0 for one of the mismatched; None
-            where there are no parts.
+        num_classes: C. For two classes there are also F1 (of class 1) and Matthews correlation.
+        is_matched: [B], 1 for an example of MNLI's matched part, 0 for the mismatched part, None
+            for data without parts.
 
     Returns:
         Pairs ``(value, update)`` by name: ``eval/accuracy_cls``; ``eval/f1_score``, ``eval/mcc``;
-        ``eval/accuracy_matched``, ``eval/accuracy_mismatched``, NaN of a part without examples.
+        ``eval/accuracy_matched``, ``eval/accuracy_mismatched``, NaN for a part without examples.
     """
     pairs = {"eval/accuracy_cls": streaming_accuracy(labels, predictions, None, "accuracy_cls")}
     if is_matched is not None:
@@ -61,7 +61,7 @@ def f1_of_class(counts):
         counts: [C, C] float64, rows are labels, columns predictions.
 
     Returns:
-        [C] float32, 0 for a class that is neither among the labels nor the predictions.
+        [C] float32, 0 for a class without labels and predictions.
     """
     sizes = tf.reduce_sum(counts, axis=0) + tf.reduce_sum(counts, axis=1)
     return tf.cast(tf.div_no_nan(2.0 * tf.linalg.diag_part(counts), sizes), tf.float32)
@@ -74,7 +74,7 @@ def matthews(counts):
         counts: [2, 2] float64, rows are labels, columns predictions.
 
     Returns:
-        A float32 scalar from -1 to 1, 0 where all labels or all predictions are alike.
+        A float32 scalar from -1 to 1, 0 if all labels or all predictions are equal.
     """
     rows, columns = tf.reduce_sum(counts, axis=1), tf.reduce_sum(counts, axis=0)
     determinant = counts[0, 0] * counts[1, 1] - counts[0, 1] * counts[1, 0]

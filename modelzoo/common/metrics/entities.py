@@ -1,7 +1,7 @@
-"""Named entities in tagged sentences and how many of them were found, by the rules of CoNLL.
+"""Counts named entities in tagged sentences by the rules of CoNLL.
 
-A sentence is a list of tags. A tag is ``O``, or ``B`` or ``I`` with or without a type after a
-hyphen; every other one is read as ``O``.
+A sentence is a list of tags: ``O``, or ``B`` or ``I`` with or without a type after a hyphen. Other
+tags count as ``O``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import numpy as np
 def entity_spans(tags):
     """Finds the entities of a sentence, as the CoNLL-2000 shared task counts chunks.
 
-    An entity starts at a ``B``, and at an ``I`` that does not go on with one of its own type; it
-    ends before the next one and before a tag that is neither (Tjong Kim Sang and Buchholz 2000,
-    and their conlleval).
+    An entity starts at a ``B``, and at an ``I`` that does not continue an entity of its type. It
+    ends before the next entity or ``O`` (Tjong Kim Sang and Buchholz 2000, and their conlleval).
 
     Args:
         tags: list of str.
@@ -34,14 +33,14 @@ def entity_spans(tags):
 
 
 def entity_counts(labels, predictions):
-    """Counts the entities of a sentence that are found, predicted and there.
+    """Counts the entities of a sentence: true positives, predicted and true ones.
 
     Args:
         labels: list of str, the true tags.
         predictions: as many.
 
     Returns:
-        [3] int64: entities of equal place and type, predicted ones, true ones.
+        [3] int64: entities with equal span and type, predicted ones, true ones.
     """
     true, predicted = entity_spans(labels), entity_spans(predictions)
     return np.array([len(true & predicted), len(predicted), len(true)], np.int64)

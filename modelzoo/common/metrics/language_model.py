@@ -32,8 +32,8 @@ def lm_metrics(labels, predictions, cross_entropy, weights, ratio):
         labels: [T] int32.
         predictions: [T] int32, the likeliest tokens.
         cross_entropy: [T] float32, -log p(label).
-        weights: [T] float32, 1 for a token that counts.
-        ratio: tokens per byte; None where that is not known, and then neither are bits per byte.
+        weights: [T] float32, 1 for a token, 0 for padding.
+        ratio: tokens per byte, None if unknown: then without bits per byte.
 
     Returns:
         Pairs ``(value, update)`` by name.
@@ -52,8 +52,7 @@ def lm_metrics(labels, predictions, cross_entropy, weights, ratio):
 def masked_lm_metrics(labels, predictions, cross_entropy, weights):
     """Makes the metrics of a masked language model.
 
-    Every masked token counts once, also where the weights of a batch were scaled by its number of
-    masked tokens.
+    Every masked token counts once, also if the weights of a batch are scaled.
 
     Args:
         labels: [T] integers, the tokens that were masked.
@@ -74,7 +73,7 @@ def masked_lm_metrics(labels, predictions, cross_entropy, weights):
 
 
 def seq2seq_lm_metrics(labels, predictions, cross_entropy, weights):
-    """Makes the metrics of a decoder that is given the tokens before each one (no generation).
+    """Makes the metrics of a decoder with teacher forcing.
 
     Args:
         labels: [T] integers, the next tokens.

@@ -1,7 +1,7 @@
 """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries).
 
-A sentence is a list of tokens, of strings or of numbers alike, so that token ids can be compared
-without their texts. Words are not stemmed.
+A sentence is a list of tokens, strings or ids. Words are not stemmed. The scores equal those of the
+package rouge-score.
 """
 
 from __future__ import annotations
@@ -39,65 +39,30 @@ def ngrams(tokens, n):
 
 
 def score(matches, predicted, true):
-    """Makes a Score of the number of matches among so many predicted and so many true items."""
+    """Makes a Score from the numbers of matches, predicted and true items."""
     precision, recall = matches / max(predicted, 1), matches / max(true, 1)
     return Score(precision, recall, 2.0 * matches / max(predicted + true, 1))
 
 
 def ngram_score(prediction, reference):
-    """Scores counted n-grams; a repeated one matches at most as often as the other side has it.
-
-    Args:
-        prediction: Counter of `ngrams`.
-        reference: Counter of `ngrams`.
-
-    Returns:
-        A Score.
-    """
+    """Scores Counters of n-grams with clipped counts."""
     few, many = sorted((prediction, reference), key=len)
     matches = sum(min(count, many[gram]) for gram, count in few.items() if gram in many)
     return score(matches, sum(prediction.values()), sum(reference.values()))
 
 
 def rouge_n(prediction, reference, n):
-    """Scores the runs of n tokens (Lin 2004, section 2).
-
-    Args:
-        prediction: list of tokens.
-        reference: list of tokens.
-        n: length of the runs.
-
-    Returns:
-        A Score.
-    """
+    """Scores the n-grams of two lists of tokens (Lin 2004, section 2)."""
     return ngram_score(ngrams(prediction, n), ngrams(reference, n))
 
 
 def rouge_l(prediction, reference):
-    """Scores the longest common subsequence (Lin 2004, section 3.1).
-
-    Args:
-        prediction: list of tokens.
-        reference: list of tokens.
-
-    Returns:
-        A Score.
-    """
+    """Scores the longest common subsequence of two lists of tokens (Lin 2004, section 3.1)."""
     return score(lcs_length(prediction, reference), len(prediction), len(reference))
 
 
 def rouge_l_summary(prediction, reference):
-    """Scores, for each true sentence, the tokens common with any predicted one (section 3.2).
-
-    A token of the summary is counted no more often than both sides have it.
-
-    Args:
-        prediction: list of sentences, lists of tokens.
-        reference: list of sentences.
-
-    Returns:
-        A Score.
-    """
+    """Scores the union LCS of lists of sentences (Lin 2004, section 3.2), with clipped counts."""
     left = [Counter(itertools.chain(*side)) for side in (prediction, reference)]
     sizes = [sum(counts.values()) for counts in left]
     matches = 0
@@ -159,8 +124,7 @@ def mean_rouge(predictions, references):
 def lcs_length(a, b):
     """Returns the length of the longest common subsequence of two lists.
 
-    The row of the usual table is the bits of one number (Hyyro 2004, Bit-parallel LCS-length
-    computation revisited, figure 2): a 0 for every place where the length grows.
+    Bit-parallel (Hyyro 2004, Bit-parallel LCS-length computation revisited, figure 2).
     """
     places: dict = {}
     for place, token in enumerate(a):
@@ -173,10 +137,10 @@ def lcs_length(a, b):
 
 
 def lcs_places(a, b):
-    """Returns the places in `a` of one longest common subsequence with `b`: a set of int.
+    """Returns the indices in `a` of a longest common subsequence with `b`, a set.
 
-    Of several, the one whose places are last in both (as the dynamic program walked backwards
-    from the ends finds it, dropping the last token of `a` first where either may go).
+    Of several ones it is the last, which backtracking in the dynamic program finds if it prefers to
+    drop the last token of `a`.
     """
     lengths = [[0] * (len(b) + 1)]
     for token in a:

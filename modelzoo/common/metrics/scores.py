@@ -12,19 +12,18 @@ from cerebras_tf.whole_file import write_whole
 def write_scalars(folder, step, values):
     """Writes scores as TensorBoard events and into ``scores.json``, by step.
 
-    The file keeps the scores of other steps, and others of this one; it appears whole or not at
-    all.
+    Other scores in the file are kept.
 
     Args:
-        folder: made if absent, such as ``model_dir/eval``.
-        step: global step of the checkpoint that predicted.
-        values: numbers by name; texts (such as BLEU's signature) stand in the file only.
+        folder: created if absent, such as ``model_dir/eval``.
+        step: global step of the checkpoint.
+        values: numbers by name. Strings (such as BLEU's signature) are only written to the file.
 
     Returns:
         The path of the file.
 
     Raises:
-        DataError: if the file is there and holds something else.
+        DataError: if the file exists and has other content.
     """
     import tensorflow.compat.v1 as tf
 
@@ -49,7 +48,7 @@ def write_scalars(folder, step, values):
 
 
 def drop_scores(folder, step):
-    """Removes the scores of a step from ``scores.json``; the events of TensorBoard stay.
+    """Removes the scores of a step from ``scores.json``. Events of TensorBoard are kept.
 
     Returns:
         Whether there were any.

@@ -1,8 +1,7 @@
-"""Exact match and F1 of answers to SQuAD, by the rules of its official evaluation.
+"""Exact match and F1 of answers to SQuAD, as in its official evaluation scripts.
 
-Sources: Rajpurkar et al. 2016 (1.1), section 6.1; Rajpurkar et al. 2018 (2.0), appendix A, and the
-evaluation scripts that SQuAD publishes. An answer that is the empty text says that the paragraph
-holds none.
+Sources: Rajpurkar et al. 2016 (1.1), section 6.1; Rajpurkar et al. 2018 (2.0), appendix A. An empty
+text is the answer that there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections import Counter
 from typing import NamedTuple
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.json_text import parse_json
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -26,36 +24,6 @@ class Counted(NamedTuple):
     exact: float
     f1: float
     has_answer: bool
-
-
-def read_questions(path):
-    """Reads the true answers of a SQuAD file.
-
-    Args:
-        path: a json file of version 1.1 or 2.0.
-
-    Returns:
-        A list of answer texts by question id, empty where the paragraph holds no answer.
-
-    Raises:
-        DataError: if the file is not SQuAD's.
-    """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            return {
-                question["id"]: [answer["text"] for answer in question["answers"]]
-                for article in parse_json(file.read())["data"]
-                for paragraph in article["paragraphs"]
-                for question in paragraph["qas"]
-            }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        received = f"{type(error).__name__}: {error}"
-        if isinstance(error, KeyError):
-            received = f"an object without {error}"
-        raise DataError(
-            f"{path}: must be a SQuAD json file whose questions have ids and answers. Received: "
-            f"{received}. Give dev-v1.1.json or a file of that form."
-        ) from error
 
 
 def normalize(text):
@@ -82,7 +50,7 @@ def squad_v1(questions, predictions):
     """Scores answers to version 1.1; each counts against the true answer nearest to it.
 
     Args:
-        questions: lists of answer texts by id, of `read_questions`.
+        questions: lists of true answers by id.
         predictions: texts by id. A question without one counts as wrong.
 
     Returns:
@@ -117,11 +85,11 @@ def squad_v2(questions, predictions, null_odds=None):
     """Scores answers to version 2.0, where some paragraphs hold none.
 
     Args:
-        questions: lists of answer texts by id, of `read_questions`.
-        predictions: texts by id, empty for no answer. As in the official rules, a question that
-            is not among them does not count at all.
-        null_odds: how much likelier no answer is than the best one, by id; any number that grows
-            with it. The best scores need predictions that always name an answer.
+        questions: lists of true answers by id.
+        predictions: texts by id, empty for no answer. As in the official script, a question without
+            one does not count.
+        null_odds: log odds that there is no answer, by id. The best scores need predictions with an
+            answer to every question.
 
     Returns:
         ``exact`` and ``f1`` in percent and ``total``; the same after ``HasAns_`` and ``NoAns_`` for

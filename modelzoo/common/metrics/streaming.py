@@ -1,7 +1,6 @@
 """Sums and means over the whole evaluation set, as TF1 metric pairs ``(value, update)``.
 
-They are kept in float64 on the host, whatever the model computes in: float16 ends at 65,504 tokens
-and float32 no longer counts by ones after 16,777,216.
+They are accumulated in float64 on the host, because float32 cannot count beyond 16,777,216.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ def streaming_sum(values, name):
     """Adds up tensors over batches.
 
     Args:
-        values: what a batch adds, a tensor of static shape and any numeric dtype.
-        name: of the variable, which lies in LOCAL_VARIABLES and METRIC_VARIABLES.
+        values: a batch's summand, a tensor of static shape and any numeric dtype.
+        name: name of the variable, in LOCAL_VARIABLES and METRIC_VARIABLES.
 
     Returns:
         A pair: the sum so far and the op that adds this batch, both float64 of that shape.
@@ -34,14 +33,14 @@ def streaming_sum(values, name):
 def streaming_ratio(numerator, denominator, name, empty=0.0):
     """Divides one streaming sum by another.
 
-    Neither grows without the other: a count that needs nothing of the batch would still grow at
-    the end of the input, in the step that finds no batch.
+    Both are updated together: a count that does not depend on the batch would otherwise be updated
+    at the end of the input.
 
     Args:
-        numerator: what a batch adds above the line, of static shape.
-        denominator: what it adds below, of the same shape.
-        name: of the two variables.
-        empty: the value where nothing has been counted.
+        numerator: a batch's summand of the numerator, of static shape.
+        denominator: that of the denominator, of the same shape.
+        name: name of the two variables.
+        empty: value if the denominator is 0.
 
     Returns:
         A metric pair of float32.
@@ -67,12 +66,9 @@ def streaming_mean(values, weights, name, empty=0.0):
 
     Args:
         values: any shape, any numeric dtype or bool.
-        weights: as many numbers; None counts every value once.
-        name: of the two variables.
-        empty: the value where nothing has been counted.
-
-    Returns:
-        A metric pair of float32 scalars.
+        weights: as many numbers; None for 1.
+        name: name of the two variables.
+        empty: value if the weights are 0.
     """
     values = flat(values, tf.float64)
     weights = tf.ones_like(values) if weights is None else flat(weights, tf.float64)
@@ -80,31 +76,13 @@ def streaming_mean(values, weights, name, empty=0.0):
 
 
 def streaming_accuracy(labels, predictions, weights, name, empty=0.0):
-    """Makes the weighted share of predictions that equal their label.
-
-    Args:
-        labels: any shape, integers.
-        predictions: as many integers.
-        weights: as many numbers; None counts every prediction once.
-        name: of the two variables.
-        empty: the value where nothing has been counted.
-
-    Returns:
-        A metric pair of float32 scalars.
-    """
+    """Makes the weighted accuracy of integers of any shape; see `streaming_mean`."""
     hits = tf.equal(flat(labels, tf.int64), flat(predictions, tf.int64))
     return streaming_mean(hits, weights, name, empty)
 
 
 def streaming_confusion(labels, predictions, weights, num_classes, name):
-    """Counts every pair of label and prediction.
-
-    Args:
-        labels: any shape, integers from 0 to C - 1.
-        predictions: as many integers of the same range.
-        weights: as many numbers; None counts every prediction once.
-        num_classes: C.
-        name: of the variable.
+    """Makes the weighted confusion matrix of integers below C = `num_classes`, of any shape.
 
     Returns:
         A pair of float64 [C, C]: rows are labels, columns predictions.

@@ -19,14 +19,14 @@ from modelzoo.common.metrics.streaming import streaming_confusion, streaming_sum
 def token_classification_metrics(labels, predictions, weights, label_names):
     """Makes the metrics of a token classifier.
 
-    Of tokens: F1 of every label that starts with B or I; macro is their mean, micro is one F1 of
-    all their tokens together. Of entities: place and type must be right; tokens whose true label
-    is no tag (``X``, the later pieces of a word, and ``[CLS]`` and its like) are left out before.
+    Of tokens: the macro and micro F1 of all labels that start with B or I. Of entities: precision,
+    recall and F1 of equal span and type, without tokens whose true label is not a tag (``X`` and
+    special tokens).
 
     Args:
         labels: [B, S] integers.
         predictions: [B, S] integers, argmax of the logits.
-        weights: [B, S], 1 for a token that counts, 0 for padding.
+        weights: [B, S], 1 for a token, 0 for padding.
         label_names: C str in the order of the numbers, such as ``B``, ``I-Disease``, ``O``, ``X``.
 
     Returns:

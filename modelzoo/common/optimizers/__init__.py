@@ -1,1 +1,1 @@
-"""Optimizers, schedules and loss scaling. Knows nothing of a model's loss."""
+"""Optimizers, learning rate schedules and loss scaling."""

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 
 class AdamWOptimizer(tf.train.Optimizer):
-    """Moves each variable x along its gradient g by the moments m and v.
+    """Updates each variable x by its gradient g with the moments m and v.
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  x <- x - lr (c m / (sqrt(v) + eps) + w x)
     c is sqrt(1 - b2^t) / (1 - b1^t) with `use_bias_correction`, else 1. eps is epsilon, and with
@@ -28,8 +28,8 @@ class AdamWOptimizer(tf.train.Optimizer):
         exclude_from_weight_decay: regular expressions, searched in the variable's name.
         use_bias_correction: whether c corrects for moments that start at zero.
         corrects_epsilon: whether epsilon is corrected too; needs `use_bias_correction`.
-        only_if: boolean scalar tensor; where false, nothing changes. A tf.cond around the whole
-            update would trace every variable and gradient into both of its branches.
+        only_if: boolean scalar tensor. If false, nothing changes. A tf.cond around the whole update
+            would trace every variable and gradient into both of its branches.
         name: scope of the slots.
     """
 
@@ -58,7 +58,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         self._only_if = only_if
 
     def decays(self, variable_name):
-        """Tells whether weight decay applies to the variable of that name."""
+        """Returns whether weight decay applies to the variable of that name."""
         found = any(re.search(pattern, variable_name) for pattern in self._exclude)
         return bool(self._weight_decay_rate) and not found
 
@@ -75,7 +75,7 @@ class AdamWOptimizer(tf.train.Optimizer):
         zeros = {}
 
         def initial(shape, dtype, partition_info=None):
-            """Zeros that all slots of a shape share: a graph has fewer nodes."""
+            """Zeros, shared by all slots of a shape to keep the graph small."""
             key = tuple(shape), dtype
             if key not in zeros:
                 zeros[key] = tf.zeros(shape, dtype, name=f"{self._name}/zeros")
@@ -87,7 +87,7 @@ class AdamWOptimizer(tf.train.Optimizer):
                 self._get_or_make_slot_with_initializer(variable, initial, *like, slot, self._name)
 
     def _prepare(self):
-        # One node a variable in place of thirty; a body serves all variables of a shape.
+        # One node for each variable instead of thirty. Variables of one shape share a function.
         self._move = tf.function(self._moved, autograph=False)
         self._correction, self._added = 1.0, self._epsilon
         if self._use_bias_correction:
@@ -100,12 +100,12 @@ class AdamWOptimizer(tf.train.Optimizer):
     def _resource_apply_dense(self, grad, handle):
         m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
         numbers = self._rate, self._correction, self._added, self._only_if
-        # Within a colocation, every variable would get a body of its own.
+        # Within a colocation, every variable would get a function of its own.
         with tf.get_default_graph().colocate_with(None, ignore_existing=True):
             return self._move(grad, handle, m, v, *numbers, self.decays(handle.name)).op
 
     def _moved(self, grad, handle, m, v, rate, correction, added, only_if, decays):
-        """Moves one variable; returns a tensor that is there when it has moved."""
+        """Updates one variable. The tensor returned depends on the writes."""
         next_m = self._beta1 * m + (1.0 - self._beta1) * grad
         next_v = self._beta2 * v + (1.0 - self._beta2) * tf.square(grad)
         update = correction * next_m / (tf.sqrt(next_v) + added)
@@ -141,5 +141,5 @@ class AdamWOptimizer(tf.train.Optimizer):
 
 
 def _kept_unless(condition, variable, value):
-    """A variable's next value: the given one, or its own where a condition is given and false."""
+    """Returns `value`, or that of the variable if a condition is given and false."""
     return value if condition is None else tf.where_v2(condition, value, variable)

@@ -1,7 +1,4 @@
-"""Loss scaling against float16 underflow. Overflows are counted, not only that of the last step.
-
-`DynamicLossScale` tolerates a share of overflowing steps before it lowers the scale.
-"""
+"""Static and dynamic loss scaling against float16 underflow."""
 
 from __future__ import annotations
 
@@ -24,17 +21,17 @@ class StaticLossScale:
 class DynamicLossScale:
     """A factor that grows while gradients are finite and shrinks when too many are not.
 
-    At each step the step counter rises by 1, and the overflow counter with it if the gradients'
-    norm is not finite. If overflows / steps exceeds the tolerance, the scale is halved and both
-    counters start again; else, when the step counter reaches the period, the scale is doubled and
-    both start again. The scale stays in [minimum, maximum].
+    Each step increases the step counter by 1, and also the overflow counter if the gradients' norm
+    is not finite. If overflows / steps exceeds the tolerance, the scale is halved. Otherwise, when
+    the step counter reaches the period, it is doubled. Both reset the counters. The scale is
+    limited to [minimum, maximum].
 
     Args:
         initial: first scale.
         period: steps per increase.
-        minimum: least scale.
-        maximum: largest scale.
-        tolerance: share of overflowing steps tolerated.
+        minimum: minimum of the scale.
+        maximum: maximum of the scale.
+        tolerance: fraction of steps that may overflow.
     """
 
     def __init__(self, initial, period, minimum, maximum, tolerance):
@@ -53,7 +50,7 @@ class DynamicLossScale:
 
         Args:
             is_finite: boolean scalar, whether this step's gradients were finite.
-            is_counted: boolean scalar; where false, nothing changes.
+            is_counted: boolean scalar. If false, nothing changes.
 
         Returns:
             The operation that updates the scale and the counters.
@@ -81,7 +78,7 @@ def _counter(name, value=0.0):
 
 
 def make_loss_scale(params):
-    """Makes the loss scale of the section ``optimizer`` (`OptimizerParams`), or None for none."""
+    """Returns the loss scale of an OptimizerParams, None for no scaling."""
     factor = params.loss_scaling_factor
     if factor == "dynamic":
         return DynamicLossScale(

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the global step. They are computed in float32 only."""
+"""Learning rates as functions of the global step, in float32."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def learning_rate(pieces, global_step, reset_steps=True):
     """Builds the learning rate of the current step.
 
     Args:
-        pieces: schedule dataclasses of ``modelzoo.common.config.sections``, run one after another;
-            the last goes on for ever.
+        pieces: schedule dataclasses of ``modelzoo.common.config.sections``, in sequence. The last
+            one has no end.
         global_step: scalar integer tensor.
-        reset_steps: whether each piece counts steps from its own beginning; if not, each sees the
-            global step (``disable_lr_steps_reset``).
+        reset_steps: whether each piece counts steps from its own start, and not from step 0
+            (``disable_lr_steps_reset``).
 
     Returns:
         A float32 scalar.

@@ -1,7 +1,4 @@
-"""Makes the training operation of a loss: gradients, clipping, loss scaling, update, summaries.
-
-The loss is all it is given of the model.
-"""
+"""The training operation of a loss: gradients, clipping, loss scaling, update, summaries."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from modelzoo.common.optimizers.adamw import AdamWOptimizer
 from modelzoo.common.optimizers.loss_scale import make_loss_scale
 from modelzoo.common.optimizers.schedules import learning_rate
 
-# Can be told to stand still. RMSProp moves a variable by a slot, which would have to stay and be 0.
-_STANDING_STILL = ("sgd", "momentum", "adam", "adamw")
+# Optimizers that can skip an update. RMSProp cannot: its momentum slot would still be applied.
+_CONDITIONAL = ("sgd", "momentum", "adam", "adamw")
 
 
-class StillAdam(tf.train.AdamOptimizer):
-    """TensorFlow's Adam, which stands still where `only_if` is false and gradients are 0.
+class ConditionalAdam(tf.train.AdamOptimizer):
+    """TensorFlow's Adam, which changes nothing if `only_if` is false and gradients are 0.
 
     Args:
         only_if: boolean scalar tensor.
-        others: those of TensorFlow's.
+        others: arguments of ``tf.train.AdamOptimizer``.
     """
 
     def __init__(self, only_if, *others):
@@ -32,19 +29,18 @@ class StillAdam(tf.train.AdamOptimizer):
 
     def _prepare(self):
         super()._prepare()
-        for name, still in (("_lr_t", 0.0), ("_beta1_t", 1.0), ("_beta2_t", 1.0)):
-            setattr(self, name, tf.where_v2(self._only_if, getattr(self, name), still))
+        for name, fixed in (("_lr_t", 0.0), ("_beta1_t", 1.0), ("_beta2_t", 1.0)):
+            setattr(self, name, tf.where_v2(self._only_if, getattr(self, name), fixed))
 
 
 def make_optimizer(params, rate, mixed_precision=False, only_if=None):
     """Makes the optimizer of the section ``optimizer``.
 
     Args:
-        params: OptimizerParams.
         rate: learning rate, float or float32 scalar.
         mixed_precision: raises the default epsilon from 1e-8 to 1e-5.
-        only_if: boolean scalar; where false, nothing changes: of AdamW in any case, of other
-            kinds of _STANDING_STILL if gradients are 0.
+        only_if: boolean scalar. If false, nothing changes; for optimizers other than AdamW
+            gradients must then be 0.
 
     Returns:
         A ``tf.compat.v1.train.Optimizer``.
@@ -66,7 +62,7 @@ def make_optimizer(params, rate, mixed_precision=False, only_if=None):
         return tf.train.RMSPropOptimizer(rate, params.decay, params.momentum or 0.0, epsilon)
     if kind == "adam":
         given = rate, params.beta1, params.beta2, epsilon
-        return StillAdam(only_if, *given) if guards else tf.train.AdamOptimizer(*given)
+        return ConditionalAdam(only_if, *given) if guards else tf.train.AdamOptimizer(*given)
     return AdamWOptimizer(
         rate,
         params.beta1,
@@ -81,20 +77,19 @@ def make_optimizer(params, rate, mixed_precision=False, only_if=None):
 
 
 def make_train_op(loss, params, mixed_precision=False, batches_per_step=1, costs=()):
-    """Makes the operation that trains all trainable variables by one step.
+    """Makes the operation that updates all trainable variables.
 
-    Gradients are taken of the loss as float32 times the loss scale, and divided by it again. With
-    a dynamic loss scale, a step whose gradients are not finite changes no variable of the model;
-    it still counts in the global step, so that the global step tells which batches were read.
-    With N batches a step, every Nth call applies the mean of N gradients and counts as a step.
-    Adds the summaries train/lr, train/unclipped_grad_norm and train/loss_scale.
+    Gradients are those of the float32 loss times the loss scale, divided by the loss scale. With a
+    dynamic loss scale, a step with gradients that are not finite changes no variable of the model.
+    It still increases the global step, so that the global step is the number of batches read. With
+    N batches per step, every Nth call applies the mean of N gradients and increases the global
+    step. Adds the summaries train/lr, train/unclipped_grad_norm and train/loss_scale.
 
     Args:
         loss: scalar tensor.
-        params: OptimizerParams.
         mixed_precision: see `make_optimizer`.
         batches_per_step: N.
-        costs: scalars to show of a step.
+        costs: scalars to average over the batches of a step.
 
     Returns:
         The operation, and for each of `costs` its mean over the batches of the step so far.
@@ -118,7 +113,7 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1, costs
         return optimizer.apply_gradients(zip(grads, variables), global_step), costs
 
     is_finite = tf.math.is_finite(norm) if is_dynamic else tf.constant(True)
-    if params.optimizer_type in _STANDING_STILL and not accumulation:
+    if params.optimizer_type in _CONDITIONAL and not accumulation:
         optimizer = make_optimizer(params, rate, mixed_precision, is_finite)
         if params.optimizer_type != "adamw":
             zero = tf.constant(0.0)
@@ -159,7 +154,7 @@ def scaled_gradients(loss, variables, scale):
 
 
 def accumulate(grads, variables, steps):
-    """Adds gradients up in variables over `steps` calls.
+    """Accumulates gradients over `steps` calls.
 
     Args:
         grads: float32 tensors.
@@ -167,8 +162,8 @@ def accumulate(grads, variables, steps):
         steps: N.
 
     Returns:
-        The sums divided by N with the present call counted in, whether this call is the last of
-        the N (boolean scalar), and the operations that keep the sums or reset them.
+        The sums of this and earlier calls divided by N, whether this call is the last of N (boolean
+        scalar), and the operations that store or reset the sums.
     """
     zeros = {"initializer": tf.zeros_initializer(), "trainable": False, "use_resource": True}
     count = tf.get_variable("accum_step_counter", [], tf.int32, **zeros)
@@ -190,9 +185,10 @@ def accumulate(grads, variables, steps):
 
 
 def accumulate_costs(costs, is_last):
-    """Adds costs up in a variable over the batches of a step, and counts how many it holds.
+    """Accumulates costs and their count over the batches of a step.
 
-    Their own count is right after a checkpoint in the middle of a step that lacks the variable.
+    They have a count of their own because an older checkpoint from the middle of a step may lack
+    the variable.
 
     Args:
         costs: scalars.
@@ -200,10 +196,10 @@ def accumulate_costs(costs, is_last):
 
     Returns:
         The mean of each cost over all wafers and the batches so far, as float32, and the operation
-        that keeps the sums or resets them.
+        that stores or resets the sums.
     """
     given = tf.stack([*(tf.cast(cost, tf.float32) for cost in costs), 1.0])
-    if job.wafers() > 1:  # one wafer writes the sums of all to a checkpoint
+    if job.wafers() > 1:  # one wafer writes the sums of all wafers to a checkpoint
         given = cross_wafer_sum(given)
     kept = tf.get_variable(
         "accum_step_costs",
@@ -221,7 +217,7 @@ def accumulate_costs(costs, is_last):
 
 
 def clip(grads, norm, params):
-    """Clips by global norm or by value, as the section ``optimizer`` says."""
+    """Clips gradients by global norm or by value."""
     if params.max_gradient_norm:
         return tf.clip_by_global_norm(grads, params.max_gradient_norm, use_norm=norm)[0]
     if params.max_gradient_value:
@@ -231,7 +227,7 @@ def clip(grads, norm, params):
 
 
 def add_summaries(params, rate, norm, scale, grads, variables):
-    """Adds the scalars of every run, and those the section ``optimizer`` asks for."""
+    """Adds the summaries of every run, and those that `params` selects."""
     tf.summary.scalar("train/lr", rate)
     tf.summary.scalar("train/unclipped_grad_norm", norm)
     tf.summary.scalar("train/loss_scale", 1.0 if scale is None else scale.value)

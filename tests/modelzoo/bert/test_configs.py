@@ -84,7 +84,7 @@ def test_variables_have_the_names_of_the_original_checkpoints():
     assert names == expected
 
 
-def test_readme_lists_every_config_with_its_dimensions_and_its_run():
+def test_page_lists_every_config_with_its_dimensions_and_its_run():
     expected = {}
     for name in NAMES:
         params = load(name)

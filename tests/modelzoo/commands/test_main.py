@@ -143,13 +143,6 @@ def test_every_command_has_help(words, capsys):
     assert "--debug" in text and "default: None" not in text and "default: False" not in text
 
 
-def test_the_first_page_names_every_command():
-    page = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
-    section = page.split("## Without a checkout\n")[1].split("\n## ")[0]
-    for name in program.ROOT.commands:
-        assert f"`{name}`" in section or f"cerebras-tf {name} " in section, name
-
-
 def test_version_is_told(capsys):
     assert program.main(["--version"]) == 0
     assert capsys.readouterr().out == f"cerebras-tf {cerebras_tf.__version__}\n"

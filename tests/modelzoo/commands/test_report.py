@@ -13,6 +13,7 @@ from cerebras_tf.report.record import read_record
 from modelzoo.commands.main import main
 from modelzoo.commands.report import workload_of
 from tests.modelzoo.configs import CONFIGS
+from tests.modelzoo.pages import cells_of
 
 
 @pytest.mark.parametrize("name", ["gpt3_xl_pile", "gpt3_20b_pile", "gptj_6b", "bert_large_msl128"])
@@ -91,26 +92,16 @@ def test_an_option_without_effect_is_refused(given, told, tmp_path, capsys):
     assert told in " ".join(capsys.readouterr().err.split()) and not out.exists()
 
 
-def rows_of_pages():
-    """(params file, parameters) of the tables of the pages."""
-    for page in ("gpt3", "gptj", "bert"):
-        text = (CONFIGS.parent / "modelzoo" / page / "README.md").read_text()
-        for line in re.findall(r"^\| `configs/(?:params_.*)$", text, flags=re.MULTILINE):
-            cells = [cell.strip(" `") for cell in line.split("|")]
-            counts = [int(c.replace(",", "")) for c in cells if re.fullmatch(r"[\d,]{7,}", c)]
-            yield cells[1].removeprefix("configs/"), counts[0]
-
-
-def test_parameters_are_those_of_the_pages():
+@pytest.mark.parametrize(("model", "column"), [("gpt3", 5), ("gptj", 6), ("bert", 5)])
+def test_parameters_are_those_of_the_page(model, column):
     from modelzoo.common.config.params import load_params
 
-    rows = dict(rows_of_pages())
-    assert len(rows) > 35
-    for name, count in rows.items():
-        found = workload_of(
-            load_params(CONFIGS / name), argparse.Namespace(batch_size=None, params=name)
-        )
-        assert (name, found.parameters) == (name, count)
+    rows = cells_of(model)
+    assert len(rows) >= 7
+    for name, cells in rows.items():
+        given = argparse.Namespace(batch_size=None, params=f"{name}.yaml")
+        found = workload_of(load_params(CONFIGS / f"{name}.yaml"), given)
+        assert (name, f"{found.parameters:,}") == (name, cells[column])
 
 
 def test_sizes_that_stand_elsewhere_are_found_or_refused(tmp_path, capsys):

@@ -124,7 +124,7 @@ def test_variables_have_the_names_of_the_original_checkpoints():
     assert names == expected
 
 
-def test_readme_lists_every_config_with_its_dimensions_and_its_run():
+def test_page_lists_every_config_with_its_dimensions_and_its_run():
     expected = {}
     for name in NAMES:
         params = load(name)
@@ -164,5 +164,5 @@ def test_second_part_of_13b_begins_where_the_first_has_read_as_much():
     assert first.runconfig.max_steps * first.global_batch_size == 38_000 * second.global_batch_size
     assert first.model == second.model
     sections = "38,000", str(first.runconfig.max_steps)
-    page = (CONFIGS.parent / "modelzoo" / "gpt3" / "README.md").read_text(encoding="utf-8")
+    page = (CONFIGS.parent / "docs" / "tutorials" / "gpt.md").read_text(encoding="utf-8")
     assert all(number.replace(",", "") in page.replace(",", "") for number in sections)

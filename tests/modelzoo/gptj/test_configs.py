@@ -74,7 +74,7 @@ def test_given_initializers_follow_from_the_sizes(name):
         assert embedding.stddev == pytest.approx(expected, rel=1e-4)
 
 
-def test_readme_lists_every_config_with_its_dimensions_and_its_run():
+def test_page_lists_every_config_with_its_dimensions_and_its_run():
     expected = {}
     for name in NAMES:
         params = load(name)

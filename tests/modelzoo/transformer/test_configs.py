@@ -101,7 +101,7 @@ def test_variables_have_the_names_of_the_original_checkpoints(monkeypatch):
     assert names == expected
 
 
-def test_readme_lists_every_config_with_its_dimensions():
+def test_page_lists_every_config_with_its_dimensions():
     expected = {}
     for name in NAMES:
         m = load(name).model

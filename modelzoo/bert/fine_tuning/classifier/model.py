@@ -1,7 +1,4 @@
-"""BERT as a classifier of sentences and pairs, as a model_fn.
-
-Source: Devlin et al. (2018), section 4.1. B batch, S sequence, N hidden size, C classes.
-"""
+"""Classification of sentences and pairs (Devlin et al. 2018, section 4.1). C classes."""
 
 from __future__ import annotations
 
@@ -9,94 +6,64 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.backbone import bert_encoder, initializer_of, pooled
+from modelzoo.bert.backbone import pooled
+from modelzoo.bert.fine_tuning.classifier.data import PROCESSORS
 from modelzoo.bert.fine_tuning.classifier.params import Params
+from modelzoo.bert.fine_tuning.classifier.prediction import write_predictions
+from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
 from modelzoo.common import metrics
-from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.attention import dropout
-from modelzoo.common.layers.dense import dense
-from modelzoo.common.train.estimator import CSEstimatorSpec
-from modelzoo.common.train.loss_spec import loss_spec
 
 POOLER = "cls_layer/cls_dense/cls_dense/kernel"
 
 
-def new_layers(params):
-    """Returns what training from a pre-trained checkpoint begins anew, as parts of names.
+class Classifier(FineTuning):
+    """The pooled first token and a dense layer.
 
-    That is the output layer, and the layer before it where pre-training had no next sentences and
-    the checkpoint does not hold it all the same, as one made of a BertModel does.
+    Variables ``cls_layer/cls_dense/...`` and ``cls_layer/cls_output_dense/...``. Logits are [B, C],
+    labels [B] int32. Predictions are ``label`` [B] int32, ``probabilities`` [B, C] float32 and
+    ``example_index`` [B].
     """
-    path = params.runconfig.checkpoint_path
-    has_pooler = not params.model.disable_nsp or (
-        path is not None
-        and tf.train.checkpoint_exists(path)
-        and tf.train.NewCheckpointReader(path).has_tensor(POOLER)
-    )
-    return ("cls_output_dense",) if has_pooler else ("cls_layer",)
 
+    params_class = Params
+    processors = PROCESSORS
+    row_ids = ("example_index",)
+    write_predictions = staticmethod(write_predictions)
 
-WARM_START_EXCLUDES = new_layers
+    def WARM_START_EXCLUDES(self, params):
+        """Returns the output layer, and the pooler where the pre-trained checkpoint has none.
 
+        A checkpoint of a pre-training without next sentences has none, unless it was converted from
+        a model with a pooler.
+        """
+        path = params.runconfig.checkpoint_path
+        has_pooler = not params.model.disable_nsp or (
+            path is not None
+            and tf.train.checkpoint_exists(path)
+            and tf.train.NewCheckpointReader(path).has_tensor(POOLER)
+        )
+        return ("cls_output_dense",) if has_pooler else ("cls_layer",)
 
-def model_fn(features, labels, mode, params):
-    """Builds the graph of training, evaluation or prediction.
+    def logits(self, hidden, features, model, training):
+        x = dropout(pooled(hidden, model), model.cls_dropout_rate, training, model.dropout_seed)
+        with tf.variable_scope("cls_layer"):
+            return head_dense(x, model.num_cls_classes, "cls_output_dense", model)
 
-    Args:
-        features: ``input_ids``, ``input_mask`` (1 where there is padding) and ``segment_ids``
-            [B, S] int32; in evaluation of MNLI ``is_matched`` [B]; in prediction
-            ``example_index`` [B].
-        labels: [B] int32; None in prediction.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
+    def loss(self, logits, labels, features, model):
+        costs = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.reduce_mean(costs), tf.shape(labels)[0]
 
-    Returns:
-        A CSEstimatorSpec. Predictions are ``label`` [B] int32, ``probabilities`` [B, C] float32
-        and ``example_index`` [B] int32.
-    """
-    params = params_from_dict(Params, params)
-    training = mode == tf.estimator.ModeKeys.TRAIN
-    logits = classifier_logits(features, params, training)  # (B, C)
-    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B,)
-    if mode == tf.estimator.ModeKeys.PREDICT:
-        predictions = {"label": choices, "probabilities": tf.nn.softmax(logits)}
-        predictions["example_index"] = tf.identity(features["example_index"])
-        return CSEstimatorSpec(mode=mode, predictions=predictions)
-
-    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    loss = tf.reduce_mean(cross_entropy)
-
-    def class_metrics():
+    def metrics(self, logits, labels, features, params):
         matched = [features["is_matched"]] if "is_matched" in features else []
         metric_fn = functools.partial(_metrics, num_classes=params.model.num_cls_classes)
-        return metric_fn, [labels, choices, *matched]
+        return metric_fn, [labels, _likeliest(logits), *matched]
 
-    return loss_spec(mode, params, [(loss, tf.shape(labels)[0])], class_metrics)
+    def predictions(self, logits):
+        return {"label": _likeliest(logits), "probabilities": tf.nn.softmax(logits)}
 
 
-def classifier_logits(features, params, training):
-    """Runs the model.
-
-    Variables of the head: ``cls_layer/cls_dense/...`` and ``cls_layer/cls_output_dense/...``.
-
-    Args:
-        features: as in `model_fn`.
-        params: Params.
-        training: whether dropout applies.
-
-    Returns:
-        Logits [B, C] of float32.
-    """
-    model = params.model
-    longest = params.max_position_embeddings
-    hidden, _ = bert_encoder(features, model, params.vocab_size, longest, training)
-    x = pooled(hidden, model)  # (B, N)
-    x = dropout(x, model.cls_dropout_rate, training, model.dropout_seed)
-    seed = model.weight_initialization_seed
-    with tf.variable_scope("cls_layer"):
-        name = "cls_output_dense"
-        logits = dense(x, model.num_cls_classes, name, initializer_of(model), seed=seed)
-    return tf.cast(logits, tf.float32)
+def _likeliest(logits):
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
 
 def _metrics(labels, predictions, is_matched=None, *, num_classes):

@@ -1,11 +1,11 @@
-"""The YAML schema of sentence classification: which keys exist, their types, defaults and rules."""
+"""The YAML schema of sentence classification."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.bert.fine_tuning.classifier.tasks import OF_OTHER_FILES, TASKS
+from modelzoo.bert.fine_tuning.classifier.glue_files import OTHER_FILES, TASKS
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
@@ -19,18 +19,18 @@ from modelzoo.common.config.sections import field
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierModelParams(FineTuningModelParams):
-    """The section ``model``; `num_cls_classes` is the number of classes of the task."""
+    """The section ``model``. `num_cls_classes` is the number of classes of the task."""
 
     cls_dropout_rate: float = field(0.0, minimum=0.0, below=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierInput(FineTuningInputKeys, RecordInput):
-    """An input section that reads tab-separated files, or TFRecords made of them.
+    """An input section that reads tab-separated files.
 
     `data_dir` is a folder with the files of GLUE (train.tsv, dev.tsv, test.tsv), a file, or a list
-    of files. The processor knows the columns and labels of its task; `text_columns` (one or two),
-    `label_column` and `labels` (in the order of their numbers) name those of other files.
+    of files. The columns and labels are those of the processor's task. For other files give
+    `text_columns` (one or two), `label_column` and `labels` (in the order of their numbers).
     """
 
     do_lower: bool = True
@@ -45,7 +45,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
         if self.data_processor not in TASKS:
             for key, value in own.items():
                 if value is None:
-                    yield key, f"is required with {self.data_processor}. Name what the files have."
+                    yield key, f"is required with {self.data_processor}. Give that of the files."
         for name, fault in self.task.faults(self.max_sequence_length):
             yield {"length": "max_sequence_length"}.get(name, name), fault
         if self.vocab_file is None:
@@ -53,8 +53,8 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
 
     @property
     def task(self):
-        """What the files hold: the processor's task, under what the section says otherwise."""
-        return TASKS.get(self.data_processor, OF_OTHER_FILES).with_own(
+        """The processor's task, with the columns and labels that the section gives."""
+        return TASKS.get(self.data_processor, OTHER_FILES).with_own(
             self.text_columns, self.label_column, self.labels
         )
 
@@ -63,8 +63,8 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
 class GlueRecordsInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: GlueTfRecordsProcessor``.
 
-    It reads the TFRecords of cerebras-tf prepare glue. `has_parts` tells MNLI's matched
-    examples from its mismatched ones.
+    It reads the TFRecords of cerebras-tf prepare glue. With `has_parts` MNLI's matched and
+    mismatched examples are evaluated separately.
     """
 
     has_parts: bool = False
@@ -76,7 +76,7 @@ build_input = build_variant(
     "data_processor",
     {**dict.fromkeys(TSV_PROCESSORS, ClassifierInput), RECORDS_PROCESSOR: GlueRecordsInput},
 )
-# Files to predict from have no labels and so no records.
+# Prediction reads files without labels, of which there are no records.
 build_predict_input = build_variant(
     "data_processor", dict.fromkeys(TSV_PROCESSORS, ClassifierInput)
 )
@@ -102,7 +102,7 @@ class Params(FineTuningParams):
 
     @classmethod
     def with_defaults(cls, tree):
-        """Returns `tree` with what its sections take over from one another."""
+        """Returns `tree` with the keys that input sections inherit."""
         own = tree.get("predict_input")
         tree = super().with_defaults(tree)
         given = None if own else tree.get("predict_input")
@@ -111,12 +111,12 @@ class Params(FineTuningParams):
 
     @property
     def label_count(self):
-        """Number of labels that the data are of."""
+        """Number of labels in the data."""
         return self.model.num_cls_classes
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
-        classes = Bound(self.model.num_cls_classes, "as model.num_cls_classes tells")
+        """Returns the bounds of the numbers in records; see BaseParams."""
+        classes = Bound(self.model.num_cls_classes, "as in model.num_cls_classes")
         return {**super().record_bounds(name), "label": classes}
 
     def problems(self):

@@ -1,7 +1,4 @@
-"""Predict mode of classifiers: rows with their labels, and the files that GLUE's server takes.
-
-Scores come from evaluation.
-"""
+"""Writes predicted labels: all rows, and the files that GLUE's server takes."""
 
 from __future__ import annotations
 
@@ -11,47 +8,38 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.classifier.data import read_examples
-from modelzoo.bert.fine_tuning.classifier.tasks import INDEX_COLUMN, Row, find_files
+from modelzoo.bert.fine_tuning.classifier.glue_files import INDEX_COLUMN, Row, find_files
 from modelzoo.common.train import predictions
 
 
-def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
+def write_predictions(section, rows, folder, name_of):
+    """Writes ``predictions_*`` with a row for each example, and files for GLUE's server.
 
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: Params.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
+    See FineTuning.write_predictions.
 
     Raises:
         DataError: if a row of the files is bad, or has no index of its own.
     """
-    section = params.predict_input
-    sources = find_files(section.data_dir, "predict")  # maybe those of evaluation
+    sources = find_files(section.data_dir, "predict")  # those of evaluation if there are no others
     tf.logging.info("predicting the rows of %s", ", ".join(sources))
     examples = read_examples(section, "predict")
-    indices = submission_indices(examples)
-    rows = []
-    for row in predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
-        name = section.task.labels[int(row["label"])]
-        rows.append({**row, "index": indices[int(row["example_index"])], "label_name": name})
-    folder = predictions.predict_folder(params)
-    name = predictions.output_name("predictions", estimator, use_cs)
-    count, npz, jsonl = predictions.write_predictions(rows, folder, name)
+    indices, names = submission_indices(examples), section.task.labels
+    rows = [
+        {**row, "index": indices[int(row["example_index"])], "label_name": names[int(row["label"])]}
+        for row in rows
+    ]
+    count, npz, jsonl = predictions.write_predictions(rows, folder, name_of("predictions"))
     files = write_submissions(rows, examples, section.task.submission, folder)
     tf.logging.info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
 
 
 def submission_indices(examples):
-    """Returns by which index GLUE's server knows each row.
+    """Returns the index of each row for GLUE's server.
+
+    It is the index that the file gives, else the row's place in its part, from 0.
 
     Args:
-        examples: every tasks.Row of the files, in order.
-
-    Returns:
-        Of each row the index that its file gives; else its place in its part, from 0.
+        examples: every glue_files.Row of the files, in order.
 
     Raises:
         DataError: if two rows of a part have one index, one has an empty one, or one file of a part
@@ -66,8 +54,8 @@ def submission_indices(examples):
             having, other = (first, row) if row.index is None else (row, first)
             raise DataError(
                 f"{other.path}: files that are predicted together must all have the column "
-                f"{INDEX_COLUMN}, or none. Received: {having.path}, which has it. Predict one file "
-                "at a time."
+                f"{INDEX_COLUMN}, or none. Received: {having.path} with it. Predict one file at a "
+                "time."
             )
         index = str(len(part)) if row.index is None else row.index
         if not index or index in part:
@@ -78,15 +66,15 @@ def submission_indices(examples):
 
 
 def _repeated(row, other):
-    """The error of a row whose index is empty, or that of another."""
-    received, cure = "an empty one", f"Number the rows in the column {INDEX_COLUMN}"
+    """Returns the error for a row whose index is empty, or that of the row `other`."""
+    received, fix = "an empty one", f"Number the rows in the column {INDEX_COLUMN}"
     if other is not None:
-        received = f"{row.index!r}, as {other.path}:{other.line} has"
+        received = f"{row.index!r}, as in {other.path}:{other.line}"
         if other.path != row.path:
-            cure = "Predict one file at a time"
+            fix = "Predict one file at a time"
     return DataError(
         f"{row.path}:{row.line}: every row must have an index of its own. Received: {received}. "
-        f"{cure}, or remove the column."
+        f"{fix}, or remove the column."
     )
 
 
@@ -95,12 +83,12 @@ def write_submissions(rows, examples, names, folder):
 
     Args:
         rows: predictions with ``example_index``, ``index`` and ``label_name``.
-        examples: every tasks.Row of the files.
-        names: of the files, by whether the part is matched.
-        folder: where the files go.
+        examples: every glue_files.Row of the files.
+        names: file names of the mismatched and the matched part.
+        folder: Path of the output folder.
 
     Returns:
-        Their paths.
+        The paths of the files.
     """
     lines: dict[bool, list[str]] = {}
     for row in rows:

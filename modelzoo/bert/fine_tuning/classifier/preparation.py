@@ -1,7 +1,4 @@
-"""Turns tab-separated classification files into the TFRecords that GlueTfRecordsProcessor reads.
-
-tasks.py reads the files and encoding.py tokenizes. S is the sequence length.
-"""
+"""Writes the TFRecords that GlueTfRecordsProcessor reads, from tab-separated files."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, pad_rows
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, find_files, read_rows
+from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder
+from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, find_files, read_rows
+from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.common.data.preparation import documents, pipeline
 
-ROWS_A_UNIT = 20_000
+ROWS_PER_UNIT = 20_000
 BATCH_ROWS = 1_000  # rows tokenized at a time
 
 
@@ -25,7 +23,7 @@ BATCH_ROWS = 1_000  # rows tokenized at a time
 class Settings:
     """How records are made; the names are those of the command line.
 
-    `task` is a data processor of tasks.TASKS; the columns and labels are its own where None.
+    `task` is a data processor of glue_files.TASKS; the columns and labels are its own where None.
     """
 
     vocab_file: str
@@ -38,7 +36,7 @@ class Settings:
 
     @property
     def columns(self):
-        """What the files hold, a tasks.Task."""
+        """What the files hold, a glue_files.Task."""
         return TASKS[self.task].with_own(self.text_columns, self.label_column, self.labels)
 
 
@@ -49,7 +47,6 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
         data_dir: a folder with GLUE's files, or a file.
         use: ``train`` or ``eval``, whose rows have labels.
         output_dir: made if absent.
-        settings: Settings.
         processes: how many work at a time.
         on_progress: called with the number of rows done since the last call.
 
@@ -66,9 +63,9 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
     files = find_files(data_dir, use)
     counts = {path: len(read_rows(path, settings.columns, True)) for path in files}
     units = [
-        (path, start, start + ROWS_A_UNIT)
+        (path, start, start + ROWS_PER_UNIT)
         for path, count in counts.items()
-        for start in range(0, count, ROWS_A_UNIT)
+        for start in range(0, count, ROWS_PER_UNIT)
     ]
     described = {
         **vars(settings),
@@ -97,16 +94,8 @@ def write_unit(unit, output, settings):
     rows = read_rows(path, settings.columns, True)[start:stop]
     for first in range(0, len(rows), BATCH_ROWS):
         batch = rows[first : first + BATCH_ROWS]
-        padded = pad_rows(encoder.encode([row.texts for row in batch]), length, encoder.pad_id)
-        for row, ids, mask, segments in zip(batch, *padded):
-            writer.write(
-                {
-                    "input_ids": ids,
-                    "input_mask": 1 - mask,
-                    "segment_ids": segments,
-                    "label": np.array([row.label]),
-                    "is_matched": np.array([row.is_matched], np.int64),
-                }
-            )
+        for row, example in zip(batch, encoder.encode([row.texts for row in batch])):
+            labels = {"label": np.array([row.label]), "is_matched": np.array([int(row.is_matched)])}
+            writer.write({**pad_tokens(example, length, encoder.pad_id), **labels})
         output.advance(len(batch))
     return {"rows": len(rows)}

@@ -1,33 +1,32 @@
-"""Turns an article into the tokens of BERTSUM: ``[CLS] sentence [SEP]`` for each of its sentences.
+"""Encodes an article for BERTSUM: ``[CLS] sentence [SEP]`` for each of its sentences.
 
 Segments alternate from sentence to sentence (Liu 2019, section 2.1). S is the sequence length, C
-the number of sentences there is room for, H the tokens kept of the true summary.
+the maximum number of sentences, H the number of tokens kept of the true summary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from modelzoo.bert.fine_tuning.encoding import Encoder, pad_tokens
 from modelzoo.bert.sentences import split_sentences
-from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
 
 
 @dataclass(frozen=True)
 class EncodingSettings:
-    """How articles are cut; sentences and tokens beyond the limits are dropped.
+    """Limits of articles. Sentences and tokens beyond them are dropped.
 
     Attributes:
         vocab_file: vocab.txt of a BERT.
-        do_lower_case: whether text is put in lower case, without accents.
+        do_lower_case: whether text is lower-cased and stripped of accents.
         max_sequence_length: S.
         max_cls_tokens: C.
-        min_sentences_per_sequence: an article with fewer sentences is left out of training,
-        max_sentences_per_sequence: and sentences after these are not seen.
-        min_tokens_per_sentence: a sentence with fewer tokens is not seen,
-        max_tokens_per_sentence: and one with more is cut.
+        min_sentences_per_sequence: articles with fewer sentences are not used for training.
+        max_sentences_per_sequence: sentences after these are dropped.
+        min_tokens_per_sentence: sentences with fewer tokens are dropped.
+        max_tokens_per_sentence: sentences with more tokens are truncated.
         max_highlight_tokens: H.
     """
 
@@ -44,13 +43,13 @@ class EncodingSettings:
 
 @dataclass(frozen=True)
 class EncodedArticle:
-    """What the model sees of an article.
+    """The sentences and tokens of an article.
 
     Attributes:
-        sentences: the texts of its sentences, whole, list of str.
+        sentences: the texts of its sentences, not truncated, list of str.
         ids: [n] int32, n at most S.
-        segments: [n] int32, 0 and 1 in turn.
-        cls_indices: [number of sentences] int32, the place of each one's [CLS].
+        segments: [n] int32, alternately 0 and 1.
+        cls_indices: [number of sentences] int32, the position of each one's [CLS].
         highlights: the true summary's sentences, list of str.
     """
 
@@ -61,41 +60,24 @@ class EncodedArticle:
     highlights: list
 
 
-class ArticleEncoder:
-    """Encodes articles.
-
-    Args:
-        settings: EncodingSettings.
-
-    Raises:
-        ConfigError: if the vocabulary is none or lacks [CLS], [SEP] or [PAD].
-        DataError: if the file of the vocabulary is not there.
-    """
+class ArticleEncoder(Encoder):
+    """Encodes articles."""
 
     def __init__(self, settings):
+        super().__init__(settings.vocab_file, settings.do_lower_case)
         self._settings = settings
-        self._tokenizer: Any = load_tokenizer(
-            "BertTokenizer", settings.vocab_file, do_lower_case=settings.do_lower_case
-        )
-        require_tokens(self._tokenizer, "cls", "sep", "pad")
-        self.pad_id = self._tokenizer.pad_id
-
-    @property
-    def vocabulary(self):
-        """What a manifest tells of the vocabulary."""
-        return self._tokenizer.facts
 
     def encode(self, paragraphs, highlights):
-        """Encodes an article; a sentence that does not fit whole is cut.
+        """Encodes an article. A sentence that does not fit is truncated.
 
         Args:
             paragraphs: list of str.
             highlights: list of str, the true summary.
 
         Returns:
-            An EncodedArticle, of no sentence if all are too short.
+            An EncodedArticle, without sentences if all are too short.
         """
-        settings, tokenizer = self._settings, self._tokenizer
+        settings, tokenizer = self._settings, self.tokenizer
         texts = [text for paragraph in paragraphs for text in split_sentences(paragraph)]
         sentences: list[str] = []
         ids: list[int] = []
@@ -103,13 +85,13 @@ class ArticleEncoder:
         for text, tokens in zip(texts, tokenizer.encode_batch(texts)):
             if len(tokens) < settings.min_tokens_per_sentence:
                 continue
-            room = settings.max_sequence_length - len(ids) - 2
+            left = settings.max_sequence_length - len(ids) - 2
             limit = min(settings.max_sentences_per_sequence, settings.max_cls_tokens)
-            if room < settings.min_tokens_per_sentence or len(sentences) == limit:
+            if left < settings.min_tokens_per_sentence or len(sentences) == limit:
                 break
             sentences.append(text)
             places.append(len(ids))
-            kept = tokens[: min(room, settings.max_tokens_per_sentence)]
+            kept = tokens[: min(left, settings.max_tokens_per_sentence)]
             ids += [tokenizer.cls_id, *kept, tokenizer.sep_id]
         row = np.array(ids, np.int32)
         starts = np.zeros(len(row), np.int32)
@@ -120,37 +102,29 @@ class ArticleEncoder:
         )
 
     def highlight_ids(self, highlights):
-        """Returns the true summary, [SEP] after each sentence, padded or cut: [H] int32."""
+        """Returns the true summary, [SEP] after each sentence, padded or truncated: [H] int32."""
         row: list[int] = []
-        for tokens in self._tokenizer.encode_batch(highlights):
-            row += [*tokens, self._tokenizer.sep_id]
+        for tokens in self.tokenizer.encode_batch(highlights):
+            row += [*tokens, self.tokenizer.sep_id]
         size = self._settings.max_highlight_tokens
         return np.array([*row[:size], *[self.pad_id] * (size - len(row))], np.int32)
 
 
 def pad_article(article, length, places, pad_id):
-    """Makes rows of fixed lengths.
+    """Pads an article to fixed lengths.
 
     Args:
-        article: EncodedArticle.
         length: S.
         places: C.
-        pad_id: token that stands for padding.
+        pad_id: token of the padding.
 
     Returns:
-        By name: input_ids, input_mask (1 = token), segment_ids [S], cls_indices [C] int32, and
-        cls_weights [C] float32 (1 = sentence).
+        The arrays of `pad_tokens`, ``cls_indices`` [C] int32 and ``cls_weights`` [C] float32 (1 for
+        a sentence), by name.
     """
-    size, count = len(article.ids), len(article.cls_indices)
-    ids = np.full(length, pad_id, np.int32)
-    ids[:size] = article.ids
-    segments, indices = np.zeros(length, np.int32), np.zeros(places, np.int32)
-    segments[:size] = article.segments
+    count = len(article.cls_indices)
+    indices = np.zeros(places, np.int32)
     indices[:count] = article.cls_indices
-    return {
-        "input_ids": ids,
-        "input_mask": (np.arange(length) < size).astype(np.int32),
-        "segment_ids": segments,
-        "cls_indices": indices,
-        "cls_weights": (np.arange(places) < count).astype(np.float32),
-    }
+    weights = (np.arange(places) < count).astype(np.float32)
+    tokens = pad_tokens(article, length, pad_id)
+    return {**tokens, "cls_indices": indices, "cls_weights": weights}

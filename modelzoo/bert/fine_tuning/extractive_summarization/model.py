@@ -1,7 +1,6 @@
-"""BERT that picks the sentences of a summary, as a model_fn.
+"""Selection of the sentences of a summary: BERTSUM with a simple classifier.
 
-Source: Liu, Fine-tune BERT for Extractive Summarization (2019), section 2.2 (simple classifier).
-B batch, S sequence, C sentences, N hidden size.
+Source: Liu, Fine-tune BERT for Extractive Summarization (2019), section 2.2. C sentences.
 """
 
 from __future__ import annotations
@@ -10,81 +9,51 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.backbone import bert_encoder, initializer_of
+from modelzoo.bert.fine_tuning.extractive_summarization.data import BertSumTfRecordsProcessor
 from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
+from modelzoo.bert.fine_tuning.extractive_summarization.prediction import write_predictions
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries
+from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
 from modelzoo.common import metrics
-from modelzoo.common.config.params import params_from_dict
-from modelzoo.common.layers.dense import dense
-from modelzoo.common.train.estimator import CSEstimatorSpec
-from modelzoo.common.train.loss_spec import loss_spec
-
-WARM_START_EXCLUDES = ("multiple_cls_layer",)
 
 
-def model_fn(features, labels, mode, params):
-    """Builds the graph of training, evaluation or prediction.
+class ExtractiveSummarization(FineTuning):
+    """A dense layer on the [CLS] of every sentence.
 
-    Args:
-        features: ``input_ids``, ``input_mask`` (1 where there is padding) and ``segment_ids``
-            [B, S] int32; ``cls_indices`` [B, C] int32, ``cls_weights`` [B, C] float32; evaluation
-            may have ``highlight_ids`` [B, H], prediction has ``article_ids`` [B, 1].
-        labels: [B, C] int32, 1 for a sentence of the summary; None in prediction.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
-
-    Returns:
-        A CSEstimatorSpec. Predictions are ``article_ids`` [B, 1] int32 and ``probabilities``
-        [B, C] float32.
+    Variables ``multiple_cls_layer/multiple_cls_layer/...``. Logits are [B, C], labels [B, C] int32,
+    1 for a sentence of the summary. Predictions are ``probabilities`` [B, C] float32 and
+    ``article_ids`` [B, 1] int32.
     """
-    params = params_from_dict(Params, params)
-    model = params.model
-    training = mode == tf.estimator.ModeKeys.TRAIN
-    logits = sentence_logits(features, params, training)  # (B, C)
-    probabilities = tf.sigmoid(logits)
-    if mode == tf.estimator.ModeKeys.PREDICT:
-        numbers = tf.identity(features["article_ids"])
-        predictions = {"article_ids": numbers, "probabilities": probabilities}
-        return CSEstimatorSpec(mode=mode, predictions=predictions)
 
-    loss = sentence_loss(logits, labels, features["cls_weights"], model.loss_weight)
+    params_class = Params
+    processors = {"BertSumTfRecordsProcessor": BertSumTfRecordsProcessor}
+    new_layers = ("multiple_cls_layer",)
+    row_ids = ("article_ids",)
+    write_predictions = staticmethod(write_predictions)
 
-    def summary_metrics():
+    def logits(self, hidden, features, model, training):
+        rows = tf.gather(hidden, features["cls_indices"], batch_dims=1)  # (B, C, N)
+        return head_dense(rows, 1, "multiple_cls_layer", model)[:, :, 0]
+
+    def loss(self, logits, labels, features, model):
+        cost = sentence_loss(logits, labels, features["cls_weights"], model.loss_weight)
+        return cost, tf.shape(labels)[0]
+
+    def metrics(self, logits, labels, features, params):
         section = params.eval_input
         tensors = [features[name] for name in ("input_ids", "cls_indices", "cls_weights")]
-        tensors += [labels, probabilities]
+        tensors += [labels, tf.sigmoid(logits)]
         tensors += [features["highlight_ids"]] if "highlight_ids" in features else []
         return functools.partial(_metrics, sep_id=section.sep_id, top_k=section.top_k), tensors
 
-    return loss_spec(mode, params, [(loss, tf.shape(labels)[0])], summary_metrics)
-
-
-def sentence_logits(features, params, training):
-    """Runs the model.
-
-    Variables of the head: ``multiple_cls_layer/multiple_cls_layer/...``.
-
-    Args:
-        features: as in `model_fn`.
-        params: Params.
-        training: whether dropout applies.
-
-    Returns:
-        Logits [B, C] of float32.
-    """
-    model = params.model
-    longest = params.max_position_embeddings
-    x, _ = bert_encoder(features, model, params.vocab_size, longest, training)
-    rows = tf.gather(x, features["cls_indices"], batch_dims=1)  # (B, C, N)
-    seed = model.weight_initialization_seed
-    logits = dense(rows, 1, "multiple_cls_layer", initializer_of(model), seed=seed)  # (B, C, 1)
-    return tf.cast(logits[:, :, 0], tf.float32)
+    def predictions(self, logits):
+        return {"probabilities": tf.sigmoid(logits)}
 
 
 def sentence_loss(logits, labels, weights, loss_weight):
     """Sums the cross entropy of all sentences and divides by the batch size.
 
-    Each sentence has two classes, the logit of the first being zero.
+    Each sentence has two classes, and the logit of the first one is zero.
 
     Args:
         logits: [B, C] float32.

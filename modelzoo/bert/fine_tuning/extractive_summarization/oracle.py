@@ -1,7 +1,7 @@
-"""Picks sentences with the true summary at hand: the labels of training, and an upper bound.
+"""Selects sentences by comparison with the true summary: labels for training, and an upper bound.
 
-Source: Nallapati et al., SummaRuNNer (2017), section 3, as Liu, Fine-tune BERT for Extractive
-Summarization (2019), section 3.1, takes it up. Words are those of ROUGE, not tokens of a model.
+Source: Nallapati et al., SummaRuNNer (2017), section 3, as used by Liu, Fine-tune BERT for
+Extractive Summarization (2019), section 3.1. Words are those of ROUGE, not tokens of a model.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ SUMMARY_SENTENCES = 3
 
 
 def greedy_oracle(sentences, highlights, count=SUMMARY_SENTENCES):
-    """Adds, one by one, the sentence that raises ROUGE-1 plus ROUGE-2 most, while one does.
+    """Greedily adds the sentence that increases ROUGE-1 plus ROUGE-2 most, until none does.
 
-    Both are F1; n-grams do not cross sentences; of equal sentences the first is taken.
+    Both are F1. N-grams do not cross sentences. Of equal sentences the first is taken.
 
     Args:
         sentences: list of str, of the article.
         highlights: list of str, the true summary.
-        count: sentences to pick, at most.
+        count: sentences to select, at most.
 
     Returns:
-        Ascending numbers of sentences; none where no sentence has a word of the summary.
+        Ascending indices of sentences, none if no sentence has a word of the summary.
     """
     candidates = [_grams([sentence]) for sentence in sentences]
     reference = _grams(highlights)

@@ -1,4 +1,4 @@
-"""The YAML schema of extractive summarization: which keys exist, their types, defaults, rules."""
+"""The YAML schema of extractive summarization."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BertSumInput(FineTuningInputKeys, RecordInput):
 
     @property
     def encoding(self):
-        """How articles are cut in prediction."""
+        """How prediction encodes articles."""
         return EncodingSettings(
             vocab_file=self.vocab_file or "",
             do_lower_case=self.do_lower_case,
@@ -91,9 +91,9 @@ class Params(FineTuningParams):
     )
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
+        """Returns the bounds of the numbers in records; see BaseParams."""
         section = getattr(self, name)
         mask = None if section.original_records else "input_mask"
-        places = Bound(section.max_sequence_length, "places of the record's tokens", mask)
+        places = Bound(section.max_sequence_length, "positions of the record's tokens", mask)
         labels = Bound(2, "1 for a sentence of the summary")
         return {**super().record_bounds(name), "cls_indices": places, "labels": labels}

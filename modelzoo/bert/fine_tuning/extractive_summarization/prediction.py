@@ -1,7 +1,4 @@
-"""Predict mode of extractive summarization: summaries as text, their ROUGE and that of baselines.
-
-selection.py picks the sentences.
-"""
+"""Writes summaries as text, and scores them and some baselines with ROUGE."""
 
 from __future__ import annotations
 
@@ -13,51 +10,36 @@ from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_ora
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.rouge import mean_rouge
-from modelzoo.common.train import predictions
 
 LEAD = 3  # sentences of the baselines
 BASELINE_SCORES = ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score")
 
 
-def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Summarizes the articles of predict_input.predict_file, into ``model_dir/predict``.
+def write_predictions(section, rows, folder, name_of):
+    """Writes the summaries of predict_input.predict_file, and returns their ROUGE scores.
 
-    ``summaries_*.jsonl`` has a row an article, at most `predict_steps` batches; the summary of an
-    article without sentences, of which the model sees nothing, is empty and has no score. ROUGE
-    goes to ``scores.json`` and to TensorBoard, for the model and for ``lead-3`` (the first three
-    sentences), ``random-3`` (three drawn ones) and ``oracle`` (chosen with the true summary at
-    hand).
-
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: Params.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
+    ``summaries_*.jsonl`` has a row for each article. An article without sentences has an empty
+    summary and no score. Scores are those of the model, of ``lead-3`` (the first three sentences),
+    ``random-3`` (three random ones) and ``oracle`` (chosen by comparison with the true summary).
+    See FineTuning.write_predictions.
 
     Raises:
         ConfigError: if predict_input lacks predict_file or vocab_file.
         DataError: names the file and line of a bad row.
     """
-    section = params.predict_input
     articles, _ = read_articles(section)
-    found = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
-    rows = with_empty([as_row(articles, row, section.top_k) for row in found], articles)
-    folder = predictions.predict_folder(params)
-    path = folder / f"{predictions.output_name('summaries', estimator, use_cs)}.jsonl"
+    rows = with_empty([as_row(articles, row, section.top_k) for row in rows], articles)
+    path = folder / f"{name_of('summaries')}.jsonl"
     write_json_lines(path, rows)
     tf.logging.info("wrote %d summaries to %s", len(rows), path)
     scored = [row for row in rows if row["reference"] and row["sentences"]]
-    scores = {}
-    if scored:
-        scores = {**rouge_of(scored), **baselines([articles[row["number"]] for row in scored])}
-    predictions.write_scores(
-        folder, checkpoint_path, scores, shown=lambda name: name.endswith("f1_score")
-    )
+    if not scored:
+        return {}
+    return {**rouge_of(scored), **baselines([articles[row["number"]] for row in scored])}
 
 
 def as_row(articles, prediction, top_k):
-    """Returns what is written of an article.
+    """Returns the output row of a prediction.
 
     Args:
         articles: tuple of EncodedArticle.
@@ -78,14 +60,14 @@ def as_row(articles, prediction, top_k):
 
 
 def with_empty(rows, articles):
-    """Adds a row with an empty summary for each article without sentences, and says which.
+    """Adds a row with an empty summary for each article without sentences, and logs which.
 
     Args:
         rows: those of `as_row`, in the order of the file.
         articles: tuple of EncodedArticle.
 
     Returns:
-        The rows of the articles that were reached, in the order of the file.
+        The rows in the order of the file, up to the last article that was predicted.
     """
     numbers = [row["number"] for row in rows]
     whole = len(rows) == sum(bool(article.sentences) for article in articles)
@@ -110,7 +92,7 @@ def rouge_of(rows):
 
 
 def baselines(articles):
-    """Computes the mean ROUGE of summaries that need no model, from the sentences it could pick.
+    """Computes the mean ROUGE of summaries that need no model.
 
     Args:
         articles: list of EncodedArticle with highlights.

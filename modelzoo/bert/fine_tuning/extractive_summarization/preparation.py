@@ -1,8 +1,7 @@
-"""Turns articles and their highlights into the TFRecords that BertSumTfRecordsProcessor reads.
+"""Writes the TFRecords that BertSumTfRecordsProcessor reads, from articles and their highlights.
 
-A record has int64 input_ids, input_mask (1 = token), segment_ids [S], cls_indices, labels [C],
-highlight_ids [H], and float32 cls_weights [C]. Reading, tokens and the choice of labels are
-cnn_dailymail.py's, encoding.py's and oracle.py's.
+A record has int64 input_ids, input_mask (1 for a token), segment_ids [S], cls_indices, labels [C],
+highlight_ids [H], and float32 cls_weights [C].
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleE
 from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
 from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
 
-UNIT_BYTES = 2 << 20  # input of one unit of work, the step at which a run can be resumed
+UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the next unit
 
 
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount: None):
@@ -23,14 +22,12 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount
 
     Args:
         inputs: files, or folders of them, see cnn_dailymail.SUFFIXES.
-        output_dir: made if absent.
-        settings: EncodingSettings.
-        processes: how many work at a time.
+        output_dir: created if absent.
         on_progress: called with the number of bytes read since the last call.
 
     Returns:
-        The manifest of pipeline.prepare. Its counts tell how many articles were left out: with too
-        few sentences, and without a sentence that shares a word with the highlights.
+        The manifest of pipeline.prepare. Its counts have the number of articles that were skipped:
+        with too few sentences, and without a sentence that shares a word with the highlights.
 
     Raises:
         DataError: names the file and line of a bad row.
@@ -53,8 +50,8 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount
 
 
 def write_unit(parts, output, settings):
-    """Writes the records of some files or parts of files; see pipeline.prepare."""
-    encoder, writer = ArticleEncoder(settings), output.writer()
+    """Writes the records of ranges of files; see pipeline.prepare."""
+    encoder, writer, places = ArticleEncoder(settings), output.writer(), settings.max_cls_tokens
     counts = dict.fromkeys(("articles", "skipped_too_short", "skipped_without_label"), 0)
     for path, start, end in parts:
         articles = cnn_dailymail.read_articles(path, start, end, output.advance)
@@ -67,22 +64,9 @@ def write_unit(parts, output, settings):
             elif not picked:
                 counts["skipped_without_label"] += 1
             else:
-                writer.write(record(article, picked, encoder, settings))
+                labels = np.zeros(places, np.int32)
+                labels[picked] = 1
+                row = pad_article(article, settings.max_sequence_length, places, encoder.pad_id)
+                highlight_ids = encoder.highlight_ids(article.highlights)
+                writer.write({**row, "labels": labels, "highlight_ids": highlight_ids})
     return counts
-
-
-def record(article, picked, encoder, settings):
-    """Returns a record as a dictionary of arrays.
-
-    Args:
-        article: EncodedArticle.
-        picked: numbers of the sentences that summarize it.
-        encoder: ArticleEncoder.
-        settings: EncodingSettings.
-    """
-    labels = np.zeros(settings.max_cls_tokens, np.int32)
-    labels[picked] = 1
-    rows = pad_article(
-        article, settings.max_sequence_length, settings.max_cls_tokens, encoder.pad_id
-    )
-    return {**rows, "labels": labels, "highlight_ids": encoder.highlight_ids(article.highlights)}

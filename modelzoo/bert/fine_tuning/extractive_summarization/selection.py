@@ -1,46 +1,46 @@
-"""Says which sentences make the summary, and finds their tokens in the model's input again.
+"""Selects the sentences of summaries, and finds their tokens in the model's input.
 
-B batch, S sequence, C sentences, H tokens of true summaries.
+B batch, S sequence length, C sentences, H tokens of true summaries.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-LIKELY = 0.5
+THRESHOLD = 0.5
 
 
 def select(probabilities, count, top_k=None):
-    """Picks sentences.
+    """Selects sentences.
 
     Args:
-        probabilities: [C] floats; those of sentences come first.
-        count: number of sentences.
-        top_k: the so many likeliest ones; None for all with a probability of at least LIKELY, or
-            the likeliest where there is none.
+        probabilities: [C] floats.
+        count: number of sentences; further probabilities are ignored.
+        top_k: number of sentences to select, the likeliest ones. None selects all with a
+            probability of at least THRESHOLD, or the likeliest if there is none.
 
     Returns:
-        Ascending numbers of sentences.
+        Ascending indices of sentences.
     """
     probabilities = np.asarray(probabilities)[:count]
     order = np.argsort(-probabilities, kind="stable")
     if top_k is None:
-        top_k = max(1, int((probabilities >= LIKELY).sum()))
+        top_k = max(1, int((probabilities >= THRESHOLD).sum()))
     return sorted(order[:top_k].tolist())
 
 
 def summaries(ids, indices, weights, labels, probabilities, highlights=None, *, sep_id, top_k):
-    """Finds the picked sentences of a batch and the true summaries, as tokens.
+    """Returns the selected sentences of a batch and the true summaries, as tokens.
 
     Args:
         ids: [B, S] integers.
-        indices: [B, C], the places of sentences.
+        indices: [B, C], the position of each sentence's [CLS].
         weights: [B, C], above 0 for a sentence.
-        labels: [B, C], 1 for a sentence that summarizes.
+        labels: [B, C], 1 for a sentence of the summary.
         probabilities: [B, C] floats.
-        highlights: [B, H], the true summaries, `sep_id` after each sentence; None to take the
-            labelled sentences for them.
-        sep_id: number of [SEP].
+        highlights: [B, H], the true summaries, `sep_id` after each sentence. None takes the
+            labelled sentences instead.
+        sep_id: id of [SEP].
         top_k: see `select`.
 
     Returns:
@@ -62,7 +62,7 @@ def summaries(ids, indices, weights, labels, probabilities, highlights=None, *, 
 
 
 def _sentence(tokens, place, sep_id):
-    """The tokens between the [CLS] at `place` and the next [SEP]."""
+    """Returns the tokens between the [CLS] at `place` and the next [SEP]."""
     rest = tokens[place + 1 :]
     ends = np.flatnonzero(rest == sep_id)
     return rest[: ends[0] if len(ends) else len(rest)].tolist()

@@ -1,7 +1,6 @@
 """Chooses the best answers to a question from the logits of its windows.
 
-Source: Devlin et al. (2018), sections 4.2 and 4.3, and their released run_squad.py. An answer is a
-piece of the paragraph's own text.
+Source: Devlin et al. (2018), sections 4.2 and 4.3, and their released run_squad.py.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Answer:
-    """A possible answer; the empty text says that there is none.
+    """A possible answer. The null answer, that there is none, has an empty text.
 
     Attributes:
-        text: a piece of the paragraph.
-        start_logit: of its first token,
-        end_logit: and of its last.
-        first: place of its first token in the paragraph,
-        last: and of its last; before `first` where it has none.
+        text: a span of the paragraph.
+        start_logit: logit of its first token.
+        end_logit: logit of its last token.
+        first: index of its first token in the paragraph.
+        last: index of its last token; before `first` in the null answer.
     """
 
     text: str
@@ -32,17 +31,17 @@ class Answer:
 
     @property
     def score(self):
-        """How likely it is: a sum of logits."""
+        """The sum of the logits."""
         return self.start_logit + self.end_logit
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is known of a question.
+    """The answers to a question.
 
     Attributes:
-        best: Answer list, the likeliest first, texts all different; none of them is empty.
-        null: the empty Answer.
+        best: list of Answer with different texts, the likeliest first, without the null answer.
+        null: the null Answer.
     """
 
     best: list
@@ -50,29 +49,29 @@ class Choice:
 
     @property
     def null_odds(self):
-        """How much likelier no answer is than the best one, as a difference of logits.
+        """Score of the null answer minus that of the best one.
 
-        Without any it is the largest number, as JSON has no infinity.
+        Without any best one it is the largest float, because JSON has no infinity.
         """
         return self.null.score - self.best[0].score if self.best else sys.float_info.max
 
     def text(self, version_2=False, threshold=0.0, by_expected_f1=False):
-        """Returns the answer; empty if there is none, and in version 2 where that is likelier.
+        """Returns the text of the answer, empty if there is none.
 
         Args:
-            version_2: whether there may be none.
-            threshold: how much likelier that must be.
-            by_expected_f1: takes the answer of the largest `expected_f1`, not the likeliest.
+            version_2: whether the null answer is allowed.
+            threshold: value of `null_odds` above which the null answer is returned.
+            by_expected_f1: returns the answer of the largest `expected_f1`, not the likeliest.
         """
         if not self.best or (version_2 and self.null_odds > threshold):
             return ""
         return self.best[int(np.argmax(expected_f1(self.best))) if by_expected_f1 else 0].text
 
     def listed(self, version_2=False):
-        """Returns the answers as dictionaries with probabilities among themselves.
+        """Returns the answers as dictionaries, with a softmax over them as probabilities.
 
         Args:
-            version_2: whether the empty one is among them.
+            version_2: whether the null answer is included.
         """
         rows = [*self.best, *([self.null] if version_2 or not self.best else [])]
         rows.sort(key=lambda answer: -answer.score)
@@ -88,24 +87,21 @@ class Choice:
 
 
 def probabilities(answers):
-    """Returns how likely each of some answers is, if one of them is right: [n] float64."""
+    """Returns the softmax of the scores of answers, [n] float64."""
     scores = np.array([answer.score for answer in answers])
     shares = np.exp(scores - scores.max())
     return shares / shares.sum()
 
 
 def expected_f1(answers):
-    """Returns what F1 is to be expected of each answer, if one of them is right.
+    """Returns the expected F1 of each answer under `probabilities`, [n] float64.
 
-    It is that of tokens by their places. An answer that overlaps many likely ones is worth more
-    than the likeliest, where that is alone. Source: Kumar and Byrne, Minimum Bayes-Risk Decoding
-    for Statistical Machine Translation (2004), with 1 - F1 as the loss.
+    F1 is that of token positions. An answer that overlaps many likely ones has a larger expected F1
+    than a likelier one that overlaps none. Source: Kumar and Byrne, Minimum Bayes-Risk Decoding for
+    Statistical Machine Translation (2004), with 1 - F1 as the loss.
 
     Args:
-        answers: Answer list, not empty.
-
-    Returns:
-        [n] float64.
+        answers: list of Answer, not empty.
     """
     firsts, lasts = (np.array(ends) for ends in zip(*((a.first, a.last) for a in answers)))
     shared = np.minimum.outer(lasts, lasts) - np.maximum.outer(firsts, firsts) + 1
@@ -116,14 +112,15 @@ def expected_f1(answers):
 def choose(context, offsets, parts, n_best_size, max_answer_length):
     """Chooses the best answers to a question.
 
-    A first token counts in the window that shows it with most context; the empty answer is scored
-    at [CLS], in the window where it is least likely.
+    A first token is scored in the window where it has most context. The null answer is scored at
+    [CLS], in the window where it is least likely.
 
     Args:
         context: text of the paragraph.
         offsets: [n, 2] int32, characters of its tokens.
-        parts: (Window, start logits, end logits [S] or shorter, as long as the window) of each.
-        n_best_size: answers to keep; also how many first and last tokens of a window are tried.
+        parts: for each window (Window, start logits, end logits), logits at least as long as its
+            tokens.
+        n_best_size: number of answers to keep, and of first and last tokens to try in a window.
         max_answer_length: tokens of an answer, at most.
 
     Returns:
@@ -144,7 +141,7 @@ def choose(context, offsets, parts, n_best_size, max_answer_length):
 
 
 def _spans(window, starts, ends, n_best_size, max_answer_length):
-    """Yields tokens of the paragraph and their logits: first, last, logit of each."""
+    """Yields spans of the paragraph: first token, last token, and the logit of each."""
     inside = slice(window.first, window.first + window.count)
     firsts = np.where(window.has_most_context, starts[inside], -np.inf)
     lasts = np.asarray(ends[inside])

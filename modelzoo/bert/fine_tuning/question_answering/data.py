@@ -1,70 +1,33 @@
-"""The input functions of question answering: TFRecords, and in prediction SQuAD's json itself.
+"""The data processor of question answering: TFRecords, and in prediction SQuAD's json.
 
-Records come from preparation.py. Features are ``input_ids``, ``input_mask`` (1 where there is
-padding) and ``segment_ids`` [B, S] int32 (1 for the paragraph, 2 for its tokens that
-`mark_question_words` finds in the question), in prediction also ``unique_ids`` [B, 1] int32, the
-number of the window; labels [B, 2] int32, the places of an answer's first and last token.
+Segment 1 is the paragraph, and segment 2 its tokens that `mark_question_words` finds in the
+question. In prediction there is also ``unique_ids`` [B, 1] int32, the number of the window. Labels
+are [B, 2] int32, the positions of an answer's first and last token.
 """
 
 from __future__ import annotations
 
 import functools
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import DataError
 from modelzoo.bert.data import bucketing
-from modelzoo.bert.fine_tuning.cropping import crop_padding
-from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder, pad_window
-from modelzoo.bert.fine_tuning.question_answering.params import Params
+from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor, require_predict_keys
+from modelzoo.bert.fine_tuning.encoding import pad_tokens
+from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder
 from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
 from modelzoo.common.data import tf_records
-from modelzoo.common.data.batches import predict_batches, row_lengths, row_shape
-from modelzoo.common.data.functions import InputFunctions
 
-TOKENS = ("input_ids", "input_mask", "segment_ids")
 LABELS = ("start_positions", "end_positions")
 
 
-class QuestionAnsweringDataProcessor(tf_records.RecordProcessor):
-    """Reads windows of questions and paragraphs, the mask on disk 1 for a real token.
-
-    Args:
-        section: QuestionAnsweringInput.
-    """
+class QuestionAnsweringDataProcessor(FineTuningProcessor):
+    """Reads windows of questions and paragraphs; the section is a QuestionAnsweringInput."""
 
     predicts_records = False
-
-    def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`.
-
-        Evaluation sees every record, so its last batch may be smaller; so does prediction
-        (`predicting`), which reads `predict_file` in its order.
-
-        Raises:
-            DataError: for a missing, truncated or misshapen file.
-            ConfigError: if prediction lacks predict_file or vocab_file.
-        """
-        if predicting:
-            return self._predict_batches(skip)
-        section = self.section
-        check_exists([section.data_file] if section.data_file else [])
-        group = bucketing(section, tokens_of(section.max_sequence_length), not training)
-        files, layout = self.files(), self.layout()
-        dataset = tf_records.read_batches(section, layout, skip, not training, group, files)
-
-        def example(parsed):
-            if section.mark_question_words:
-                parsed = mark_question_words(parsed)
-            if section.buckets is not None:
-                lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
-                parsed = crop_padding(parsed, lengths, row_lengths(section))
-            labels = tf.concat([parsed.pop(name) for name in LABELS], axis=1)
-            return {**parsed, "input_mask": 1 - parsed["input_mask"]}, labels
-
-        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
+    row_id = "unique_ids"
 
     def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""
@@ -73,35 +36,44 @@ class QuestionAnsweringDataProcessor(tf_records.RecordProcessor):
 
     def files(self):
         """Returns the paths of the records."""
-        return [self.section.data_file] if self.section.data_file else super().files()
+        path = self.section.data_file
+        if not path:
+            return super().files()
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise DataError(
+                f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Make it "
+                "with `cerebras-tf prepare squad`, or cerebras-tf prepare squad."
+            ) from error
+        return [path]
 
-    def _predict_batches(self, skip):
-        section = self.section
-        windows, pad_id = read_windows(section)
+    def group(self, keep_rest):
+        """Returns the function that batches records of like lengths, None without buckets."""
+        column = {"input_mask": tf.io.FixedLenFeature([self.section.max_sequence_length], tf.int64)}
 
-        def assemble(chosen, length):
-            rows = [pad_window(windows[place][2], length, pad_id) for place in chosen]
-            numbers = chosen[:, None].astype(np.int32)
-            return dict(zip((*TOKENS, "unique_ids"), (*map(np.stack, zip(*rows)), numbers)))
+        def length(record):
+            return tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])
 
-        columns = dict.fromkeys(TOKENS, (row_shape(section), tf.int32))
-        columns["unique_ids"] = ([1], tf.int32)
-        lengths = [len(window.ids) for _, _, window in windows]
-        dataset = predict_batches(section, lengths, assemble, columns, skip)
+        return bucketing(self.section, length, keep_rest)
 
-        def example(batch):
-            if section.mark_question_words:
-                batch = mark_question_words(batch)
-            return {**batch, "input_mask": 1 - batch["input_mask"]}, batch["unique_ids"]
+    def change(self, batch):
+        """Returns a batch with question words marked, if the section says so."""
+        return mark_question_words(batch) if self.section.mark_question_words else batch
 
-        return dataset.map(example)
+    def split(self, batch):
+        """Returns features and labels of a batch of records."""
+        labels = tf.concat([batch.pop(name) for name in LABELS], axis=1)
+        return batch, labels
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        size, length = self.section.batch_size, self.section.max_sequence_length
-        return {name: tf.zeros([size, length], tf.int32) for name in TOKENS}, tf.zeros(
-            [size, 2], tf.int32
-        )
+    def read_examples(self):
+        """Reads the windows of predict_file; see FineTuningProcessor."""
+        windows, pad_id = read_windows(self.section)
+        return [(number, window) for number, (_, _, window) in enumerate(windows)], pad_id, {}
+
+    def encode_row(self, example, length, pad_id):
+        """Returns the features of a window as arrays."""
+        return pad_tokens(example, length, pad_id)
 
 
 def mark_question_words(batch):
@@ -112,7 +84,7 @@ def mark_question_words(batch):
     (2017), section 3 (word in question).
 
     Args:
-        batch: ``input_ids``, ``input_mask`` (1 = token), ``segment_ids`` [B, S] of integers.
+        batch: ``input_ids``, ``input_mask`` (1 for a token), ``segment_ids`` [B, S] of integers.
 
     Returns:
         `batch` with other ``segment_ids``.
@@ -126,44 +98,19 @@ def mark_question_words(batch):
     return {**batch, "segment_ids": segments * (1 + tf.cast(same, segments.dtype))}
 
 
-def check_exists(files):
-    """Raises a DataError if one of the files cannot be opened."""
-    for path in files:
-        try:
-            open(path, "rb").close()
-        except OSError as error:
-            raise DataError(
-                f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Make it "
-                "with `cerebras-tf prepare squad`."
-            ) from error
-
-
-def tokens_of(length):
-    """Makes a function from a serialized record to its number of tokens."""
-    column = {"input_mask": tf.io.FixedLenFeature([length], tf.int64)}
-    return lambda record: tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])
-
-
 @functools.lru_cache(maxsize=1)
 def read_windows(section):
-    """Cuts a section's predict_file into windows; the last section's stay in memory.
-
-    Args:
-        section: QuestionAnsweringInput.
+    """Splits a section's predict_file into windows. The last result is cached.
 
     Returns:
-        A tuple of (Question, Context with its text, Window) and the number of the padding token.
+        A tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of the
+        padding token.
 
     Raises:
         ConfigError: if predict_file or vocab_file is missing.
         DataError: if the file is not SQuAD's, or two questions have one id.
     """
-    for key in ("predict_file", "vocab_file"):
-        if getattr(section, key) is None:
-            raise ConfigError(
-                f"predict_input.{key}: is required to predict. Received: None. Name "
-                + ("SQuAD's json." if key == "predict_file" else "the vocab.txt of the model.")
-            )
+    require_predict_keys(section, "SQuAD's json")
     encoder = WindowEncoder(section.encoding)
     first, last = chosen_articles(section.predict_file, section.articles)
     windows = []
@@ -181,6 +128,3 @@ def read_windows(section):
             f"{first} to {last}. Name another file, or other articles."
         )
     return tuple(windows), encoder.pad_id
-
-
-INPUTS = InputFunctions(Params, {"QuestionAnsweringDataProcessor": QuestionAnsweringDataProcessor})

@@ -1,4 +1,4 @@
-"""The YAML schema of question answering: which keys exist, their types, defaults and rules."""
+"""The YAML schema of question answering."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     """An input section with ``data_processor: QuestionAnsweringDataProcessor``.
 
     Training and evaluation read the TFRecords of cerebras-tf prepare squad: all in the
-    folder (or folders) `data_dir`, or the one `data_file`. Prediction reads SQuAD's json itself,
-    `predict_file` (of it the `articles` from the first to before the second, counted from 0), and
-    cuts it as the script does, by `do_lower_case`, `doc_stride` and `max_query_length`. It writes
-    the `n_best_size` best answers of at most `max_answer_length` tokens. With
-    `version_2_with_negative` the answer is empty where that is more than
-    `null_score_diff_threshold` likelier than the best one, as a difference of logits.
-    `answer_by` says which of the best ones is the answer: the likeliest, or the one with the
-    largest expected F1, for a model that is often unsure between answers that overlap.
-    `mark_question_words` puts tokens of a paragraph that its question has too into a segment of
-    their own, for which the model needs `num_segments: 3`.
+    folder (or folders) `data_dir`, or the one `data_file`. Prediction reads `predict_file`, SQuAD's
+    json, or of it the `articles` from the first (counted from 0) to before the second. It makes
+    windows as the script does, with `do_lower_case`, `doc_stride` and `max_query_length`, and
+    writes the `n_best_size` best answers of at most `max_answer_length` tokens. With
+    `version_2_with_negative` the answer is empty if the score of the null answer minus that of the
+    best one is larger than `null_score_diff_threshold`. `answer_by` selects the answer: the
+    likeliest, or the one with the largest expected F1, which helps a model that is often unsure
+    between overlapping answers. `mark_question_words` puts tokens of a paragraph that its question
+    has too into segment 2, for which the model needs `num_segments: 3`.
     """
 
     max_sequence_length: int = field(minimum=8)
@@ -61,7 +60,7 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
 
     @property
     def encoding(self):
-        """How questions and paragraphs are cut in prediction."""
+        """How prediction makes windows."""
         return EncodingSettings(
             vocab_file=self.vocab_file or "",
             do_lower_case=self.do_lower_case,
@@ -95,14 +94,16 @@ class Params(FineTuningParams):
     )
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams.
+        """Returns the bounds of the numbers in records; see BaseParams.
 
-        Where words of the question are marked, segment 2 is made from 1 while records are read.
+        With mark_question_words records hold segments 0 and 1 only; 2 is made while reading.
         """
         section, bounds = getattr(self, name), super().record_bounds(name)
         if section.mark_question_words:
-            bounds["segment_ids"] = Bound(2, f"as {name}.mark_question_words needs")
-        places = Bound(section.max_sequence_length, "places of the record's tokens", "input_mask")
+            bounds["segment_ids"] = Bound(2, f"as with {name}.mark_question_words")
+        places = Bound(
+            section.max_sequence_length, "positions of the record's tokens", "input_mask"
+        )
         return {**bounds, "start_positions": places, "end_positions": places}
 
     def problems(self):

@@ -1,12 +1,10 @@
-"""Predict mode of question answering: answers to a SQuAD file, and their scores where it has any.
-
-answers.py chooses answers, and modelzoo/common/metrics/squad.py has the rules of scoring.
-"""
+"""Writes the answers to the questions of a SQuAD file, and scores them and some baselines."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,61 +13,45 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.bert.fine_tuning.question_answering.answers import choose
-from modelzoo.bert.fine_tuning.question_answering.baselines import BASELINES
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows
-from modelzoo.common.metrics.squad import squad_v1, squad_v2
-from modelzoo.common.train import predictions
+from modelzoo.bert.sentences import split_sentences
+from modelzoo.common.metrics.squad import normalize, squad_v1, squad_v2
 
 SCORES = ("exact_match", "exact", "f1")  # those of baselines
+SPAN_WORDS = 3  # the answers of SQuAD 1.1's development set have 2.9 words on average
 FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 
 
-def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Answers the questions of predict_input.predict_file, into ``model_dir/predict``.
+def write_predictions(section, rows, folder, name_of):
+    """Writes the answers to predict_input.predict_file, and returns their scores.
 
     ``predictions.json`` has the answer of each question, ``nbest_predictions.json`` the best ones,
-    ``null_odds.json`` how much likelier no answer is. At most `predict_steps` batches are run; a
-    question counts once all of its windows were. Exact match and F1 go to ``scores.json`` and to
-    TensorBoard, beside those of baselines that need no model (baselines.py).
-
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: Params.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
+    and ``null_odds.json`` the log odds that there is no answer. A question is answered if all of
+    its windows were predicted. See FineTuning.write_predictions.
 
     Raises:
-        ConfigError: if predict_input lacks predict_file or vocab_file, or some questions have an
-            answer and some none without version_2_with_negative.
-        DataError: if that file is not SQuAD's, or predict_steps end before one question does.
+        ConfigError: if predict_input lacks predict_file or vocab_file, or some questions have no
+            answer without version_2_with_negative.
+        DataError: if that file is not SQuAD's, or no question was predicted whole.
     """
-    section, runconfig = params.predict_input, params.runconfig
     windows, _ = read_windows(section)
     check_answers(windows, section)
-    rows = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
     choices = choose_answers(windows, rows, section)
     if not choices:
         raise DataError(
-            f"{section.predict_file}: at least one question must be predicted. Received: the "
-            f"windows of {runconfig.predict_steps or 1} batches. Raise runconfig.predict_steps."
+            f"{section.predict_file}: at least one question must be predicted whole. Received: "
+            "only some of the windows of the first. Raise runconfig.predict_steps."
         )
-    folder = predictions.predict_folder(params)
     texts = write_answers(choices, section, folder)
     tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
-    scores = score(windows, choices, texts, section)
-    predictions.write_scores(folder, checkpoint_path, scores)
+    return score(windows, choices, texts, section)
 
 
 def check_answers(windows, section):
-    """Refuses questions without an answer among others, where none is not an answer.
+    """Raises a ConfigError if only some questions have an answer without version_2_with_negative.
 
     Args:
-        windows: of `read_windows`.
-        section: QuestionAnsweringInput.
-
-    Raises:
-        ConfigError: tells how many there are.
+        windows: those of `read_windows`.
     """
     answered = {question.id: bool(question.answers) for question, _, _ in windows}
     without = [key for key, known in answered.items() if not known]
@@ -85,9 +67,8 @@ def choose_answers(windows, rows, section):
     """Chooses the answers of all questions whose windows were all predicted.
 
     Args:
-        windows: of `read_windows`.
+        windows: those of `read_windows`.
         rows: predictions, each with unique_ids [1], start_logits and end_logits [S].
-        section: QuestionAnsweringInput.
 
     Returns:
         A Choice by question id, in the order of the file.
@@ -107,12 +88,11 @@ def choose_answers(windows, rows, section):
 
 
 def write_answers(choices, section, folder):
-    """Writes the three files, each whole or not at all.
+    """Writes the three files, each atomically.
 
     Args:
         choices: Choice by question id.
-        section: QuestionAnsweringInput.
-        folder: made if absent.
+        folder: created if absent.
 
     Returns:
         The answer's text by question id.
@@ -131,17 +111,16 @@ def write_answers(choices, section, folder):
 
 
 def score(windows, choices, texts, section):
-    """Scores answers, if the file has true ones, and those of the baselines.
+    """Scores the answers and those of the baselines, if the file has true ones.
 
     Args:
-        windows: of `read_windows`.
+        windows: those of `read_windows`.
         choices: Choice by question id.
         texts: answers by question id.
-        section: QuestionAnsweringInput.
 
     Returns:
-        Numbers by name, of `squad_v1` or `squad_v2`, and names such as ``random-span/f1``; nothing
-        where no question has an answer.
+        Scores of `squad_v1` or `squad_v2` by name, and those of baselines by names such as
+        ``random-span/f1``. Empty if no question has an answer.
     """
     asked = {question.id: (context, question) for question, (context, _), _ in windows}
     true = {key: [text for text, _ in asked[key][1].answers] for key in choices}
@@ -161,3 +140,35 @@ def score(windows, choices, texts, section):
         found = scoring(true, {key: answer(*asked[key]) for key in true})
         scores.update({f"{name}/{key}": found[key] for key in SCORES if key in found})
     return scores
+
+
+def random_span(context, question):
+    """Returns SPAN_WORDS words from a position that is a hash of the question's id.
+
+    Args:
+        context: text of the paragraph.
+        question: squad_files.Question.
+    """
+    words = context.split()
+    places = max(1, len(words) - SPAN_WORDS + 1)
+    place = zlib.crc32(question.id.encode("utf-8")) % places
+    return " ".join(words[place : place + SPAN_WORDS])
+
+
+def first_words(context, question):
+    """Returns the first SPAN_WORDS words of the paragraph."""
+    return " ".join(context.split()[:SPAN_WORDS])
+
+
+def closest_sentence(context, question):
+    """Returns the first of the sentences that share most words with the question."""
+    asked = set(normalize(question.text).split())
+    sentences = split_sentences(context) or [context]
+    return max(sentences, key=lambda sentence: len(asked & set(normalize(sentence).split())))
+
+
+BASELINES = {
+    "random-span": random_span,
+    "first-words": first_words,
+    "closest-sentence": closest_sentence,
+}

@@ -1,7 +1,7 @@
-"""Turns SQuAD's json into the TFRecords that QuestionAnsweringDataProcessor reads.
+"""Writes the TFRecords that QuestionAnsweringDataProcessor reads, from SQuAD's json.
 
-A record has int64 input_ids, input_mask (1 = token), segment_ids [S], start_positions and
-end_positions [1]. squad_files.py reads the files and encoding.py makes the tokens.
+A record has int64 input_ids, input_mask (1 for a token), segment_ids [S], start_positions and
+end_positions [1].
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.bert.fine_tuning.question_answering.encoding import (
     EncodingSettings,
     WindowEncoder,
     answer_positions,
-    pad_window,
     token_span,
 )
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
 from modelzoo.common.data.preparation import documents, pipeline
 
-ARTICLES_A_UNIT = 8
+ARTICLES_PER_UNIT = 8
 COUNTS = ("questions", "skipped_answers", "without_answer", "windows_without_answer")
 
 
@@ -32,8 +32,8 @@ COUNTS = ("questions", "skipped_answers", "without_answer", "windows_without_ans
 class Settings(EncodingSettings):
     """How records are made; the names are those of the command line.
 
-    With `version_2_with_negative` questions without an answer are kept, and point at [CLS]; else
-    one is an error.
+    With `version_2_with_negative` questions without an answer are kept, and their positions are
+    those of [CLS]. Otherwise such a question is an error.
     """
 
     version_2_with_negative: bool = False
@@ -50,16 +50,14 @@ def prepare(
     """Writes the records of a file.
 
     Args:
-        input_file: SQuAD json with answers; the first answer of each question is learnt.
-        output_dir: made if absent.
-        settings: Settings.
-        processes: how many work at a time.
+        input_file: SQuAD json with answers. The first answer of each question is used.
+        output_dir: created if absent.
         on_progress: called with the number of questions done since the last call.
-        articles: the first article to take, counted from 0, and one past the last; None for all.
+        articles: the first article, counted from 0, and one past the last; None for all.
 
     Returns:
-        The manifest of pipeline.prepare. Its counts tell how many questions were left out because
-        their answer does not stand where the file says; each of them is named on stderr.
+        The manifest of pipeline.prepare. Its counts have the number of questions that were skipped
+        because their answer is not at answer_start. Each of them is reported on stderr.
 
     Raises:
         DataError: for a file that is not SQuAD's, or a question without an answer.
@@ -74,8 +72,8 @@ def prepare(
     }
     return pipeline.prepare(
         [
-            (input_file, start, min(start + ARTICLES_A_UNIT, last))
-            for start in range(first, last, ARTICLES_A_UNIT)
+            (input_file, start, min(start + ARTICLES_PER_UNIT, last))
+            for start in range(first, last, ARTICLES_PER_UNIT)
         ],
         functools.partial(write_unit, settings=settings),
         output_dir,
@@ -90,7 +88,7 @@ def chosen_articles(path, articles):
     """Returns the first article and one past the last.
 
     Raises:
-        DataError: if the file has not all of them.
+        DataError: if the file has fewer.
     """
     count = len(read_articles(path))
     first, last = articles or (0, count)
@@ -129,12 +127,17 @@ def write_unit(unit, output, settings):
             for window in encoder.windows(question.text, context):
                 positions = answer_positions(window, span)
                 counts["windows_without_answer"] += span is not None and positions == (0, 0)
-                writer.write(record(window, positions, settings.max_seq_length, encoder.pad_id))
+                tokens = pad_tokens(window, settings.max_seq_length, encoder.pad_id)
+                start, end = (np.array([position]) for position in positions)
+                writer.write({**tokens, "start_positions": start, "end_positions": end})
     return counts
 
 
 def answer_span(paragraph, question, context, where):
-    """Returns the first and last token of a question's first answer; reports one that is wrong."""
+    """Returns the first and last token of a question's first answer.
+
+    If the answer is not at its answer_start, it prints a line to stderr and returns None.
+    """
     text, start = question.answers[0]
     found = paragraph.context[max(start, 0) : max(start, 0) + len(text)]
     if text and start >= 0 and found == text:
@@ -142,20 +145,8 @@ def answer_span(paragraph, question, context, where):
         if span is not None:
             return span
     print(
-        f"{where}: its answer must stand at answer_start. Received: {text!r}, but {found!r} stands "
-        f"at {start}. The question is left out.",
+        f"{where}: its answer must stand at answer_start. Received: {text!r}, but the text at "
+        f"{start} is {found!r}. The question is skipped.",
         file=sys.stderr,
     )
     return None
-
-
-def record(window, positions, length, pad_id):
-    """Returns a record as a dictionary of arrays."""
-    ids, mask, segments = pad_window(window, length, pad_id)
-    return {
-        "input_ids": ids,
-        "input_mask": mask,
-        "segment_ids": segments,
-        "start_positions": np.array(positions[:1]),
-        "end_positions": np.array(positions[1:]),
-    }

@@ -13,8 +13,8 @@ from modelzoo.common.files.json_text import parse_json, place
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import decode
 
-# Keys of a question whose misspelling nothing else tells, and how like them another key may be:
-# `plausible_answers` of version 2.0, 0.58 like `answers`, is another.
+# Optional keys, of which a misspelling would be ignored, and the similarity above which another key
+# is one. `plausible_answers` of version 2.0 has a similarity of 0.58 with `answers`.
 OPTIONAL = {"answers": 0.6, "is_impossible": 0.8}
 SHOWN = 40  # characters of a value
 
@@ -24,10 +24,10 @@ class Question:
     """A question about a paragraph.
 
     Attributes:
-        id: its name in the file.
+        id: unique in the file.
         text: the question.
-        answers: pairs of a text and the place of its first character in the paragraph; none where
-            the file says none, or that there is no answer.
+        answers: pairs of a text and the index of its first character in the paragraph; none if the
+            file has none, or is_impossible is true.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Paragraph:
     """A paragraph and its questions.
 
     Attributes:
-        article: title of the article it stands in.
+        article: title of its article.
         context: its text.
         questions: tuple of Question.
     """
@@ -52,7 +52,7 @@ class Paragraph:
 
 @functools.lru_cache(maxsize=1)
 def read_articles(path):
-    """Reads a file; the last one stays in memory.
+    """Reads a file. The last result is cached.
 
     Args:
         path: a json file of version 1.1 or 2.0, with or without answers.
@@ -61,7 +61,8 @@ def read_articles(path):
         A tuple of articles, each a tuple of Paragraph.
 
     Raises:
-        DataError: names the article of what is wrong, or two questions have one id.
+        DataError: for a malformed file, of which it names the article, or if two questions have one
+            id.
     """
     try:
         text = decode(Path(path).read_bytes(), path)
@@ -73,7 +74,7 @@ def read_articles(path):
     except OSError as error:
         raise _not_squad(path, error.strerror, path) from error
     except (KeyError, ValueError, TypeError) as error:
-        raise _not_squad(path, _told(error), path) from error
+        raise _not_squad(path, _reason(error), path) from error
     if not isinstance(articles, list) or not articles:
         raise _not_squad(path, "no articles")
     read = tuple(_article(path, number, article) for number, article in enumerate(articles))
@@ -96,7 +97,7 @@ def _article(path, number, article):
         paragraphs = _checked(article["paragraphs"], list)
         return tuple(_paragraph(title, _checked(item, dict)) for item in paragraphs)
     except (KeyError, TypeError, ValueError) as error:
-        raise _not_squad(f"{path}: article {title!r}", _told(error)) from error
+        raise _not_squad(f"{path}: article {title!r}", _reason(error)) from error
 
 
 def _paragraph(title, paragraph):
@@ -109,7 +110,7 @@ def _question(question):
     for key, alike in OPTIONAL.items():
         near = difflib.get_close_matches(key, question, n=1, cutoff=alike)
         if near and near != [key]:
-            raise ValueError(f"{near[0]!r} where {key!r} is looked for")
+            raise ValueError(f"{near[0]!r} in place of {key!r}")
     impossible = question.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise TypeError(f"is_impossible {_json(impossible)} is neither true nor false")
@@ -117,7 +118,7 @@ def _question(question):
     pairs = tuple(_answer(_checked(item, dict)) for item in answers)
     key = question["id"]
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise TypeError(f"id {_json(key)} is no text")
+        raise TypeError(f"id {_json(key)} is not text")
     if not _text(question["question"]).strip():
         raise ValueError(f"question {_json(key)} has no words")
     return Question(_text(str(key)), question["question"], pairs)
@@ -129,8 +130,8 @@ def _answer(answer):
 
 def _checked(value, kind):
     if not isinstance(value, kind):
-        name = "object" if kind is dict else "list"
-        raise TypeError(f"{_json(value)} is no {name}")
+        name = "JSON object" if kind is dict else "list"
+        raise TypeError(f"{_json(value)} is not a {name}")
     return value
 
 
@@ -140,12 +141,12 @@ def _place(value):
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise TypeError(f"answer_start {_json(value)} is no whole number")
+    raise TypeError(f"answer_start {_json(value)} is not a whole number")
 
 
 def _text(value):
     if not isinstance(value, str):
-        raise TypeError(f"{_json(value)} is no text")
+        raise TypeError(f"{_json(value)} is not text")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -159,7 +160,7 @@ def _json(value):
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
-def _told(error):
+def _reason(error):
     return f"an object without {error}" if isinstance(error, KeyError) else error
 
 

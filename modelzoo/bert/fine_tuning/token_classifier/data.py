@@ -1,89 +1,66 @@
-"""The input functions of token classification: TFRecords of cerebras-tf prepare ner.
+"""The data processor of token classification: TFRecords of preparation.py.
 
-Features are ``input_ids``, ``input_mask`` (1 where there is padding) and ``segment_ids`` [B, S]
-int32, in prediction also ``sentence_ids`` [B, 1] and ``word_ids`` [B, S] int32; labels [B, S]
-int32.
+Besides the features of all fine-tunings there are in prediction ``sentence_ids`` [B, 1] and
+``word_ids`` [B, S] int32. Labels are [B, S] int32.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import tensorflow.compat.v1 as tf
-
-from modelzoo.bert.fine_tuning.cropping import crop_padding
+from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
-from modelzoo.bert.fine_tuning.token_classifier.params import Params
 from modelzoo.common.data import tf_records
-from modelzoo.common.data.batches import row_lengths
-from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import MANIFEST, read_facts
 
-RECORD_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids")
 
+class NerDataProcessor(FineTuningProcessor):
+    """Reads records of tagged sentences; the section is an NerInput.
 
-class NerDataProcessor(tf_records.RecordProcessor):
-    """Reads TFRecords of tagged sentences, the mask on disk 1 for a real token.
-
-    Args:
-        section: NerInput.
+    Prediction keeps whole rows, and also reads which word a token begins.
     """
+
+    token_columns = (*TOKENS, "label_ids")
 
     def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""
         length = self.section.max_sequence_length
-        layout = tf_records.integers(RECORD_FEATURES, length)
+        layout = tf_records.integers(self.token_columns, length)
         if predicting:
             layout["word_ids"] = (length, tf_records.INTEGER)
             layout["sentence_ids"] = (1, tf_records.INTEGER)
         return layout
 
-    def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`.
+    def split(self, batch):
+        """Returns features and labels of a batch of records."""
+        labels = batch.pop("label_ids")
+        return batch, labels
 
-        Evaluation and prediction (`predicting`) see every record, so their last batch may be
-        smaller. Prediction keeps whole rows and also reads which word a token begins.
+    def create_dataset(self, training, skip, predicting=False):
+        """Returns the batches; see FineTuningProcessor.
 
         Raises:
-            DataError: for a missing, truncated or misshapen file.
-            ConfigError: if label_vocab_file is another file than it should be, or has other labels
-                than the records.
+            DataError: for a missing, truncated or malformed file.
+            ConfigError: if label_vocab_file is another file, or has other labels than the records.
         """
-        section = self.section
-        dataset = tf_records.read_batches(section, self.layout(predicting), skip, not training)
-        # Prediction reads no labels; its records may have been made with fewer than the model has.
+        dataset = super().create_dataset(training, skip, predicting)
+        # Prediction reads no labels. Its records may have fewer than the model.
         if predicting:
-            read_label_names(section.label_vocab_file)
+            read_label_names(self.section.label_vocab_file)
         else:
-            check_label_names(section)
-
-        def example(parsed):
-            if section.buckets is not None and not predicting:
-                lengths = tf.reduce_sum(parsed["input_mask"], axis=1)
-                parsed = crop_padding(parsed, lengths, row_lengths(section))
-            labels = parsed.pop("label_ids")
-            return {**parsed, "input_mask": 1 - parsed["input_mask"]}, labels
-
-        return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
-
-    def blank(self):
-        """Returns a batch of zeros."""
-        zeros = tf.zeros([self.section.batch_size, self.section.max_sequence_length], tf.int32)
-        return {"input_ids": zeros, "input_mask": zeros, "segment_ids": zeros}, zeros
+            check_label_names(self.section)
+        return dataset
 
 
 def check_label_names(section):
-    """Compares a section's label_vocab_file with the manifests of its records, where there are any.
-
-    Args:
-        section: NerInput.
+    """Compares a section's label_vocab_file with the manifests of its records, if there are any.
 
     Returns:
         The labels in the order of their numbers.
 
     Raises:
-        ConfigError: if it is another file than it should be, or the labels differ.
-        DataError: if it is not there.
+        ConfigError: if it is another file, or the labels differ.
+        DataError: if it does not exist.
     """
     names = read_label_names(section.label_vocab_file)
     for folder in [section.data_dir] if isinstance(section.data_dir, str) else section.data_dir:
@@ -93,6 +70,3 @@ def check_label_names(section):
                 section.label_vocab_file, names, Path(folder, MANIFEST), facts.labels
             )
     return names
-
-
-INPUTS = InputFunctions(Params, {"NerDataProcessor": NerDataProcessor})

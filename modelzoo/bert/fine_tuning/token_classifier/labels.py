@@ -1,7 +1,7 @@
-"""Tagged sentences and the numbers of their labels: reads the .tsv files and label2id.json.
+"""Reads tagged sentences (.tsv) and the numbers of their labels (label2id.json).
 
 Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type ``B-Disease``),
-``X`` for the later pieces of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo.
+``X`` for all but the first piece of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo.
 """
 
 from __future__ import annotations
@@ -17,30 +17,22 @@ from modelzoo.common.files.text_lines import CR, read_lines
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
 OUTSIDE = "O"
 TAG = re.compile(r"O|[BI](-\S+)?")
-DOCUMENT_START = "-DOCSTART-"  # a line of CoNLL files that belongs to no sentence
+DOCUMENT_START = "-DOCSTART-"  # a line of CoNLL files between documents
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words and their tags.
-
-    Attributes:
-        words: list of str.
-        tags: as many.
-    """
+    """Words and their tags, two lists of str of one length."""
 
     words: list
     tags: list
 
 
 def read_sentences(path):
-    """Reads a file with a word a line and an empty line between sentences.
+    """Reads a file with one word in each line and empty lines between sentences.
 
-    A line is ``word<TAB>tag``, or the columns of CoNLL parted by blanks: the first is the word, the
-    last its tag.
-
-    Args:
-        path: the file.
+    A line is ``word<TAB>tag``, or has the columns of CoNLL, separated by blanks: the first is the
+    word, the last its tag.
 
     Returns:
         A list of Sentence.
@@ -67,7 +59,7 @@ def read_sentences(path):
         if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
                 f"{path}:{number}: must hold a word and its tag, O, B or I, with or without a type "
-                f"as in B-Disease. Received: {line[:60]!r}. Mend the line."
+                f"as in B-Disease. Received: {line[:60]!r}. Fix the line."
             )
         words.append(columns[0].strip())
         tags.append(tag)
@@ -79,27 +71,17 @@ def read_sentences(path):
 
 
 def label_names(sentences):
-    """Returns all labels of a data set in the order of their numbers.
-
-    Args:
-        sentences: iterable of Sentence.
-    """
+    """Returns all labels of an iterable of Sentence, in the order of their numbers."""
     tags = {tag for sentence in sentences for tag in sentence.tags}
     return [PAD, *sorted(tags | {OUTSIDE}), LATER_PIECE, BEGIN, END]
 
 
 def read_label_names(path):
-    """Reads a label2id.json.
-
-    Args:
-        path: JSON object from label to number.
-
-    Returns:
-        The labels in the order of their numbers.
+    """Reads a label2id.json, and returns the labels in the order of their numbers.
 
     Raises:
-        ConfigError: if it is unreadable, another file, or the numbers are not 0 and up.
-        DataError: if it is not there.
+        ConfigError: if it cannot be read, is another file, or the numbers do not count from 0.
+        DataError: if it does not exist.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -114,7 +96,7 @@ def read_label_names(path):
         map(str, range(len(numbers)))
     ):
         raise ConfigError(
-            f"{path}: label_vocab_file must hold an object from label to number, 0 and up. "
+            f"{path}: label_vocab_file must map labels to the numbers from 0. "
             f"Received: {str(numbers)[:80]}. Make it with `cerebras-tf prepare ner`, or "
             "cerebras-tf prepare ner."
         )
@@ -122,10 +104,10 @@ def read_label_names(path):
 
 
 def require_same_labels(path, names, other_path, other_names):
-    """Raises a ConfigError if `names`, of the label_vocab_file `path`, are not those of another."""
+    """Raises a ConfigError if the `names` of the label_vocab_file `path` are not `other_names`."""
     if list(names) != list(other_names):
         raise ConfigError(
             f"{path}: label_vocab_file must hold the labels of {other_path}, under the same "
             f"numbers: {', '.join(other_names)}. Received: {', '.join(names)}. Name the "
-            "label2id.json beside the records of training."
+            "label2id.json of the training records."
         )

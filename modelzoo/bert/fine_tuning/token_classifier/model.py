@@ -1,7 +1,4 @@
-"""BERT as a tagger of tokens, as a model_fn.
-
-Source: Devlin et al. (2018), section 5.3. B batch, S sequence, N hidden size, C labels.
-"""
+"""Classification of tokens (Devlin et al. 2018, section 5.3). C labels."""
 
 from __future__ import annotations
 
@@ -11,18 +8,14 @@ import os
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.backbone import bert_encoder, initializer_of
-from modelzoo.bert.fine_tuning.token_classifier.data import check_label_names
+from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
+from modelzoo.bert.fine_tuning.token_classifier.data import NerDataProcessor, check_label_names
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
+from modelzoo.bert.fine_tuning.token_classifier.prediction import write_predictions
 from modelzoo.common import metrics
-from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.attention import dropout
-from modelzoo.common.layers.dense import dense
-from modelzoo.common.train.estimator import CSEstimatorSpec
-from modelzoo.common.train.loss_spec import loss_spec
 
-WARM_START_EXCLUDES = ("output_logits",)
 INPUT_SECTIONS = {
     tf.estimator.ModeKeys.TRAIN: "train_input",
     tf.estimator.ModeKeys.EVAL: "eval_input",
@@ -30,75 +23,58 @@ INPUT_SECTIONS = {
 }
 
 
-def model_fn(features, labels, mode, params):
-    """Builds the graph of training, evaluation or prediction.
+class TokenClassifier(FineTuning):
+    """A dense layer on every token.
 
-    Args:
-        features: ``input_ids``, ``input_mask`` (1 where there is padding) and ``segment_ids``
-            [B, S] int32; in prediction also ``sentence_ids`` [B, 1] and ``word_ids`` [B, S].
-        labels: [B, S] int32; None in prediction.
-        mode: a ``tf.estimator.ModeKeys``.
-        params: nested dictionary of the YAML's sections.
-
-    Returns:
-        A CSEstimatorSpec. Predictions are ``label_ids`` [B, S] int32, and ``sentence_ids`` and
-        ``word_ids`` as given.
+    Variables ``output_logits/output_logits/...``. Logits are [B, S, C], labels [B, S] int32.
+    Predictions are ``label_ids`` [B, S] int32, ``sentence_ids`` and ``word_ids``.
     """
-    params = params_from_dict(Params, params)
-    model = params.model
-    training = mode == tf.estimator.ModeKeys.TRAIN
-    check_labels(params, INPUT_SECTIONS[mode])
-    logits = token_logits(features, params, training)  # (B, S, C)
-    choices = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (B, S)
-    if mode == tf.estimator.ModeKeys.PREDICT:
-        places = {name: tf.identity(features[name]) for name in ("sentence_ids", "word_ids")}
-        return CSEstimatorSpec(mode=mode, predictions={"label_ids": choices, **places})
 
-    weights = 1.0 - tf.cast(features["input_mask"], tf.float32)  # (B, S)
-    loss = token_loss(logits, labels, weights, model)
+    params_class = Params
+    processors = {"NerDataProcessor": NerDataProcessor}
+    new_layers = ("output_logits",)
+    row_ids = ("sentence_ids", "word_ids")
+    write_predictions = staticmethod(write_predictions)
 
-    def label_metrics():
+    def check(self, params, mode):
+        """Raises a ConfigError if the label files do not fit the model; see `check_labels`."""
+        check_labels(params, INPUT_SECTIONS[mode])
+
+    def logits(self, hidden, features, model, training):
+        x = dropout(hidden, model.encoder_output_dropout_rate, training, model.dropout_seed)
+        return head_dense(x, model.num_classes, "output_logits", model)
+
+    def loss(self, logits, labels, features, model):
+        cost = token_loss(logits, labels, _weights(features), model)
+        return cost, tf.size(labels) if model.include_padding_in_loss else tf.shape(labels)[0]
+
+    def metrics(self, logits, labels, features, params):
         path = params.eval_input.label_vocab_file
-        # Without data the model is only compiled; evaluation has asked for the file before.
-        unknown = [f"B-{number}" for number in range(model.num_classes)]
+        # A model without data is only compiled; an evaluation has checked the file before.
+        unknown = [f"B-{number}" for number in range(params.model.num_classes)]
         names = read_label_names(path) if os.path.exists(path) else unknown
         metric_fn = functools.partial(metrics.token_classification_metrics, label_names=names)
-        return metric_fn, [labels, choices, weights]
+        return metric_fn, [labels, _likeliest(logits), _weights(features)]
 
-    count = tf.size(labels) if model.include_padding_in_loss else tf.shape(labels)[0]
-    return loss_spec(mode, params, [(loss, count)], label_metrics)
+    def predictions(self, logits):
+        return {"label_ids": _likeliest(logits)}
 
 
-def token_logits(features, params, training):
-    """Runs the model.
+def _likeliest(logits):
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
-    Variables of the head: ``output_logits/output_logits/...``.
 
-    Args:
-        features: as in `model_fn`.
-        params: Params.
-        training: whether dropout applies.
-
-    Returns:
-        Logits [B, S, C] of float32.
-    """
-    model = params.model
-    longest = params.max_position_embeddings
-    x, _ = bert_encoder(features, model, params.vocab_size, longest, training)
-    x = dropout(x, model.encoder_output_dropout_rate, training, model.dropout_seed)
-    seed = model.weight_initialization_seed
-    logits = dense(x, model.num_classes, "output_logits", initializer_of(model), seed=seed)
-    return tf.cast(logits, tf.float32)
+def _weights(features):
+    return 1.0 - tf.cast(features["input_mask"], tf.float32)  # (B, S)
 
 
 def token_loss(logits, labels, weights, model):
-    """Computes the loss that `include_padding_in_loss` names.
+    """Computes the loss that `include_padding_in_loss` selects.
 
     Args:
         logits: [B, S, C] float32.
         labels: [B, S] int32.
-        weights: [B, S] float32, 0 where there is padding.
-        model: TokenClassifierModelParams.
+        weights: [B, S] float32, 0 for padding.
 
     Returns:
         A float32 scalar.
@@ -111,12 +87,11 @@ def token_loss(logits, labels, weights, model):
 
 
 def check_labels(params, used):
-    """Compares model.num_classes and training's labels with those of the section in use.
+    """Compares model.num_classes and the training labels with the labels of a section.
 
-    A label_vocab_file that is not there counts for nothing.
+    A label_vocab_file that does not exist is skipped.
 
     Args:
-        params: Params.
         used: name of the section.
 
     Raises:
@@ -131,5 +106,5 @@ def check_labels(params, used):
     if len(names) != params.model.num_classes:
         raise ConfigError(
             f"model.num_classes: must be {len(names)}, the labels of {path}: {', '.join(names)}. "
-            f"Received: {params.model.num_classes}. Set it to that."
+            f"Received: {params.model.num_classes}. Set it to {len(names)}."
         )

@@ -1,4 +1,4 @@
-"""The YAML schema of token classification: which keys exist, their types, defaults and rules."""
+"""The YAML schema of token classification."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from modelzoo.common.config.sections import field
 class TokenClassifierModelParams(FineTuningModelParams):
     """The section ``model``.
 
-    `num_classes` counts all labels of label2id.json. With `include_padding_in_loss` the loss is the
-    mean over all positions; else the sum over real tokens, times `loss_weight` and divided by the
-    batch size.
+    `num_classes` is the number of labels in label2id.json. With `include_padding_in_loss` the loss
+    is the mean over all positions. Otherwise it is the sum over tokens, times `loss_weight` and
+    divided by the batch size.
     """
 
     num_classes: Optional[int] = field(None, minimum=2)
@@ -42,8 +42,8 @@ class NerInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: NerDataProcessor``.
 
     It reads the TFRecords and the `label_vocab_file` (label2id.json) of
-    cerebras-tf prepare ner. `text_file` is the .tsv that the records of prediction were
-    made of; prediction puts its tags beside the words there.
+    cerebras-tf prepare ner. `text_file` is the .tsv file that the records of prediction
+    were made from. Prediction then writes its words with their tags.
     """
 
     label_vocab_file: Optional[str] = field(None, path=True)
@@ -53,13 +53,13 @@ class NerInput(FineTuningInputKeys, RecordInput):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.label_vocab_file is None:
-            yield "label_vocab_file", "is required: the label2id.json beside the records."
+            yield "label_vocab_file", "is required: the label2id.json of the records."
         folders = [] if isinstance(self.data_dir, str) else self.data_dir or []
         if self.text_file is not None and len(folders) > 1:
             yield (
                 "data_dir",
-                "must be one folder, the one whose records text_file became. Leave out the others, "
-                "or text_file.",
+                "must be the one folder with the records of text_file. Leave out the others, or "
+                "text_file.",
             )
 
 
@@ -78,10 +78,10 @@ class Params(FineTuningParams):
     INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "label_vocab_file")
 
     def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
+        """Returns the bounds of the numbers in records; see BaseParams."""
         bounds = super().record_bounds(name)
         if name == "predict_input":
             return bounds
         classes = self.model.num_classes
         assert classes is not None  # or the section has problems
-        return {**bounds, "label_ids": Bound(classes, "as model.num_classes tells")}
+        return {**bounds, "label_ids": Bound(classes, "as in model.num_classes")}

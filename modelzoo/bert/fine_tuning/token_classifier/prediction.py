@@ -1,7 +1,4 @@
-"""Predict mode of token classifiers: rows, and a .tsv with a tag beside every word.
-
-Scores come from evaluation.
-"""
+"""Writes predicted labels: all rows, and a .tsv file with words and tags."""
 
 from __future__ import annotations
 
@@ -21,28 +18,19 @@ from modelzoo.common.data.prepared import read_facts
 from modelzoo.common.train import predictions
 
 
-def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
+def write_predictions(section, rows, folder, name_of):
+    """Writes ``predictions_*`` with a row for each record, and the tags of text_file's words.
 
-    With predict_input.text_file also ``<its name>_tagged.tsv``: a word, its true tag and the
-    predicted one a line, as the scripts of CoNLL take them, of sentences that were predicted whole.
-
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: Params.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
+    With predict_input.text_file there is also ``<its name>_tagged.tsv`` for the scripts of CoNLL,
+    with a word, its true tag and the predicted one in each line. Sentences that were predicted in
+    part are left out. See FineTuning.write_predictions.
 
     Raises:
-        DataError: if text_file is another file than the records were made of.
+        DataError: if the records were not made from text_file.
     """
-    section = params.predict_input
     sentences = read_text_file(section) if section.text_file else []
-    rows = list(predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs))
-    folder = predictions.predict_folder(params)
-    name = predictions.output_name("predictions", estimator, use_cs)
-    count, npz, jsonl = predictions.write_predictions(rows, folder, name)
+    rows = list(rows)
+    count, npz, jsonl = predictions.write_predictions(rows, folder, name_of("predictions"))
     tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
     if section.text_file:
         tags = word_tags(rows, read_label_names(section.label_vocab_file))
@@ -50,22 +38,19 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         path = folder / f"{Path(section.text_file).stem}_tagged.tsv"
         write_tags(path, sentences, whole, tags)
         left = len(sentences) - len(whole)
-        rest = f"; {left} of {len(sentences)} sentences were not predicted whole" if left else ""
+        more = f"; {left} of {len(sentences)} sentences were not predicted whole" if left else ""
         count = sum(len(sentences[sentence].words) for sentence in whole)
-        tf.logging.info("wrote the tags of %d words to %s%s", count, path, rest)
+        tf.logging.info("wrote the tags of %d words to %s%s", count, path, more)
 
 
 def read_text_file(section):
-    """Reads the file that the records to predict from were made of.
-
-    Args:
-        section: NerInput with a text_file.
+    """Reads text_file, the file that the records of the NerInput `section` were made from.
 
     Returns:
         A list of Sentence.
 
     Raises:
-        DataError: if it is another one, as the manifest of the records tells, or unreadable.
+        DataError: if it cannot be read, or the manifest of the records names another file.
     """
     path = section.text_file
     sentences = read_sentences(path)
@@ -76,9 +61,9 @@ def read_text_file(section):
         if digest not in facts.inputs.values():
             made_of = ", ".join(f"{name} ({sha256[:12]})" for name, sha256 in facts.inputs.items())
             raise DataError(
-                f"{path}: predict_input.text_file must be the file that the records were made of, "
-                f"by SHA-256 {made_of} as {folder} tells. Received: {digest[:12]}. Name that file, "
-                "or make records of this one; other line ends make another file."
+                f"{path}: predict_input.text_file must be the file that the records in {folder} "
+                f"were made from, by SHA-256 {made_of}. Received: {digest[:12]}. Name that file, "
+                "or make records from this one. Other line ends make another file."
             )
     return sentences
 
@@ -91,7 +76,7 @@ def word_tags(rows, names):
         names: labels in the order of their numbers.
 
     Returns:
-        Tag by (sentence, word); a label that is no tag is O.
+        Tag by (sentence, word), O for a label that is not a tag.
     """
     tags = {}
     for row in rows:
@@ -112,8 +97,8 @@ def whole_sentences(tags, sentences, path):
         path: their file.
 
     Returns:
-        Their places. What else was predicted is a part of a sentence whose other records
-        predict_steps or skip_steps leave out.
+        Their indices. A sentence has too few tags if predict_steps or skip_steps leave out some of
+        its records.
 
     Raises:
         DataError: if words were predicted that are not in the file.
@@ -128,16 +113,16 @@ def whole_sentences(tags, sentences, path):
             whole.append(sentence)
         elif max(found) >= known:
             raise DataError(
-                f"{path}: predict_input.text_file must be the file that the records were made of. "
-                f"Received: a prediction of word {max(found) + 1} of sentence {sentence + 1}, "
-                f"which has {known or 'none'} there. Name the file that `cerebras-tf prepare ner` "
-                "read."
+                f"{path}: predict_input.text_file must be the file that the records were made "
+                f"from. Received: a prediction of word {max(found) + 1} of sentence "
+                f"{sentence + 1}, which has {known} words. Name the file that `cerebras-tf prepare "
+                "ner` read."
             )
     return whole
 
 
 def write_tags(path, sentences, chosen, tags):
-    """Writes ``word<TAB>true tag<TAB>predicted tag`` lines, an empty one after every sentence."""
+    """Writes lines ``word<TAB>true tag<TAB>predicted tag``, and an empty one after a sentence."""
     with open(path, "w", encoding="utf-8") as file:
         for index in chosen:
             words, true = sentences[index].words, sentences[index].tags

@@ -1,7 +1,7 @@
-"""Turns tagged sentences into the TFRecords that NerDataProcessor reads, and label2id.json.
+"""Writes the TFRecords that NerDataProcessor reads, and label2id.json, from tagged sentences.
 
-labels.py reads the files. S is the sequence length. A sentence with more tokens than S becomes
-several records, cut between words, so that no word is lost.
+S is the sequence length. A sentence with more tokens than S is split into several records between
+words, so that no word is lost.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.bert.fine_tuning.encoding import Encoder
 from modelzoo.bert.fine_tuning.token_classifier.labels import (
     BEGIN,
     END,
@@ -25,13 +25,12 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
 )
 from modelzoo.common.data.preparation import documents, pipeline, records
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
 
 SPLITS = {"train": ("train.tsv",), "dev": ("devel.tsv", "dev.tsv"), "test": ("test.tsv",)}
 LABEL_FILE = "label2id.json"
-SENTENCES_A_UNIT = 2_000
-LEAST_TOKENS = 3  # of a record
-NO_WORD = -1  # word_ids where a token begins no word
+SENTENCES_PER_UNIT = 2_000
+MIN_TOKENS = 3  # of a record: [CLS], a word and [SEP]
+NO_WORD = -1  # in word_ids, for a token that does not begin a word
 
 
 @dataclass(frozen=True)
@@ -62,25 +61,23 @@ def find_splits(data_dir):
         if present:
             found[split] = present[0]
     if not found:
-        told = ", ".join(name for group in SPLITS.values() for name in group)
+        wanted = ", ".join(name for group in SPLITS.values() for name in group)
         raise DataError(
-            f"{data_dir}: must be a folder with some of {told}. Received: none of them. "
+            f"{data_dir}: must be a folder with some of {wanted}. Received: none of them. "
             f"{advice_on_path(data_dir, 'Check --data_dir.')}"
         )
     return found
 
 
 def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lambda amount: None):
-    """Writes the records of a split to a folder of its name, and label2id.json beside that.
+    """Writes the records of a split to ``output_dir/split``, and ``output_dir/label2id.json``.
 
     The labels are those of all files of `data_dir`, whichever split is made.
 
     Args:
         data_dir: see `find_splits`.
         split: a key of SPLITS.
-        output_dir: made if absent.
-        settings: Settings.
-        processes: how many work at a time.
+        output_dir: created if absent.
         on_progress: called with the number of sentences done since the last call.
 
     Returns:
@@ -90,9 +87,9 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
         DataError: names the file and line of a bad row.
         ConfigError: if the folder holds other records or labels, or the vocabulary is wrong.
     """
-    if settings.max_seq_length < LEAST_TOKENS:
+    if settings.max_seq_length < MIN_TOKENS:
         raise ConfigError(
-            f"max_seq_length: must be at least {LEAST_TOKENS}, for [CLS], a word and [SEP]. "
+            f"max_seq_length: must be at least {MIN_TOKENS}, for [CLS], a word and [SEP]. "
             f"Received: {settings.max_seq_length}. Raise it."
         )
     files = find_splits(data_dir)
@@ -112,9 +109,9 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
         "vocabulary": documents.describe_vocabulary(settings),
         "labels": names,
     }
-    starts = range(0, len(sentences[split]), SENTENCES_A_UNIT)
+    starts = range(0, len(sentences[split]), SENTENCES_PER_UNIT)
     manifest = pipeline.prepare(
-        [(path, start, start + SENTENCES_A_UNIT) for start in starts],
+        [(path, start, start + SENTENCES_PER_UNIT) for start in starts],
         functools.partial(write_unit, settings=settings, names=names),
         os.path.join(output_dir, split),
         described,
@@ -141,64 +138,60 @@ def write_unit(unit, output, settings, names):
     return counts
 
 
-class SentenceEncoder:
+@dataclass(frozen=True)
+class Piece:
+    """A token: its id, its label, and the index of the word that it begins or NO_WORD."""
+
+    id: int
+    label: str
+    word: int = NO_WORD
+
+
+class SentenceEncoder(Encoder):
     """Encodes tagged sentences.
 
     Args:
-        settings: Settings.
         names: all labels in the order of their numbers.
     """
 
     def __init__(self, settings, names):
+        super().__init__(settings.vocab_file, settings.do_lower_case, "unk")
         self._length = settings.max_seq_length
-        tokenizer: Any = load_tokenizer(
-            "BertTokenizer", settings.vocab_file, do_lower_case=settings.do_lower_case
-        )
-        require_tokens(tokenizer, "cls", "sep", "pad", "unk")
-        self._tokenizer = tokenizer
         self._number = {name: number for number, name in enumerate(names)}
-
-    @property
-    def vocabulary(self):
-        """What a manifest tells of the vocabulary."""
-        return self._tokenizer.facts
 
     def records(self, sentence, index):
         """Yields the records of a sentence.
 
         Args:
             sentence: Sentence.
-            index: its place in the file.
+            index: its index in the file.
 
         Yields:
-            Dictionaries of input_ids, input_mask (1 = token), segment_ids, label_ids and word_ids
-            [S], and sentence_ids [1].
+            Dictionaries of input_ids, input_mask (1 for a token), segment_ids, label_ids and
+            word_ids [S], and sentence_ids [1].
         """
-        room = self._length - 2
-        rows: list[tuple[int, str, int]] = []  # token, its label, the word it begins
-        encoded = self._tokenizer.encode_batch(sentence.words)
-        for place, (pieces, tag) in enumerate(zip(encoded, sentence.tags)):
-            pieces = pieces[:room] if len(pieces) else [self._tokenizer.unk_id]
-            if len(rows) + len(pieces) > room:
-                yield self._record(rows, index)
-                rows = []
-            rows += [
-                (int(piece), LATER_PIECE if part else tag, NO_WORD if part else place)
-                for part, piece in enumerate(pieces)
-            ]
-        yield self._record(rows, index)
+        limit = self._length - 2
+        pieces: list[Piece] = []
+        encoded = self.tokenizer.encode_batch(sentence.words)
+        for place, (ids, tag) in enumerate(zip(encoded, sentence.tags)):
+            first, *later = ids[:limit] if len(ids) else [self.tokenizer.unk_id]
+            if len(pieces) + 1 + len(later) > limit:
+                yield self._record(pieces, index)
+                pieces = []
+            pieces.append(Piece(int(first), tag, place))
+            pieces += [Piece(int(id), LATER_PIECE) for id in later]
+        yield self._record(pieces, index)
 
-    def _record(self, rows, index):
-        tokenizer = self._tokenizer
-        begin, end = (tokenizer.cls_id, BEGIN, NO_WORD), (tokenizer.sep_id, END, NO_WORD)
-        rows = [begin, *rows, end]
-        padding = [(tokenizer.pad_id, PAD, NO_WORD)] * (self._length - len(rows))
-        ids, labels, words = zip(*rows, *padding)
+    def _record(self, pieces, index):
+        tokenizer = self.tokenizer
+        rows = [Piece(tokenizer.cls_id, BEGIN), *pieces, Piece(tokenizer.sep_id, END)]
+        mask = (np.arange(self._length) < len(rows)).astype(np.int64)
+        rows += [Piece(self.pad_id, PAD)] * (self._length - len(rows))
         return {
-            "input_ids": np.array(ids),
-            "input_mask": (np.arange(self._length) < len(rows)).astype(np.int64),
+            "input_ids": np.array([piece.id for piece in rows]),
+            "input_mask": mask,
             "segment_ids": np.zeros(self._length, np.int64),
-            "label_ids": np.array([self._number[label] for label in labels]),
-            "word_ids": np.array(words),
+            "label_ids": np.array([self._number[piece.label] for piece in rows]),
+            "word_ids": np.array([piece.word for piece in rows]),
             "sentence_ids": np.array([index]),
         }

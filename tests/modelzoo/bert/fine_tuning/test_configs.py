@@ -67,10 +67,10 @@ def test_without_its_output_layer_a_classifier_is_the_released_bert(size):
 
 
 @pytest.mark.parametrize("room", HEADS)
-def test_readme_lists_every_config_with_its_dimensions(room):
+def test_page_lists_every_config_with_its_dimensions(room):
     expected = {}
     for name in (name for name in NAMES if room_of(name) == room):
         m, length = CONFIGS[name].model, CONFIGS[name].train_input.max_sequence_length
         sizes = [m.num_hidden_layers, m.hidden_size, m.num_heads, m.filter_size, length]
         expected[name] = list(map("{:,}".format, [*sizes, formula(name)]))
-    assert cells_of(f"bert/fine_tuning/{room}") == expected
+    assert cells_of(f"{PREFIX}{room}") == expected

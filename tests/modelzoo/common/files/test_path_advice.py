@@ -8,7 +8,7 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import CerebrasError
-from modelzoo.bert.fine_tuning.classifier.tasks import find_files
+from modelzoo.bert.fine_tuning.classifier.glue_files import find_files
 from modelzoo.bert.fine_tuning.token_classifier.preparation import find_splits
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.hugging_face import HuggingFaceReader

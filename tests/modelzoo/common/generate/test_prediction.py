@@ -18,9 +18,10 @@ from cerebras_tf.memoryx.disk import FileDisk
 from modelzoo.common.data.prompts import MADE_KEYS, Prompt
 from modelzoo.common.generate.cached_decoder import CachedDecoder
 from modelzoo.common.generate.generate import Request
-from modelzoo.common.generate.prediction import as_row, write_as_they_come
+from modelzoo.common.generate.prediction import as_row, write_completions
 from modelzoo.common.generate.sampling import Sampler
 from modelzoo.common.train import run
+from tests.messages import names
 from tests.modelzoo.language_models import POSITIONS, ROOMS, SmallModel, small_tree
 
 PROMPTS = [{"prompt": "def f(", "id": 1}, {"prompt": "x"}, {"prompt": "import os\n"}]
@@ -67,17 +68,14 @@ def test_predict_completes_each_prompt_and_keeps_the_keys_of_its_row(tmp_path, r
     assert not list((tmp_path / "predict").glob("*partial*"))
 
 
-def test_completions_that_positions_cut_short_are_told(tmp_path, caplog):
+def test_completions_that_positions_truncate_are_logged(tmp_path, caplog):
     SmallModel("gpt3", tmp_path)
     rows = predict(tmp_path, "gpt3", max_new_tokens=POSITIONS - 2, seed=1)
-    room = [POSITIONS - len(prompt["prompt"]) for prompt in PROMPTS]
-    told = (
-        f"max_new_tokens is {POSITIONS - 2}, but within {POSITIONS} tokens (max_sequence_length, "
-        "or the model's positions) 2 "
-    )
-    assert f"{told}of 3 prompts leave room for {room[2]} to {room[0]}: " in caplog.text
-    for row, most in zip(rows, room):
-        assert len(row["tokens"]) <= most
+    left = [POSITIONS - len(prompt["prompt"]) for prompt in PROMPTS]
+    facts = (f"max_new_tokens is {POSITIONS - 2}", f"{POSITIONS} tokens", "2 of 3 prompts")
+    assert names(caplog.text, *facts, f"{left[2]} to {left[0]}")
+    for row, count in zip(rows, left):
+        assert len(row["tokens"]) <= count
     caplog.clear()
     predict(tmp_path, "gpt3", max_new_tokens=5)
     assert "max_new_tokens" not in caplog.text
@@ -145,7 +143,7 @@ def test_a_run_that_is_stopped_keeps_the_rows_that_have_ended(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_as_they_come(rows(), tmp_path, "made")
+        write_completions(rows(), tmp_path, "made")
     assert (tmp_path / "made.partial.jsonl").read_text() == '{"prompt_number": 1, "sample": 0}\n'
     assert not (tmp_path / "made.jsonl").exists()
 
@@ -225,7 +223,7 @@ def test_a_plan_says_before_a_generation_what_a_token_reads_from_files(
         predict(tmp_path, "gpt3", place=(), prompts=PROMPTS[:2], max_new_tokens=8)
         before = [record.getMessage() for record in caplog.records[: began[0]]]
         (line,) = [line for line in before if line.startswith("a step reads")]
-        named = "a step makes a token a row of 2, behind up to 13 others:"
+        named = "a step of 2 rows with up to 13 tokens before the new one:"
         assert named in before
         caplog.clear()
         command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path)]

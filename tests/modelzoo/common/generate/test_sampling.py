@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.common.generate.sampling import Sampler, keep_top_k, keep_top_p, log_softmax, penalize
+from modelzoo.common.generate.sampling import (
+    Sampler,
+    filter_top_k,
+    filter_top_p,
+    log_softmax,
+    penalize_repetition,
+)
 
 
 def logits(size=20, seed=0):
@@ -19,7 +25,7 @@ def kept(values):
 @pytest.mark.parametrize("k", [1, 3, 19, 20, 50])
 def test_top_k_keeps_the_k_likeliest_as_they_are(k):
     values = logits()
-    filtered = keep_top_k(values, k)
+    filtered = filter_top_k(values, k)
     assert kept(filtered) == set(sorted(range(20), key=lambda token: -values[token])[:k])
     np.testing.assert_array_equal(filtered[list(kept(filtered))], values[list(kept(filtered))])
 
@@ -34,7 +40,7 @@ def test_top_p_keeps_the_fewest_likeliest_that_make_up_p(p):
             break
         nucleus.add(token)
         mass += probabilities[token]
-    assert kept(keep_top_p(values, p)) == nucleus
+    assert kept(filter_top_p(values, p)) == nucleus
 
 
 def test_filters_equal_hugging_faces():
@@ -45,10 +51,10 @@ def test_filters_equal_hugging_faces():
         scores = torch.tensor(values[None])
         for k in (1, 5, 40):
             expected = process.TopKLogitsWarper(k)(None, scores)[0].numpy()
-            np.testing.assert_array_equal(keep_top_k(values, k), expected)
+            np.testing.assert_array_equal(filter_top_k(values, k), expected)
         for p in (0.2, 0.7, 0.95):
             expected = process.TopPLogitsWarper(p)(None, scores)[0].numpy()
-            np.testing.assert_array_equal(keep_top_p(values, p), expected)
+            np.testing.assert_array_equal(filter_top_p(values, p), expected)
 
 
 @pytest.mark.parametrize("penalty", [0.7, 1.0, 1.2, 5.0])
@@ -59,13 +65,15 @@ def test_penalty_of_repetitions_is_hugging_faces(penalty):
         values, tokens = logits(50, seed), np.random.default_rng(seed).integers(0, 50, 12)
         processor = process.RepetitionPenaltyLogitsProcessor(penalty)
         expected = processor(torch.tensor(tokens[None]), torch.tensor(values[None]))[0].numpy()
-        np.testing.assert_allclose(penalize(values, tokens, penalty), expected, rtol=1e-12)
+        np.testing.assert_allclose(
+            penalize_repetition(values, tokens, penalty), expected, rtol=1e-12
+        )
 
 
 def test_penalty_divides_likely_tokens_and_multiplies_unlikely_ones():
     values = np.array([2.0, -2.0, 2.0, -2.0])
-    assert penalize(values, [0, 1, 0], 2.0).tolist() == [1.0, -4.0, 2.0, -2.0]
-    assert values[0] == 2.0 and penalize(values, [], 2.0).tolist() == values.tolist()
+    assert penalize_repetition(values, [0, 1, 0], 2.0).tolist() == [1.0, -4.0, 2.0, -2.0]
+    assert values[0] == 2.0 and penalize_repetition(values, [], 2.0).tolist() == values.tolist()
 
 
 def test_penalty_reaches_tokens_of_prompt_and_completion_and_no_log_probability():
@@ -96,7 +104,7 @@ def test_draws_have_the_probabilities_of_the_softmax_at_the_temperature():
 
 def test_draws_stay_within_the_filters():
     values = logits()
-    allowed = kept(keep_top_p(keep_top_k(values, 5), 0.8))
+    allowed = kept(filter_top_p(filter_top_k(values, 5), 0.8))
     sampler = Sampler(1.0, top_k=5, top_p=0.8, seed=(0,))
     assert {sampler.choose(values)[0] for _ in range(300)} == allowed
 

@@ -23,7 +23,7 @@ def turned(x, rotary_dim, positions, known_length=True):
         length = x.shape[2] if known_length else None
         given = tf.placeholder(x.dtype, [None, x.shape[1], length, x.shape[3]])
         rotary = Rotary(x.shape[3], rotary_dim, tf.constant(positions, tf.int32), given.dtype)
-        return session.run(rotary.turn(given), {given: x})
+        return session.run(rotary.rotate(given), {given: x})
 
 
 def complex_oracle(x, rotary_dim, positions):

@@ -1,4 +1,4 @@
-"""Tests of classification.py and counts.py against counts in plain Python."""
+"""Tests of classification.py against counts in plain Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
 from modelzoo.common import metrics
-from modelzoo.common.metrics import counts
 from tests.modelzoo.common.metrics.batches import EXAMPLES, evaluate
 
 BINARY = functools.partial(metrics.classifier_metrics, num_classes=2)
@@ -44,24 +43,11 @@ def test_two_classes_have_accuracy_f1_and_matthews_correlation(seed):
     assert found["eval/mcc"] == pytest.approx(pearson(labels, predictions), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_scores_of_predictions_on_disk_are_f1_of_each_class_and_correlation(seed):
-    labels, predictions = columns(seed, 3)
-    table = counts.confusion_counts(labels, predictions, 3)
-    assert table.sum() == EXAMPLES and table[2, 0] == sum((labels == 2) & (predictions == 0))
-    wanted = [harmonic_mean(labels, predictions, of) for of in range(3)]
-    assert counts.f1_scores(table) == pytest.approx(wanted)
-    labels, predictions = (column % 2 for column in (labels, predictions))
-    table = counts.confusion_counts(labels, predictions, 2)
-    assert counts.matthews_correlation(table) == pytest.approx(pearson(labels, predictions))
-
-
 @pytest.mark.parametrize("answer", [0, 1])
 def test_a_classifier_that_always_says_the_same_has_no_correlation(answer):
     labels, _ = columns(0, 2)
     found = evaluate(BINARY, labels, np.full_like(labels, answer))
     assert found["eval/mcc"] == 0.0
-    assert counts.matthews_correlation(counts.confusion_counts(labels, 0 * labels, 2)) == 0.0
 
 
 def test_labels_all_right_or_all_wrong_have_correlation_plus_or_minus_one():
@@ -69,10 +55,6 @@ def test_labels_all_right_or_all_wrong_have_correlation_plus_or_minus_one():
     assert evaluate(BINARY, labels, labels)["eval/mcc"] == pytest.approx(1.0)
     assert evaluate(BINARY, labels, 1 - labels)["eval/mcc"] == pytest.approx(-1.0)
     assert evaluate(BINARY, labels, 1 - labels)["eval/f1_score"] == 0.0
-
-
-def test_a_class_that_nobody_names_has_f1_zero():
-    assert counts.f1_scores(counts.confusion_counts([0, 0], [0, 0], 2)).tolist() == [1.0, 0.0]
 
 
 def test_matched_and_mismatched_parts_have_their_own_accuracy():
@@ -104,14 +86,3 @@ def test_next_sentence_labels_may_stand_in_a_column():
     labels, predictions = columns(6, 2)
     found = evaluate(metrics.next_sentence_metrics, labels[:, None], predictions)
     assert found == {"eval/accuracy_cls": pytest.approx(np.mean(labels == predictions))}
-
-
-def test_matthews_correlation_of_counts_beyond_32_bits():
-    table = np.array([[1, 4], [5, 90]]) * 10**8
-    by_hand = (90 * 1 - 4 * 5) / math.sqrt(94 * 95 * 5 * 6)
-    assert counts.matthews_correlation(table) == pytest.approx(by_hand)
-
-
-def test_confusion_counts_take_bool_as_zero_and_one():
-    table = counts.confusion_counts([False, True, True], [True, True, False], 2)
-    assert table.tolist() == [[0, 1], [1, 1]]

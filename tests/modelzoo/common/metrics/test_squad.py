@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -10,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.metrics.squad import (
-    exact_match,
-    normalize,
-    read_questions,
-    squad_v1,
-    squad_v2,
-    token_f1,
-)
+from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from modelzoo.common.metrics.squad import exact_match, normalize, squad_v1, squad_v2, token_f1
 
 DEV = Path(__file__).resolve().parents[5] / "shared/data/squad/dev-v1.1.json"
 
@@ -163,34 +156,16 @@ def test_null_odds_do_not_change_the_other_scores():
     }
 
 
-def write(path, questions):
-    """A SQuAD file of one paragraph."""
-    qas = [
-        {"id": key, "question": "?", "answers": [{"text": t, "answer_start": 0} for t in texts]}
-        for key, texts in questions.items()
-    ]
-    data = [{"title": "t", "paragraphs": [{"context": "c", "qas": qas}]}]
-    path.write_text(json.dumps({"version": "v2.0", "data": data}), encoding="utf-8")
-    return path
-
-
-def test_read_questions_returns_the_answers_by_id(tmp_path):
-    assert read_questions(write(tmp_path / "dev.json", QUESTIONS)) == QUESTIONS
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"data": [{"title": 1}]}', '{"data": 3}'])
-def test_read_questions_names_a_file_that_is_not_squad(tmp_path, text):
-    path = tmp_path / "dev.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=r"dev\.json: must be a SQuAD json file"):
-        read_questions(path)
-
-
 @pytest.mark.slow
 def test_the_first_answers_of_the_dev_set_score_full_marks():
     if not DEV.exists():
         pytest.skip(f"{DEV} is absent")
-    questions = read_questions(DEV)
+    questions = {
+        question.id: [text for text, _ in question.answers]
+        for article in read_articles(str(DEV))
+        for paragraph in article
+        for question in paragraph.questions
+    }
     found = squad_v1(questions, {key: texts[0] for key, texts in questions.items()})
     assert found == {"exact_match": 100.0, "f1": 100.0, "total": 10570, "missing": 0}
     # Each second person against the others, which Rajpurkar et al. 2016 (table 5) count as 80.3 and

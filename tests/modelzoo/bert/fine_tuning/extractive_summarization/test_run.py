@@ -1,4 +1,4 @@
-"""Tests of the room as a user runs it: training, evaluation and prediction, host and wafer."""
+"""Tests of extractive summarization's runs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import json
 
 import numpy as np
 import pytest
-import yaml
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
 from modelzoo.common.data.preparation.examples import encode_example
-from modelzoo.common.train import run
 from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import rows, write_jsonl
 from tests.modelzoo.bert.fine_tuning.made_data import MODEL, VOCABULARY, write_vocabulary
+from tests.modelzoo.bert.fine_tuning.runs import HOST, call, evaluated, predicted
 
-HOST, WAFER = ("--device", "/cpu:0"), ()
 LIMITS = {"max_sequence_length": 70, "max_cls_tokens": 8, "max_highlight_tokens": 30}
 
 
@@ -43,26 +40,6 @@ def tree(tmp_path, steps, trained=64):
     }
 
 
-def call(tmp_path, content, mode, *flags, out="out"):
-    path = tmp_path / "params_x.yaml"
-    path.write_text(yaml.safe_dump(content))
-    run.main(["-m", mode, "-p", str(path), "-o", str(tmp_path / out), *flags])
-    return tmp_path / out
-
-
-def evaluated(folder):
-    values = {}
-    for path in sorted((folder / "eval").glob("events*")):
-        for event in tf.train.summary_iterator(str(path)):
-            values.update({v.tag: v.simple_value for v in event.summary.value})
-    return values
-
-
-def predicted(folder):
-    (path,) = (folder / "predict").glob("summaries_*.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_it_learns_to_pick_sentences_and_beats_the_baselines(tmp_path):
     content = tree(tmp_path, 100)
     out = call(tmp_path, content, "train_and_eval", *HOST)
@@ -72,22 +49,11 @@ def test_it_learns_to_pick_sentences_and_beats_the_baselines(tmp_path):
         best = max(scores[f"lead-3/{name}"], scores[f"random-3/{name}"])
         assert best < scores[name] <= scores[f"oracle/{name}"] == pytest.approx(100.0)
         assert 100.0 * evaluated(out)[f"eval/{name}"] > best  # of WordPieces, not words
-    for number, (row, true) in enumerate(zip(predicted(out), rows(7, 1))):
+    for number, (row, true) in enumerate(zip(predicted(out, "summaries"), rows(7, 1))):
         assert row["number"] == number and row["reference"] == true["highlights"]
         sentences = true["article"].split("\n")
         assert row["summary"].split("\n") == [sentences[place] for place in row["sentences"]]
         assert len(row["probabilities"]) == len(sentences) and len(row["sentences"]) == 2
-
-
-def test_wafer_predicts_and_scores_as_the_host_does(tmp_path):
-    content, found = tree(tmp_path, 3, trained=16), {}
-    for name, flags in (("host", HOST), ("wafer", WAFER)):
-        out = call(tmp_path, content, "train_and_eval", *flags, out=name)
-        call(tmp_path, content, "predict", *flags, out=name)
-        found[name] = evaluated(out), predicted(out)
-    assert found["wafer"][0]["loss"] == pytest.approx(found["host"][0]["loss"], rel=1e-4)
-    for host, wafer in zip(found["host"][1], found["wafer"][1]):
-        np.testing.assert_allclose(wafer["probabilities"], host["probabilities"], atol=2e-5)
 
 
 def test_records_of_the_original_are_read_with_their_mask(tmp_path):
@@ -108,11 +74,3 @@ def test_records_of_the_original_are_read_with_their_mask(tmp_path):
     out = call(tmp_path, content, "eval", *HOST)
     assert evaluated(out)["loss"] == pytest.approx(new["loss"], rel=1e-6)
     assert evaluated(out)["eval/rouge1-f1_score"] == pytest.approx(new["eval/rouge1-f1_score"])
-
-
-def test_missing_predict_file_is_told(tmp_path):
-    content = tree(tmp_path, 1, trained=8)
-    del content["predict_input"]
-    call(tmp_path, content, "train", *HOST)
-    with pytest.raises(ConfigError, match=r"predict_input\.predict_file: is required to predict"):
-        call(tmp_path, content, "predict", *HOST)

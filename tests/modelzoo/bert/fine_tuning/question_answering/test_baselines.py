@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelzoo.bert.fine_tuning.question_answering.baselines import (
+from modelzoo.bert.fine_tuning.question_answering.prediction import (
     BASELINES,
     closest_sentence,
     first_words,

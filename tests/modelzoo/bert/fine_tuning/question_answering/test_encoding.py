@@ -1,4 +1,4 @@
-"""Tests of windows: layout, cutting, the context of tokens, and answers as tokens."""
+"""Tests of windows: layout, overlap, the context of tokens, and answers as tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from modelzoo.bert.fine_tuning.question_answering.encoding import (
     EncodingSettings,
     WindowEncoder,
     answer_positions,
-    cut_parts,
     most_context,
-    pad_window,
+    split_spans,
     token_span,
 )
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
@@ -32,20 +31,20 @@ def words(ids):
 
 
 @pytest.mark.parametrize(
-    ("length", "room", "stride"), [(0, 5, 2), (4, 5, 2), (23, 5, 2), (9, 3, 7)]
+    ("length", "limit", "stride"), [(0, 5, 2), (4, 5, 2), (23, 5, 2), (9, 3, 7)]
 )
-def test_parts_cover_every_token_and_fit(length, room, stride):
-    parts = cut_parts(length, room, stride)
+def test_parts_cover_every_token_and_fit(length, limit, stride):
+    parts = split_spans(length, limit, stride)
     covered = {place for start, count in parts for place in range(start, start + count)}
     assert covered == set(range(length))
-    assert all(count <= room for _, count in parts)
+    assert all(count <= limit for _, count in parts)
     assert sum(parts[-1]) == length
     steps = {b[0] - a[0] for a, b in zip(parts, parts[1:])}
-    assert steps <= {min(stride, room)}
+    assert steps <= {min(stride, limit)}
 
 
 def test_each_token_has_most_context_in_one_part():
-    parts, length = cut_parts(23, 8, 3), 23
+    parts, length = split_spans(23, 8, 3), 23
     chosen = most_context(parts, length)
     for token in range(length):
         sides = {
@@ -71,15 +70,10 @@ def test_window_holds_question_and_a_part_of_the_paragraph(encoder):
     assert len(windows) > 2 and (shown == 1).all()
 
 
-def test_padded_window_tells_tokens_and_segments(encoder):
+def test_paragraph_is_segment_one(encoder):
     window = encoder.windows("was it", encoder.context("rain and play"))[0]
-    ids, mask, segments = pad_window(window, 10, 0)
-    assert (
-        words(ids)
-        == ["[CLS]", "was", "[UNK]", "[SEP]", "rain", "and", "play", "[SEP]"] + ["[PAD]"] * 2
-    )
-    assert mask.tolist() == [1] * 8 + [0] * 2
-    assert segments.tolist() == [0] * 4 + [1] * 4 + [0] * 2
+    assert words(window.ids) == ["[CLS]", "was", "[UNK]", "[SEP]", "rain", "and", "play", "[SEP]"]
+    assert window.segments.tolist() == [0] * 4 + [1] * 4
 
 
 @pytest.mark.parametrize("answer", ["warm", "grey rain and", "plays", "stories of plays", "bright"])

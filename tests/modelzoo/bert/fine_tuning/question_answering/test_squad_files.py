@@ -8,6 +8,7 @@ import pytest
 
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from tests.messages import names
 from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
 
 
@@ -39,81 +40,58 @@ def test_answers_of_an_impossible_question_do_not_count(tmp_path):
     assert read[0][0].questions[0].answers == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"answers": [{"text": "a", "answer_start": 0.9}]}, "answer_start 0.9 is no whole number"),
-        ({"is_impossible": "false"}, "is_impossible .false. is neither true nor false"),
-        ({"id": None}, "id null is no text"),
-        ({"id": [1]}, r"id \[1\] is no text"),
-        ({"id": True}, "id true is no text"),
-        ({"question": " "}, "question .i. has no words"),
-        ({"id": ["é" * 50]}, r'id \["' + "é" * 38 + r" \.\.\. is no text"),
-        ({"is_imposible": True}, "'is_imposible' where 'is_impossible' is looked for"),
-        ({"answers": [{"text": "a", "answer_start": True}]}, "answer_start true is no whole"),
-        ({"answers": None}, "null is no list"),
-        ({"answers": ["a"]}, ".a. is no object"),
-        ({"answers": [{"text": "a", "answer_start": [0]}]}, r"answer_start \[0\] is no whole"),
-        ({"answers": [{"text": "a"}]}, "an object without 'answer_start'"),
-    ],
-)
-def test_values_of_another_kind_are_told_with_their_article(tmp_path, changes, told):
+def question(**changes):
+    """A file with one question, as JSON text."""
     asked = {"question": "q", "id": "i", "answers": [], **changes}
-    article = {"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"data": [article]}))
-    with pytest.raises(DataError, match=f"a.json: article 't'.*{told}"):
-        read_articles(str(path))
+    return json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}]})
 
 
-@pytest.mark.parametrize("key", ["gold_answers", "answer", "Answers"])
-def test_answers_under_another_name_are_told(tmp_path, key):
-    asked = {"question": "q", "id": "i", key: [], "plausible_answers": []}
-    made = [{"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}]
-    (tmp_path / "a.json").write_text(json.dumps({"data": made}))
-    with pytest.raises(DataError, match=f"{key!r} where 'answers' is looked for"):
-        read_articles(str(tmp_path / "a.json"))
+def answer(start):
+    return question(answers=[{"text": "a", "answer_start": start}])
 
 
-@pytest.mark.parametrize("key", ["question", "id"])
-def test_half_a_character_is_told_with_its_article(tmp_path, key):
-    asked = {"question": "q", "id": "i", "answers": [], key: "why \ud800"}
-    article = {"title": "t", "paragraphs": [{"context": "a", "qas": [asked]}]}
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"data": [article]}))
-    with pytest.raises(DataError, match=r"a.json: article 't'.*ud800.* is half of a character"):
-        read_articles(str(path))
+ARTICLE = "article 't'"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "facts"),
     [
-        ("{", r"a\.json:1: must be JSON"),
-        ('{"a": "\n"}', r"Received: Invalid control character at column 8\."),
-        (b"\x1f\x8b{}", r"a\.json:1: must be UTF-8 text. Received: byte 0x8b."),
-        ("[]", r"must be SQuAD json.* Received: \[\] is no object"),
-        ("[" * 3000, "must be SQuAD json.*nest too deep"),
-        ('{"data": [{"answer_start": 1e400}]}', "1e400, which is no finite number"),
-        ('{"data": []}', "Received: no articles"),
-        ("{}", "Received: an object without 'data'"),
-        ('{"data": [{"title": "t", "paragraphs": [{"context": 1, "qas": []}]}]}', "article 't'"),
-        (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}), "without 'id'"),
-        ('{"data": ["words"]}', "article '0'.*.words. is no object"),
-        (
-            json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{"answer": []}]}]}]}),
-            "'answer' where 'answers' is looked for",
-        ),
+        (answer(0.9), [ARTICLE, "answer_start 0.9"]),
+        (answer(True), [ARTICLE, "answer_start true"]),
+        (answer([0]), [ARTICLE, "answer_start [0]"]),
+        (question(is_impossible="false"), [ARTICLE, 'is_impossible "false"']),
+        (question(id=None), [ARTICLE, "id null"]),
+        (question(id=True), [ARTICLE, "id true"]),
+        (question(id=["é" * 50]), [ARTICLE, 'id ["' + "é" * 38 + " ..."]),
+        (question(id="\ud800"), [ARTICLE, "ud800"]),
+        (question(question=" "), [ARTICLE, 'question "i"']),
+        (question(is_imposible=True), [ARTICLE, "'is_imposible'", "'is_impossible'"]),
+        (question(Answers=[]).replace('"answers": [], ', ""), ["'Answers'", "'answers'"]),
+        (question(answers=None), [ARTICLE, "null"]),
+        (question(answers=["a"]), [ARTICLE, '"a"']),
+        (question(answers=[{"text": "a"}]), [ARTICLE, "'answer_start'"]),
+        ("{", ["a.json:1"]),
+        ('{"a": "\n"}', ["column 8"]),
+        (b"\x1f\x8b{}", ["a.json:1", "UTF-8", "0x8b"]),
+        ("[]", ["SQuAD", "[]"]),
+        ("[" * 3000, ["SQuAD"]),
+        ('{"data": [{"answer_start": 1e400}]}', ["1e400"]),
+        ('{"data": []}', ["SQuAD"]),
+        ("{}", ["'data'"]),
+        ('{"data": ["words"]}', ["article '0'", '"words"']),
     ],
 )
-def test_other_files_are_told(tmp_path, text, told):
+def test_malformed_file_is_refused(tmp_path, text, facts):
     path = tmp_path / "a.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError) as error:
         read_articles(str(path))
+    assert names(error.value, "a.json", *facts)
 
 
-def test_two_questions_of_one_id_are_told(tmp_path):
+def test_two_questions_of_one_id_are_refused(tmp_path):
     made = articles(3)
     made[2]["paragraphs"][1]["qas"][0]["id"] = "q0-1"
-    with pytest.raises(DataError, match=r"an id of its own\. Received: 'q0-1' twice"):
+    with pytest.raises(DataError) as error:
         read_articles(str(write_squad(tmp_path / "a.json", made)))
+    assert names(error.value, "'q0-1'")

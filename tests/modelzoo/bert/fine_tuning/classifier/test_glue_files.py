@@ -1,12 +1,12 @@
-"""Tests of classifier/tasks.py: files of GLUE, and what bad ones are told."""
+"""Tests of classifier/glue_files.py: files of GLUE, and errors in bad ones."""
 
 from __future__ import annotations
 
 import pytest
 
 from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, UNLABELED, find_files, read_rows
 from modelzoo.bert.fine_tuning.classifier.params import ClassifierInput
-from modelzoo.bert.fine_tuning.classifier.tasks import TASKS, UNLABELED, find_files, read_rows
 
 SST2, MNLI = TASKS["Sst2DataProcessor"], TASKS["MnliDataProcessor"]
 

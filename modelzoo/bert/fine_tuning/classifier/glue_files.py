@@ -1,7 +1,4 @@
-"""What tab-separated classification tasks look like, and how their files are read.
-
-The columns, labels and file names are those of GLUE (Wang et al. 2018).
-"""
+"""Reads tab-separated files of classification tasks, such as those of GLUE (Wang et al. 2018)."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import read_lines
 
 UNLABELED = -1
-INDEX_COLUMN = "index"  # what GLUE's files call a row's number, by which its server knows the row
-# Files of a folder by the use they are read for; of each group the first that has any.
+INDEX_COLUMN = "index"  # GLUE's server identifies a row by it
+# Files of a folder by use. The first group of which there is any is read.
 FILES = {
     "train": (("train.tsv",),),
     "eval": (("dev.tsv",), ("dev_matched.tsv", "dev_mismatched.tsv")),
@@ -27,8 +24,8 @@ FILES = {
         ("dev_matched.tsv", "dev_mismatched.tsv"),
     ),
 }
-MOST_SHOWN = 300  # characters of a header in an error
-MISMATCHED = "mismatched"  # in the name of the file with MNLI's other part
+MAX_SHOWN = 300  # characters of a header in an error
+MISMATCHED = "mismatched"  # in the file name of MNLI's mismatched part
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,7 @@ class Task:
         label_column: the column of the label.
         labels: every label, in the order of its number.
         has_parts: whether there are a matched and a mismatched part.
-        submission: name of the file that GLUE's server takes, by whether the part is matched;
-            neutral where nobody knows which task it is.
+        submission: names of the files for GLUE's server, of the mismatched and the matched part.
     """
 
     text_columns: tuple
@@ -51,7 +47,7 @@ class Task:
     submission: tuple = ("mismatched_predictions.tsv", "predictions.tsv")
 
     def faults(self, length):
-        """Yields what is wrong with the columns and labels, and with a sequence length for them.
+        """Yields what is wrong with the columns, the labels, or a sequence length for them.
 
         Args:
             length: S, which must hold [CLS], and of each text a token and [SEP].
@@ -65,8 +61,8 @@ class Task:
         elif count == 2 and len(set(self.text_columns)) == 1:
             yield "text_columns", "must name two different columns. Name one for single texts."
         elif length < 1 + 2 * count:
-            marks = "[CLS] a [SEP] b [SEP]" if count == 2 else "[CLS] a [SEP]"
-            yield "length", f"must be at least {1 + 2 * count}, for {marks}. Raise it."
+            layout = "[CLS] a [SEP] b [SEP]" if count == 2 else "[CLS] a [SEP]"
+            yield "length", f"must be at least {1 + 2 * count}, for {layout}. Raise it."
         if len(set(self.labels)) != len(self.labels):
             yield "labels", "must differ from one another."
 
@@ -88,8 +84,8 @@ TASKS = {
         submission=("MNLI-mm.tsv", "MNLI-m.tsv"),
     ),
 }
-# Of a section that names columns and labels itself: which task they are of, it does not tell.
-OF_OTHER_FILES = Task(("sentence",), "label", ("0", "1"))
+# For a section that gives columns and labels itself.
+OTHER_FILES = Task(("sentence",), "label", ("0", "1"))
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,11 @@ class Row:
 
     Attributes:
         texts: one text, or two.
-        label: number of the label, UNLABELED where the file has none.
+        label: number of the label, UNLABELED if the file has none.
         is_matched: False for a row of MNLI's mismatched part.
-        index: what stands in the column INDEX_COLUMN; None where the file has none.
+        index: value of the column INDEX_COLUMN, None if the file has none.
         path: its file.
-        line: its number there, from 1.
+        line: its line there, from 1.
     """
 
     texts: tuple
@@ -113,19 +109,19 @@ class Row:
     line: int = 0
 
 
-def find_files(data_dir, use, tell=lambda line: None):
+def find_files(data_dir, use, log=lambda line: None):
     """Lists the files to read.
 
     Args:
         data_dir: a folder, a file or a list of them.
         use: ``train``, ``eval`` or ``predict``.
-        tell: called with a line for each folder that has one part of two.
+        log: called with a line for each folder that has only one of two parts.
 
     Returns:
         Paths.
 
     Raises:
-        DataError: if there is nothing of that kind.
+        DataError: if there are none.
     """
     found = []
     for source in [data_dir] if isinstance(data_dir, str) else data_dir:
@@ -144,7 +140,7 @@ def find_files(data_dir, use, tell=lambda line: None):
             )
         present = [path for path in groups[0] if os.path.isfile(path)]
         for path in set(groups[0]) - set(present):
-            tell(f"{source} has no {os.path.basename(path)}: only {', '.join(present)} is read")
+            log(f"{source} has no {os.path.basename(path)}: only {', '.join(present)} is read")
         found += present
     return found
 
@@ -153,9 +149,7 @@ def read_rows(path, task, needs_labels):
     """Reads a file with a header line; columns are found by their names.
 
     Args:
-        path: the file.
-        task: Task.
-        needs_labels: whether every row must have a label; else a missing column is accepted.
+        needs_labels: whether every row must have a label. If not, the column may be missing.
 
     Returns:
         A list of Row.
@@ -175,7 +169,7 @@ def read_rows(path, task, needs_labels):
             elif needs_labels:
                 raise DataError(
                     f"{path}:{number}: {task.label_column} must be one of "
-                    f"{', '.join(task.labels)}. Received: {received!r}. Mend or remove the line."
+                    f"{', '.join(task.labels)}. Received: {received!r}. Fix or remove the line."
                 )
         index = values[columns[INDEX_COLUMN]].strip() if INDEX_COLUMN in columns else None
         rows.append(Row(texts, label, is_matched, index, path, number))
@@ -185,7 +179,7 @@ def read_rows(path, task, needs_labels):
 
 
 def _read_lines(path, task, needs_labels):
-    """Yields the line's number, the places of columns by name, and the values of the line."""
+    """Yields the line's number, the indices of columns by name, and the values of the line."""
     columns, width = None, 0
     for number, line in enumerate(read_lines(path, "Check its rights."), start=1):
         values = line.split("\t")
@@ -194,7 +188,7 @@ def _read_lines(path, task, needs_labels):
         elif len(values) != width:
             raise DataError(
                 f"{path}:{number}: must have {width} columns, as the header has. Received: "
-                f"{len(values)}. Mend or remove the line."
+                f"{len(values)}. Fix or remove the line."
             )
         else:
             yield number, columns, values
@@ -225,4 +219,4 @@ def _header(path, names, task, needs_labels):
 def _shown(names):
     text = ", ".join(names)
     text = repr(text) if "\r" in text else text
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

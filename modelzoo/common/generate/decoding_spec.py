@@ -1,6 +1,4 @@
-"""What a model_fn predicts for a driver that feeds it token by token, or asks for probabilities.
-
-``cached_decoder.py`` and ``modelzoo/common/evaluate`` drive it.
+"""Predictions of a language model for decoding with a key-value cache, and for scoring.
 
 Shapes: B batch, S new tokens, C cached positions, L layers, H heads, D head size, V vocabulary.
 """
@@ -14,32 +12,30 @@ from modelzoo.common.layers.lm_head import token_cross_entropy
 from modelzoo.common.train.estimator import CSEstimatorSpec
 
 
-def is_driven(features):
-    """Returns whether features come from a driver of this package."""
+def is_decoding(features):
+    """Returns whether the features are those of decoding or scoring."""
     return "past" in features or "targets" in features
 
 
-def driven_spec(features, run):
-    """Makes the predictions that a driver asks for by the features it feeds.
+def decoding_spec(features, run):
+    """Makes the predictions that the features ask for.
 
-    Either of ``input_ids`` [B, S], ``positions`` [B, S], ``past_lengths`` [B], ``wanted`` [B], all
-    int32, and ``past`` [L, 2, B, H, C, D] float32: then ``logits`` [B, V] of the wanted token of
-    each row, and ``present`` [L, 2, B, H, S, D], the new keys and values. Or of ``input_ids`` and
-    ``targets`` [B, S] int32: then ``log_probs`` [B, S] float32 of the targets and ``choices``
-    [B, S] int32, the likeliest tokens there.
+    Decoding: from ``input_ids`` [B, S], ``positions`` [B, S], ``past_lengths`` [B] and ``wanted``
+    [B] int32, and the cache ``past`` [L, 2, B, H, C, D] float32. Predictions are ``logits`` [B, V]
+    of the token ``wanted`` of each row, and the new keys and values ``present`` [L, 2, B, H, S, D].
+
+    Scoring: from ``input_ids`` and ``targets`` [B, S] int32. Predictions are ``log_probs`` [B, S]
+    float32 of the targets, and ``choices`` [B, S] int32, the likeliest tokens.
 
     Args:
-        features: dictionary of tensors.
+        features: tensors by name.
         run: the model, as ``run(input_ids, cache=, positions=, mask=, wanted=)``.
-
-    Returns:
-        A CSEstimatorSpec.
     """
-    predictions = _decoded(features, run) if "past" in features else _scored(features, run)
+    predictions = _decode(features, run) if "past" in features else _score(features, run)
     return CSEstimatorSpec(mode=tf.estimator.ModeKeys.PREDICT, predictions=predictions)
 
 
-def _decoded(features, run):
+def _decode(features, run):
     ids, past = features["input_ids"], features["past"]
     mask = cached_mask(features["past_lengths"], tf.shape(past)[4], tf.shape(ids)[1], tf.float32)
     cache = KeyValueCache(past)
@@ -49,7 +45,7 @@ def _decoded(features, run):
     return {"logits": logits, "present": tf.cast(cache.present(), tf.float32)}
 
 
-def _scored(features, run):
+def _score(features, run):
     targets = features["targets"]
     logits = run(features["input_ids"])
     shape = tf.shape(targets)

@@ -1,0 +1,62 @@
+"""The WordPiece encoder of all fine-tunings, and padded rows. S is the sequence length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer, require_tokens
+
+
+class Encoder:
+    """Tokenizes text with the vocabulary of a BERT.
+
+    Args:
+        vocab_file: vocab.txt.
+        do_lower_case: whether text is lower-cased and stripped of accents.
+        *more: special tokens that are required besides [CLS], [SEP] and [PAD], such as ``unk``.
+
+    Attributes:
+        tokenizer: FileTokenizer.
+        pad_id: id of [PAD].
+
+    Raises:
+        ConfigError: if the vocabulary is malformed or lacks a special token.
+        DataError: if `vocab_file` does not exist.
+    """
+
+    def __init__(self, vocab_file, do_lower_case, *more):
+        self.tokenizer: Any = load_tokenizer(
+            "BertTokenizer", vocab_file, do_lower_case=do_lower_case
+        )
+        require_tokens(self.tokenizer, "cls", "sep", "pad", *more)
+        self.pad_id = self.tokenizer.pad_id
+
+    @property
+    def vocabulary(self):
+        """Size and digest of the vocabulary, for the manifest."""
+        return self.tokenizer.facts
+
+
+def pad_tokens(example, length, pad_id):
+    """Pads an example to a fixed length.
+
+    Args:
+        example: has ``ids`` and ``segments``, [n] int32 with n <= `length`.
+        length: S.
+        pad_id: token of the padding.
+
+    Returns:
+        ``input_ids``, ``input_mask`` (1 for a token) and ``segment_ids`` by name, each [S] int32.
+    """
+    size = len(example.ids)
+    ids, segments = np.full(length, pad_id, np.int32), np.zeros(length, np.int32)
+    ids[:size], segments[:size] = example.ids, example.segments
+    mask = (np.arange(length) < size).astype(np.int32)
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+
+
+def stack_rows(rows):
+    """Stacks dictionaries of arrays [...] into one of arrays [B, ...]."""
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,139 @@
+"""A fine-tuning of BERT: the encoder with another head, its input functions and its predict mode.
+
+Source: Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers for Language
+Understanding (2018), section 4. B batch, S sequence length, N hidden size.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from modelzoo.bert.backbone import bert_encoder, initializer_of
+from modelzoo.common.config.params import params_from_dict
+from modelzoo.common.data.functions import InputFunctions
+from modelzoo.common.layers.dense import dense
+from modelzoo.common.train import predictions
+from modelzoo.common.train.estimator import CSEstimatorSpec
+from modelzoo.common.train.loss_spec import loss_spec
+
+HIDDEN_SCORES = ("-precision", "-recall")  # ends of the names of scores that are not logged
+
+
+class FineTuning:
+    """What all fine-tunings share. A task is a subclass, and a row of the table in tasks.py.
+
+    Attributes:
+        params_class: the schema of the YAML, a FineTuningParams.
+        processors: data processor classes by their name in the YAML.
+        new_layers: parts of variable names. Variables with such a part start from their initializer
+            and not from the pre-trained checkpoint.
+        row_ids: features that predictions repeat, so that each row can be found in the data.
+    """
+
+    params_class: Any
+    processors: Mapping[str, type]
+    new_layers: tuple[str, ...] = ()
+    row_ids: tuple[str, ...] = ()
+
+    @property
+    def INPUTS(self):
+        """The InputFunctions of the task."""
+        return InputFunctions(self.params_class, self.processors)
+
+    def WARM_START_EXCLUDES(self, params):
+        """Returns the parts of names of variables that a pre-trained checkpoint lacks."""
+        return self.new_layers
+
+    def model_fn(self, features, labels, mode, params):
+        """Builds the graph of training, evaluation or prediction.
+
+        Args:
+            features: ``input_ids``, ``input_mask`` (1 for padding), ``segment_ids`` [B, S] int32,
+                and those of the task's data processor.
+            labels: those of the data processor; None in prediction.
+        """
+        params = params_from_dict(self.params_class, params)
+        model, training = params.model, mode == tf.estimator.ModeKeys.TRAIN
+        self.check(params, mode)
+        sizes = params.vocab_size, params.max_position_embeddings
+        hidden, _ = bert_encoder(features, model, *sizes, training)  # (B, S, N)
+        logits = self.logits(hidden, features, model, training)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            rows = {name: tf.identity(features[name]) for name in self.row_ids}
+            return CSEstimatorSpec(mode=mode, predictions={**self.predictions(logits), **rows})
+        cost = self.loss(logits, labels, features, model)
+        found = functools.partial(self.metrics, logits, labels, features, params)
+        return loss_spec(mode, params, [cost], found)
+
+    def predict(self, estimator, inputs, params, checkpoint_path, use_cs):
+        """Predicts `predict_steps` batches and writes files to ``model_dir/predict``.
+
+        Args:
+            params: `params_class`.
+
+        Raises:
+            ConfigError, DataError: if a file that predict_input names is missing or wrong.
+        """
+        rows = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
+        folder = predictions.predict_folder(params)
+        name_of = functools.partial(predictions.output_name, estimator=estimator, use_cs=use_cs)
+        scores = self.write_predictions(params.predict_input, rows, folder, name_of)
+        if scores is not None:
+            predictions.write_scores(folder, checkpoint_path, scores, _is_logged)
+
+    def check(self, params, mode):
+        """Raises a ConfigError if files that `params` name do not fit the model."""
+
+    def logits(self, hidden, features, model, training):
+        """Builds the head.
+
+        Args:
+            hidden: [B, S, N], the encoder's output.
+            features: tensors by name.
+            model: section ``model``.
+
+        Returns:
+            What the methods below take as `logits`, of float32.
+        """
+        raise NotImplementedError
+
+    def loss(self, logits, labels, features, model):
+        """Returns the loss, a float32 scalar, and the number of what it is the mean of."""
+        raise NotImplementedError
+
+    def metrics(self, logits, labels, features, params):
+        """Returns a function that makes metric pairs by name, and the list of its tensors."""
+        raise NotImplementedError
+
+    def predictions(self, logits):
+        """Returns the tensors of a prediction by name."""
+        raise NotImplementedError
+
+    def write_predictions(self, section, rows, folder, name_of):
+        """Writes what was predicted.
+
+        Args:
+            section: predict_input.
+            rows: iterator of predictions, a dictionary of arrays for each example. The model runs
+                while it is read.
+            folder: Path of the output folder.
+            name_of: function from a kind, such as ``predictions``, to a file name without suffix.
+
+        Returns:
+            Scores by name; None for a task whose predictions have none.
+        """
+        raise NotImplementedError
+
+
+def _is_logged(name):
+    return not name.endswith(HIDDEN_SCORES)
+
+
+def head_dense(x, size, name, model):
+    """Returns a dense layer of the head, [..., `size`] float32."""
+    seed = model.weight_initialization_seed
+    return tf.cast(dense(x, size, name, initializer_of(model), seed=seed), tf.float32)

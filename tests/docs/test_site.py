@@ -1,0 +1,78 @@
+"""The site builds without a warning, and the program on one of its pages runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
+    if importlib.util.find_spec("sphinx") is None:
+        pytest.skip("needs Sphinx: CEREBRAS_TF_DOCS=1 scripts/run_tests installs it")
+    built = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    ran = subprocess.run(
+        [*command, "docs", str(built)], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return built
+
+
+@pytest.mark.tf
+def test_the_site_has_every_command(site):
+    from modelzoo.commands.main import ROOT as group
+
+    text = (site / "reference" / "cli.html").read_text(encoding="utf-8")
+    for name in group.commands:
+        assert f'id="{name.replace("_", "-")}' in text, name
+
+
+@pytest.mark.tf
+def test_the_site_loads_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', text), page.name
+
+
+@pytest.mark.tf
+def test_the_program_of_a_model_fn_of_ones_own_runs(tmp_path):
+    page = (ROOT / "docs" / "tutorials" / "model-fn.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert float(re.search(r"'accuracy': ([\d.]+)", ran.stdout)[1]) > 0.8
+    assert re.search(r"global_step = 400, loss = ", ran.stderr)
+
+
+def test_the_first_page_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150 and len(text.encode()) <= 8_000
+
+
+def test_pictures_are_small_and_used():
+    pages = "".join(
+        path.read_text(encoding="utf-8")
+        for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    )
+    for picture in (ROOT / "docs" / "pictures").iterdir():
+        if picture.suffix in (".png", ".svg"):
+            assert picture.stat().st_size < 150_000, picture.name
+            assert f"pictures/{picture.name}" in pages, picture.name

@@ -1,0 +1,173 @@
+"""What every model of the registry does: it trains, resumes, evaluates, predicts and refuses.
+
+The host, TensorFlow itself, is the oracle of the wafer.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import CerebrasError, ConfigError, DataError
+from modelzoo.common.config import registry
+from modelzoo.common.config.params import load_params
+from modelzoo.common.train import run
+from tests.messages import names
+from tests.modelzoo.zoo import MODELS
+
+HOST = ("--device", "/cpu:0")
+
+
+class Zoo:
+    """A model with its data and its params file in a folder."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder
+        self.tree = MODELS[name](folder)
+        self.trained = set()
+
+    def call(self, mode, *flags, out="out", tree=None):
+        """Runs a mode of the command line; returns the model folder."""
+        path = self.folder / "params.yaml"
+        path.write_text(yaml.safe_dump(tree or self.tree))
+        run.main(["-m", mode, "-p", str(path), "-o", str(self.folder / out), *flags])
+        return self.folder / out
+
+    def train(self, side):
+        """Trains all steps on ``wafer`` or ``host``, once; returns the model folder."""
+        if side not in self.trained:
+            self.call("train", *(HOST if side == "host" else ()), out=side)
+            self.trained.add(side)
+        return self.folder / side
+
+
+@pytest.fixture(scope="module", params=sorted(MODELS))
+def zoo(request, tmp_path_factory):
+    return Zoo(request.param, tmp_path_factory.mktemp("zoo"))
+
+
+def events(folder):
+    """Returns the values of a folder's event files by (tag, step)."""
+    found = {}
+    for path in sorted(folder.glob("events*")):
+        for event in tf.train.summary_iterator(str(path)):
+            found.update({(v.tag, event.step): v.simple_value for v in event.summary.value})
+    return found
+
+
+def variables(folder):
+    """Returns the variables of a folder's last checkpoint by name."""
+    reader = tf.train.load_checkpoint(str(folder))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def predictions(folder):
+    """Returns the rows and objects of a folder's predictions by file, without the side's name."""
+    found = {}
+    for path in sorted((folder / "predict").glob("*.json*")):
+        lines = path.read_text().splitlines()
+        rows = (
+            list(map(json.loads, lines))
+            if path.suffix == ".jsonl"
+            else json.loads(path.read_text())
+        )
+        found[path.name.replace("_tf_", "_").replace("_cs_", "_")] = rows
+    return found
+
+
+def assert_close(found, expected, where=""):
+    """Compares nested lists and dictionaries; numbers up to rounding."""
+    assert type(found) is type(expected), where
+    if isinstance(found, dict):
+        assert list(found) == list(expected), where
+        for key in found:
+            assert_close(found[key], expected[key], f"{where}.{key}")
+    elif isinstance(found, list):
+        assert len(found) == len(expected), where
+        for place, pair in enumerate(zip(found, expected)):
+            assert_close(*pair, f"{where}[{place}]")
+    elif isinstance(found, float):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-4), where
+    else:
+        assert found == expected, where
+
+
+def test_every_model_of_the_registry_is_here():
+    assert sorted(MODELS) == registry.model_names()
+
+
+def test_wafer_trains_as_the_host_does(zoo):
+    wafer, host = (events(zoo.train(side)) for side in ("wafer", "host"))
+    losses = [key for key in host if "cost" in key[0] or key[0] == "loss/total_loss"]
+    assert {step for _, step in losses} == {1, 2, 3, 4}
+    for key in losses:
+        assert wafer[key] == pytest.approx(host[key], rel=1e-4), key
+
+
+def test_stopped_training_resumes_bit_for_bit(zoo):
+    whole = variables(zoo.train("wafer"))
+    zoo.call("train", "--max_steps", "2", out="parts")
+    parts = variables(zoo.call("train", out="parts"))
+    assert parts["global_step"] == 4
+    assert set(parts) == set(whole)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+def test_wafer_evaluates_and_predicts_as_the_host_does(zoo):
+    folder = zoo.train("wafer")
+    found = {}
+    for side, flags in (("wafer", ()), ("host", HOST)):
+        flags = (*flags, "--checkpoint_path", str(folder / "model.ckpt-4"))
+        out = zoo.call("eval", *flags, out=f"{side}_results")
+        zoo.call("predict", *flags, out=f"{side}_results")
+        found[side] = events(out / "eval"), predictions(out)
+    evaluated, predicted = found["host"]
+    assert ("loss", 4) in evaluated and predicted
+    for key, value in evaluated.items():
+        assert found["wafer"][0][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+    assert_close(found["wafer"][1], predicted)
+
+
+def test_saved_params_are_those_of_the_run(zoo):
+    folder = zoo.train("wafer")
+    saved = load_params(str(folder / "params.yaml"))
+    given = load_params(str(zoo.folder / "params.yaml"))
+    assert saved.model == given.model and saved.optimizer == given.optimizer
+    assert saved.train_input == given.train_input
+
+
+def changed(zoo, section, **keys):
+    tree = copy.deepcopy(zoo.tree)
+    tree[section].update(keys)
+    return tree
+
+
+@pytest.mark.parametrize("section", ["model", "train_input", "optimizer", "runconfig"])
+def test_unknown_key_is_refused(zoo, section):
+    with pytest.raises(ConfigError) as error:
+        zoo.call("train", *HOST, out="none", tree=changed(zoo, section, hiden_size=7))
+    assert names(str(error.value), f"{section}.hiden_size", 7)
+
+
+def test_missing_data_are_refused_before_the_first_step(zoo):
+    key = "src_data_dir" if zoo.name == "transformer" else "data_dir"
+    with pytest.raises(DataError) as error:
+        zoo.call("train", *HOST, out="none", tree=changed(zoo, "train_input", **{key: "nowhere"}))
+    assert names(str(error.value), "nowhere")
+    assert not list((zoo.folder / "none").glob("model.ckpt*"))
+
+
+def test_vocabulary_of_another_size_is_refused_before_the_first_step(zoo):
+    key = "src_vocab_size" if zoo.name == "transformer" else "vocab_size"
+    with pytest.raises(CerebrasError) as error:
+        zoo.call("train", *HOST, out="none", tree=changed(zoo, "train_input", **{key: 5}))
+    assert "vocab" in str(error.value)
+    assert not list((zoo.folder / "none").glob("model.ckpt*"))
