@@ -138,7 +138,7 @@ def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, pre
         for n in (1, 4)
     ]
     assert operations[1] == 4 * operations[0]
-    assert "of which a step has 4" in page(4)
+    assert "4 micro-batches per step" in page(4)
 
 
 def test_sums_of_gradients_are_state_and_no_weights(tmp_path, predicted):

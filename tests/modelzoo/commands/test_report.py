@@ -159,5 +159,5 @@ def test_a_report_of_pruned_weights(tmp_path, capsys):
             assert code == 2 and "sparsity must be one level" in told.err
             continue
         steps.append(read_record(str(out))["steps_per_s"])
-        assert ("pruning leaves out" in told.out) == (name == "sparse")
+        assert ("pruning saves" in told.out) == (name == "sparse")
     assert 2 < steps[1] / steps[0] < 4
