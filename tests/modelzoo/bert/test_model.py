@@ -188,7 +188,7 @@ def test_rows_before_the_first_position_are_nobodys_and_one_segment_is_all():
 
 
 def test_fixed_positions_begin_at_the_first_row():
-    with pytest.raises(ConfigError, match="position_embedding_offset must be 0 where positions"):
+    with pytest.raises(ConfigError, match="position_embedding_offset must be 0 "):
         run(EVAL, position_embedding_offset=2, position_embedding_type="fixed")
 
 

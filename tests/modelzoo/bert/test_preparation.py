@@ -221,7 +221,7 @@ def test_unit_of_one_document_is_paired_with_those_of_others(tmp_path, monkeypat
         (first,), (second,) = letters_of(ids[1:middle]), letters_of(ids[middle + 1 : -1])
         assert (first != second) == bool(record["next_sentence_labels"][0])
         met[first] |= {second}
-    assert all(len(others) == min(count, preparation.FEWEST_DOCUMENTS) for others in met.values())
+    assert all(len(others) == min(count, preparation.MIN_DOCUMENTS) for others in met.values())
 
 
 def test_pairs_over_units_do_not_depend_on_the_processes(tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_lines_of_other_systems_are_lines(texts, end, names):
 
 
 def test_a_vocabulary_of_another_size_is_refused(texts):
-    with pytest.raises(ConfigError, match="src_vocab_size: must be what the vocabulary has, 7"):
+    with pytest.raises(ConfigError, match="src_vocab_size: must be .* 7"):
         batches(section(texts, src_vocab_size=9))
 
 
