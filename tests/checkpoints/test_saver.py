@@ -290,15 +290,15 @@ def test_a_save_that_fails_halfway_leaves_nothing_behind(tmp_path):
 # Trains, and ends itself without mercy while shard KILL_SHARD of the save of step 4 is written.
 KILLED = """
 import os, signal, sys
-from cerebras_tf.estimator import checkpoint_writer, saver
+from cerebras_tf.checkpoints import saver, writer
 from tests.estimator.regression import build, dataset
 saver.SHARD_BYTES = 1
-save_shard = checkpoint_writer._save_shard
+save_shard = writer._save_shard
 def deadly(path, shard):
     if "ckpt-4" in path and path.endswith("part-00002"):
         os.kill(os.getpid(), signal.SIGKILL)
     save_shard(path, shard)
-checkpoint_writer._save_shard = deadly
+writer._save_shard = deadly
 build(sys.argv[1], save_checkpoints_steps=2).train(dataset, max_steps=6)
 """
 
