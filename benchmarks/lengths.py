@@ -69,7 +69,7 @@ class Side:
             with tf.compat.v1.Session() as session:
                 found = {v.op.name: v for v in tf.compat.v1.global_variables()}
                 owned = {name: found[name] for name in model.store.specs}
-                initial_values.initialise(session, owned, model.store)
+                initial_values.initialize(session, owned, model.store)
         self._step, self._fed = model.step, model.fed
         self._vocabulary = params.train_input.vocab_size
         self._step.want((), updates=True)

@@ -1,7 +1,4 @@
-"""Lowers reads and assignments of variables.
-
-Assignments inside v1 conditionals keep their guard.
-"""
+"""Lowerings of reads and assignments of variables."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ def _nothing(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("ReadVariableOp")
 def _read(low: Lowering, op: Operation) -> Sequence[Value]:
-    return [low.b.op("identity", low.state.read_apart(low.b, op.inputs[0]))]
+    return [low.b.op("identity", low.state.read_detached(low.b, op.inputs[0]))]
 
 
 @lowers("VariableShape")
@@ -54,25 +51,24 @@ _lower_accumulation("AssignSubVariableOp", "sub")
 
 @lowers("ResourceGather")
 def _gather(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Rows of a variable; batch_dims as the op has it."""
-    table, ids = low.state.read_apart(low.b, op.inputs[0]), low.value(op.inputs[1])
+    table, ids = low.state.read_detached(low.b, op.inputs[0]), low.value(op.inputs[1])
     dims = op.get_attr("batch_dims")
     rows = low.b.op("gather", table, ids, axis=dims, batch_dims=dims)
-    _note_gather(low, op, ids, rows)
+    _record_gather(low, op, ids, rows)
     return [rows]
 
 
 @lowers("ResourceGatherNd")
 def _gather_nd(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Elements or rows of a variable; whole rows have sparse gradients."""
-    table, ids = low.state.read_apart(low.b, op.inputs[0]), low.value(op.inputs[1])
+    """Elements or rows of a variable. Only whole rows have sparse gradients."""
+    table, ids = low.state.read_detached(low.b, op.inputs[0]), low.value(op.inputs[1])
     rows = low.b.op("gather_nd", table, ids)
     if ids.type.rank == 2 and ids.shape[1] == 1:
-        _note_gather(low, op, low.b.op("reshape", ids, shape=(-1,)), rows)
+        _record_gather(low, op, low.b.op("reshape", ids, shape=(-1,)), rows)
     return [rows]
 
 
-def _note_gather(low: Lowering, op: Operation, ids: Value, rows: Value) -> None:
+def _record_gather(low: Lowering, op: Operation, ids: Value, rows: Value) -> None:
     if guard(low, op) is None:
         low.gathers.append((low.state.variable(op.inputs[0]).name, ids, rows))
 

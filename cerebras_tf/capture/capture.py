@@ -1,31 +1,31 @@
 """TensorFlow graph -> IR: the capture of one step.
 
 Visits the operations that the wanted tensors and the training op need, in order, and applies one
-lowering rule an operation. What the rules do stands in the family files; this file knows only
-features, variables, recorded gradients and errors.
+lowering rule to each. The rules are in the other files; this file handles features, variables,
+recorded gradients and errors.
 """
 
 from __future__ import annotations
 
+import hashlib
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 # Private API of TF 2.15: the class of function bodies has no public name.
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from cerebras_tf.capture.custom_gradients import CustomGradient, override
+from cerebras_tf.capture.custom_gradients import CustomGradient, apply_override
 from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call, mark_boundaries
-from cerebras_tf.capture.lowerable import Lowerable
+from cerebras_tf.capture.lowerable import Lowerable, missing_op_report
 from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
-from cerebras_tf.capture.source import missing_op_report
 from cerebras_tf.capture.state import VariableState
-from cerebras_tf.capture.storage_dtype import brought_to_rest
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify
@@ -38,14 +38,7 @@ from cerebras_tf.ops import Builder, infer
 class Capture(GraphLowering):
     """Lowers operations of one TensorFlow graph.
 
-    Attributes:
-        b: builder of the IR graph.
-        state: current values of the variables.
-        step: the step graph being built.
-        gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
-        lowerable: says which operations have an IR form here.
-        path: names of the calls and conditionals around a function body, "" outside of them.
-        condition: of v1 conditionals around the call of a function body; None where there are none.
+    Attributes: see Lowering and GraphLowering.
     """
 
     def __init__(
@@ -55,32 +48,32 @@ class Capture(GraphLowering):
         gradients: Sequence[GradientCall] = (),
         custom_gradients: Optional[dict[Any, Optional[CustomGradient]]] = None,
         control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
-        whole: Sequence[GradientCall] = (),
-        resting: Optional[dict[str, Variable]] = None,
+        tf_gradients: Sequence[GradientCall] = (),
+        stored: Optional[dict[str, Variable]] = None,
     ) -> None:
         """Prepares a capture.
 
         Args:
             handles: variables the graph may use, by the op that makes their handle.
             features: tensors given at every step, with their concrete types.
-            gradients: recorded gradient calls.
+            gradients: recorded gradient calls that become gradients of the IR.
             custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
-            control_inputs: those of an operation as model_fn gave them.
-            whole: gradient calls whose results TensorFlow's own backward graph computes.
-            resting: variables that rest in bfloat16 and are float32 in the graph, by name.
+            control_inputs: returns the control inputs of an operation as model_fn gave them.
+            tf_gradients: recorded calls whose results TensorFlow's backward graph computes.
+            stored: variables stored in bfloat16 that are float32 in the graph, by name.
         """
-        self._whole = whole
+        self._tf_gradients = tf_gradients
         self.custom_gradients = custom_gradients or {}
         self.path = ""
         self.condition: Optional[Value] = None
         self.gathers: list[tuple[str, Value, Value]] = []
         self.step = self._top = StepGraph(Graph("step"))
         self.b = Builder(self.step.graph, evaluate)
-        self._resting = resting or {}
-        self.state = VariableState(self.step, resting=self._resting)
+        self._stored = stored or {}
+        self.state = VariableState(self.step, stored=self._stored)
         self._environment: dict[tuple[Any, int], Value] = {}
         self._outer: Optional[Capture] = None
-        self._entered: dict[Value, Value] = {}
+        self._captured: dict[Value, Value] = {}
         self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
         self._handles = handles
         self._control_inputs = control_inputs
@@ -98,28 +91,24 @@ class Capture(GraphLowering):
         for op, variable in handles.items():
             self.state.bind_handle(op.outputs[0], variable)
 
-    # What lowering rules may ask.
+    # Lowering and GraphLowering, which document these methods.
 
     def value(self, tensor: Any) -> Value:
-        """IR value of a tensor that was lowered before, here or around here."""
         if _key(tensor) not in self._environment:
             if _key(tensor) in self._features:
                 self._add_feature(tensor)
             elif self._outer is not None:
-                self._enter(tensor, self._outer.value(tensor))
+                self._capture_outer(tensor, self._outer.value(tensor))
         return self._environment[_key(tensor)]
 
     def inputs(self, op: Any) -> list[Value]:
-        """IR values of the operation's data inputs, resource handles left out."""
         return [self.value(t) for t in op.inputs if t.dtype != tf.resource]
 
     def maybe_static(self, tensor: Any) -> Optional[Array]:
-        """Content of a constant tensor, or None."""
         value = self._environment.get(_key(tensor))
         return None if value is None else value.constant
 
     def static(self, tensor: Any, what: str) -> Array:
-        """Content of a constant tensor; UnsupportedOpError where it depends on data."""
         content = self.maybe_static(tensor)
         if content is None:
             raise UnsupportedOpError(
@@ -129,11 +118,9 @@ class Capture(GraphLowering):
         return content
 
     def tf_type(self, tensor: Any) -> TensorType:
-        """dtype and static shape TensorFlow knows."""
         return tensor_type(tensor)
 
     def random_step(self, for_all: bool = False) -> Value:
-        """See Lowering.random_step."""
         name = COMMON_RANDOM_STEP if for_all else RANDOM_STEP
         features = self.step.features
         if name not in features:
@@ -141,12 +128,6 @@ class Capture(GraphLowering):
         return features[name]
 
     def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
-        """int64 [3], seeds of a random op and how many numbers it has made; None inside branches.
-
-        Args:
-            name: of the op and the calls around it.
-            draw: its seeds, and how many numbers it makes now.
-        """
         if self.step is not self._top:
             return None
         feature = f"{RANDOM_STEP}/{name}"
@@ -158,11 +139,9 @@ class Capture(GraphLowering):
 
     @property
     def differentiates(self) -> bool:
-        """Whether recorded gradients are taken, and not TensorFlow's own backward graph."""
         return bool(self._gradients)
 
     def bind(self, tensor: Any, value: Value) -> None:
-        """Says which IR value stands for a tensor."""
         self._environment[_key(tensor)] = value
 
     # The capture itself.
@@ -174,28 +153,43 @@ class Capture(GraphLowering):
             wanted: tensors whose values the step returns, by name.
             effects: operations whose assignments the step makes (the training op).
 
-        Returns:
-            The step: features, variables, their updates and the wanted values.
-
         Raises:
             UnsupportedOpError: operations have no IR form; the message lists all of them.
         """
         roots = [tensor.op for tensor in wanted.values()] + list(effects)
         self._run_by_session = set(all_before(roots, self._control_inputs))
         self.lower_all(roots)
-        mark_boundaries(self, self._whole)
-        self.step.updates = brought_to_rest(self, self.state.updates(), self._resting)
+        mark_boundaries(self, self._tf_gradients)
+        self.step.updates = self._to_storage_dtypes(self.state.updates())
         self.step.results = {name: self.value(tensor) for name, tensor in wanted.items()}
         self.step.graph.prune()
         verify(self.step.graph, infer)
         return self.step
 
-    def lower_all(self, roots: Sequence[Any]) -> None:
-        """Lowers operations and all they depend on, in the order they were built.
+    def _to_storage_dtypes(self, updates: Mapping[str, Value]) -> dict[str, Value]:
+        """New values of variables; those stored in bfloat16 are rounded stochastically.
 
-        Raises:
-            UnsupportedOpError: operations have no IR form; the message lists all of them.
+        Rounding to nearest would stop a moving average whose share of new values is less than half
+        a unit in the last place: 0.001, of a second moment, is less than 2^-9. The result of an
+        element depends only on the variable's name, the step and the element's index.
         """
+        return {
+            name: self.b.op("round_randomly", value, self._rounding_key(name))
+            if name in self._stored
+            else value
+            for name, value in updates.items()
+        }
+
+    def _rounding_key(self, name: str) -> Value:
+        """int64 scalar for a variable, a different one at every step."""
+        # The text is part of the seed: a change of it would change trained weights.
+        digest = hashlib.blake2b(f"{name} at rest".encode(), digest_size=16).digest()
+        seeds = self.b.constant(np.frombuffer(digest, "<i8").astype(np.int64))
+        step = self.random_step(for_all=True)
+        limits = {"low": 0, "high": 2**63 - 1}
+        return self.b.op("random_uniform_int", step, seeds, shape=(), dtype="int64", **limits)
+
+    def lower_all(self, roots: Sequence[Any]) -> None:
         if not roots:
             return
         order = execution_order(roots, self.dependencies, self._positions(roots[0].graph))
@@ -206,10 +200,10 @@ class Capture(GraphLowering):
             self.lower(op)
 
     def _positions(self, graph: Any) -> dict[Any, int]:
-        """Places in the order of building; first the reads of the global step that never wait.
+        """Positions in the order of building, with unconditional reads of the global step first.
 
-        TensorFlow's session makes these before the update of the global step, which waits for
-        all else, also where they were built after it.
+        TensorFlow's session runs these before the update of the global step, which waits for
+        everything else, even if they were built after it.
         """
         position = {op: i for i, op in enumerate(graph.get_operations())}
         step = tf.compat.v1.train.get_global_step(graph)
@@ -219,13 +213,12 @@ class Capture(GraphLowering):
         return position
 
     def unsupported(self, op: Any) -> list[Any]:
-        """The operation, or those inside the functions it calls, that have no IR form."""
+        """Like Lowerable.missing, without checks and operations that already have values."""
         if op.type in CHECKS or self._is_known(op):
             return []
         return self.lowerable.missing(op)
 
     def child(self, b: Builder, state: VariableState) -> Capture:
-        """A capture of a function body that shares features and gradients with this one."""
         inner = type(self).__new__(type(self))
         inner.__dict__.update(self.__dict__)
         inner.step, inner.b, inner.state = state.step, b, state
@@ -234,7 +227,6 @@ class Capture(GraphLowering):
         return inner
 
     def has(self, tensor: Any) -> bool:
-        """Whether the tensor has been lowered, here or around here."""
         return (
             _key(tensor) in self._environment
             or _key(tensor) in self._features
@@ -242,28 +234,26 @@ class Capture(GraphLowering):
         )
 
     def nested(self, step: StepGraph) -> Capture:
-        """A capture into another graph, which values from around here enter as inputs."""
         inner = self.child(Builder(step.graph, evaluate), VariableState(step, self.state))
         inner._outer = self
         inner.condition = None
-        inner._entered = {}
+        inner._captured = {}
         return inner
 
-    def outer_value(self, entered: Value) -> Value:
-        """In a nested capture: the value around it that an input of its graph stands for."""
-        if entered in self._entered:
-            return self._entered[entered]
+    def outer_value(self, captured: Value) -> Value:
+        if captured in self._captured:
+            return self._captured[captured]
         assert self._outer is not None
-        name = str(self.step.variable_of(entered))
-        return self._outer.state.read_named_apart(self._outer.b, name)
+        name = str(self.step.variable_of(captured))
+        return self._outer.state.read_named_detached(self._outer.b, name)
 
-    def _enter(self, tensor: Any, given: Value) -> None:
-        if given.constant is not None:
-            entered = self.b.constant(given.constant, given.dtype)
+    def _capture_outer(self, tensor: Any, outer: Value) -> None:
+        if outer.constant is not None:
+            captured = self.b.constant(outer.constant, outer.dtype)
         else:
-            entered = self.step.graph.add_input(given.name, given.type)
-            self._entered[entered] = given
-        self.bind(tensor, entered)
+            captured = self.step.graph.add_input(outer.name, outer.type)
+            self._captured[captured] = outer
+        self.bind(tensor, captured)
 
     def dependencies(self, op: Any) -> list[Any]:
         """Operations that must be captured before this one."""
@@ -272,26 +262,27 @@ class Capture(GraphLowering):
         call = self._recorded(op)
         if call is not None:
             first = self._first_result(call)
-            if op is not first:  # which is lowered with all others
+            if op is not first:  # all results are lowered together
                 return [first]
             needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
             before = []
         else:
             needed = [*op.inputs, *(predicate for predicate, _ in branches_around(op))]
-            before = self._before(op)
+            before = self._control_dependencies(op)
         return [t.op for t in needed if _key(t) not in self._features] + before
 
-    def _before(self, op: Any) -> list[Any]:
-        """What control edges put before an operation.
+    def _control_dependencies(self, op: Any) -> list[Any]:
+        """Operations that control edges put before an operation.
 
-        The session runs what has no IR form; the step runs what that waits for, as assignments.
+        The session runs operations without an IR form; the step runs what those wait for, such as
+        assignments.
         """
         found: list[Any] = []
         seen: set[Any] = set()
         stack = list(self._control_inputs(op))
         while stack:
             other = stack.pop()
-            if other in seen or is_check(other) or self._is_idle(other):
+            if other in seen or is_check(other) or self._is_pruned(other):
                 continue
             seen.add(other)
             if self._is_known(other) or self.lowerable.has(other):
@@ -301,11 +292,11 @@ class Capture(GraphLowering):
                 stack.extend(tensor.op for tensor in other.inputs)
         return found
 
-    def _is_idle(self, op: Any) -> bool:
+    def _is_pruned(self, op: Any) -> bool:
         """Whether TensorFlow's session would not run an operation of the model's graph.
 
-        A recorded gradient needs what was differentiated, which TensorFlow's backward graph may
-        not: what waits before that alone must not assign.
+        A recorded gradient depends on the differentiated tensors, TensorFlow's backward graph may
+        not. An assignment that only those tensors wait for must not be made.
         """
         run = self._run_by_session
         return run is not None and op not in run and not isinstance(op.graph, FuncGraph)
@@ -315,11 +306,11 @@ class Capture(GraphLowering):
         return bool(op.outputs) and all(self.has(tensor) for tensor in data_outputs(op))
 
     def _is_handle(self, op: Any) -> bool:
-        """Whether the operation only names a variable, at the top or as a function's input."""
+        """Whether the operation makes the handle of a variable, or passes it into a function."""
         return op in self._handles or any(self.state.knows(tensor) for tensor in op.outputs)
 
     def lower(self, op: Any) -> None:
-        """Applies the rule of one operation and remembers the values of its outputs."""
+        """Applies the rule of one operation and binds its outputs."""
         self.b.source = op.name
         if self._is_known(op) or op.type in CHECKS or self._is_handle(op):
             return
@@ -330,7 +321,7 @@ class Capture(GraphLowering):
             results = LOWERINGS[op.type](self, op)
             for tensor, value in zip(data_outputs(op), results):
                 self.bind(tensor, value)
-            override(self, op)
+            apply_override(self, op)
         except CerebrasError as error:
             raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
 

@@ -1,7 +1,7 @@
-"""Lowers conditionals, function calls and functions with gradients of their own.
+"""Lowerings of conditionals and function calls.
 
-tf.cond in its v2 form becomes `cond`; in its v1 form (Switch and Merge) both sides run and `select`
-takes one. Loops are not lowered: training graphs of transformers have none.
+A v2 tf.cond becomes `cond`. Of a v1 tf.cond (Switch and Merge) both sides run and `select` chooses.
+Loops are not lowered: training graphs of transformers have none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cerebras_tf.ops import Builder
 
 @lowers("PartitionedCall", "StatefulPartitionedCall")
 def _call(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    """The body, in place."""
+    """Inlines the body."""
     (body,) = function_bodies(op)
     return lower_body(c, op, body, op.inputs, c.b, c.state)
 
@@ -38,18 +38,19 @@ def lower_body(
     """Lowers a function body into a builder.
 
     Args:
-        c: the capture around it.
-        op: the operation that runs it.
+        c: the enclosing capture.
+        op: the operation that runs the body.
         body: FuncGraph to lower.
-        arguments: tensors or values that stand for the body's inputs, in order.
-        b: where nodes go.
+        arguments: values of the body's inputs, or tensors that have them, in order.
+        b: receives the nodes.
         state: variables the body reads and assigns.
 
     Returns:
         Values of the body's outputs.
     """
     inner = c.child(b, state)
-    inner.condition = guard(c, op) if b is c.b else None  # else it guards what a branch gives
+    # The assignments of a branch are guarded where its results are assigned.
+    inner.condition = guard(c, op) if b is c.b else None
     inner.path = f"{c.path}{op.name}/"
     inner.lowerable = c.lowerable.inside(op, body)
     for parameter, argument in zip(body.inputs, arguments):
@@ -67,7 +68,7 @@ def lower_body(
 
 @lowers("If", "StatelessIf")
 def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    """cond(predicate, operands, variables): the branches' outputs, then variables they assign."""
+    """cond(predicate, operands, variables): the branches' outputs, then assigned variables."""
     predicate = c.value(op.inputs[0])
     if predicate.dtype != "bool":
         predicate = c.b.op("not_equal", predicate, 0)
@@ -81,7 +82,7 @@ def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
         _finish(step, outputs, branches, names, assigned, uses_random) for step, outputs in branches
     ]
     given = [c.value(t) for t in operands] + [
-        c.state.read_apart(c.b, handles[name]) for name in names
+        c.state.read_detached(c.b, handles[name]) for name in names
     ]
     if uses_random:
         given.append(c.random_step())
@@ -95,9 +96,7 @@ def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
 def _branch(
     c: GraphLowering, op: Operation, body: FunctionBody, operands: list[Tensor]
 ) -> tuple[StepGraph, list[Value]]:
-    step = StepGraph(
-        Graph(op.name.rpartition("/")[2] + ("_else" if step_is_else(op, body) else ""))
-    )
+    step = StepGraph(Graph(op.name.rpartition("/")[2] + ("_else" if _is_else(op, body) else "")))
     b = Builder(step.graph, c.b.evaluate)
     arguments: list[Union[Tensor, Value]] = []
     values = iter([step.graph.add_input(t.name, c.value(t).type) for t in operands])
@@ -109,7 +108,7 @@ def _branch(
     return step, outputs
 
 
-def step_is_else(op: Operation, body: FunctionBody) -> bool:
+def _is_else(op: Operation, body: FunctionBody) -> bool:
     """Whether a body is the second branch of a conditional."""
     return function_bodies(op)[-1] is body
 
@@ -144,14 +143,14 @@ def _finish(
 
 @lowers("Switch", "RefSwitch")
 def _switch(c: Lowering, op: Operation) -> Sequence[Value]:
-    """v1 conditional: data enters both sides."""
+    """v1 conditional: both sides receive the data."""
     value = c.value(op.inputs[0])
     return [value, value]
 
 
 @lowers("Merge")
 def _merge(c: Lowering, op: Operation) -> Sequence[Value]:
-    """v1 conditional: the side the predicate chose comes out."""
+    """v1 conditional: selects the side the predicate chose."""
     predicate = None
     for tensor in op.inputs:
         predicate = _predicate(tensor.op)
@@ -178,9 +177,9 @@ def _predicate(op: Operation) -> Optional[Tensor]:
 
 
 def guard(c: Lowering, op: Operation) -> Optional[Value]:
-    """Condition under which an operation of v1 conditionals runs; None outside of them.
+    """Condition under which v1 conditionals run an operation; None outside of them.
 
-    They may be around the call of the function that it is in.
+    It includes those around the calls of the function that contains the operation.
     """
     condition = c.condition
     for predicate, branch in branches_around(op):
@@ -192,7 +191,7 @@ def guard(c: Lowering, op: Operation) -> Optional[Value]:
 
 
 def assign(c: Lowering, op: Operation, handle: Tensor, value: Value) -> None:
-    """Assigns a variable, only under the condition of a v1 conditional where there is one."""
+    """Assigns a variable, under the operation's guard if it has one."""
     condition = guard(c, op)
     if condition is not None:
         value = c.b.op("select", condition, value, c.state.read(handle))

@@ -1,7 +1,7 @@
-"""Sums over the wafers that train together, for losses that divide by a count of their batch.
+"""Sums over wafers, for losses that divide by a count of their batch.
 
-In TensorFlow's graph such a sum is an identity with a mark: on the host, in an exported graph and
-on one wafer it is what it is given.
+In TensorFlow's graph such a sum is an identity with a marker attribute, so it changes nothing on
+the host, in an exported graph and on one wafer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: how an operation tells tapes what its gradient is.
+# Private API of TF 2.15: registers the gradient of an operation with tapes.
 from tensorflow.python.eager import record
 
 from cerebras_tf.capture.operations import Operation, Tensor
@@ -21,23 +21,23 @@ _GRADIENT = "CerebrasTfCrossWaferSum"
 
 
 def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
-    """Sums a tensor over the wafers that train together.
+    """Sums a tensor over all wafers of a training.
 
-    With `num_csx` wafers, gradients are the mean of the wafers' gradients. A loss that divides by a
-    count of its own batch (tokens, masked words) is then no mean over the tokens of all batches;
-    this one is:
+    With `num_csx` wafers, gradients are the mean of the wafers' gradients. If a loss divides by a
+    count of its own batch (tokens, masked words), the mean over wafers is not the mean over all
+    tokens. This loss is:
 
         loss = cross_wafer_sum(sum_of_costs) / cross_wafer_sum(number_of_tokens)
 
     Gradients flow through it as through a sum over the batches of all wafers.
 
     Args:
-        x: a tensor of any shape and numeric dtype, small: computing waits for the sum.
-        name: of the operation.
+        x: numeric tensor of any shape. Keep it small: the step waits for the sum.
+        name: name of the operation.
 
     Returns:
-        A tensor like x; x itself on one wafer, in evaluation and prediction, on the host, and in an
-        exported graph.
+        A tensor of the shape and dtype of x. It equals x on one wafer, in evaluation and
+        prediction, on the host, and in an exported graph.
     """
     if tf.executing_eagerly():
         eager: Tensor = tf.identity(x, name)
@@ -55,7 +55,7 @@ def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
 
 
 def _gradient(op: Operation, dy: Tensor) -> Tensor:
-    """Every wafer's loss depends on this wafer's x; as in TensorFlow's own backward graph."""
+    """The losses of all wafers depend on the x of each."""
     return cross_wafer_sum(dy)
 
 

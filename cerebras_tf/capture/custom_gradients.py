@@ -1,13 +1,13 @@
 """Gradients that a model overrides: tf.custom_gradient, tf.recompute_grad, gradient_override_map.
 
-The override of an operation is called once with placeholders for the cotangents, while the graph
-may still grow, and what it builds is lowered as the `backward` graph of a `custom_gradient` node:
+The override of an operation is called once with placeholders for the cotangents, before the graph
+is finalized. The operations it builds become the `backward` graph of a `custom_gradient` node:
 
     y = tanh(x)  ->  y, _ = custom_gradient(stop_gradient(tanh(x)), x)
 
-For an IdentityN, in which functions of tf.custom_gradient end, the node stands for the operation
-itself. What this cannot say (an override inside a function body, or differentiated twice) is
-refused, and then TensorFlow's own backward graph is captured, which has used the override.
+The node replaces an IdentityN, which tf.custom_gradient puts at the end of its functions. An
+override inside a function body, or one that is differentiated twice, is refused; TensorFlow's own
+backward graph, which has used the override, is captured instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cerebras_tf.capture.registry import GraphLowering, lowers
 from cerebras_tf.errors import GradientError
 from cerebras_tf.ir import Graph, StepGraph, Value
 
-# Modules whose gradient functions our own rules stand for.
+# Modules whose gradient functions the rules of ops/ replace.
 _FRAMEWORKS = ("tensorflow.", "tensorflow_estimator.", "keras.")
 
 
@@ -49,18 +49,17 @@ class CustomGradient:
 def prepare_custom_gradients(
     graph: tf.Graph, recorder: GradientRecorder
 ) -> dict[Operation, Optional[CustomGradient]]:
-    """Calls the override of every operation that something differentiated depends on.
+    """Calls the override of every operation that a differentiated tensor depends on.
 
-    Others are never differentiated: some have no gradient, or one whose gradient has a gradient of
-    its own, and so on without end.
+    Others are not called: an override may itself build overridden operations, without end.
 
     Args:
-        graph: the model's graph, still open.
-        recorder: holds the gradient calls, and gets those made inside overrides.
+        graph: the model's graph, not finalized.
+        recorder: holds the gradient calls; calls made inside overrides are added.
 
     Returns:
-        What the overrides build; None for an operation that must not be lowered: its override would
-        itself be differentiated, and may read what the operation gives.
+        Results of the overrides. None for an operation that must not be lowered because its
+        override would be differentiated too, and may read the operation's outputs.
     """
     found: dict[Operation, Optional[CustomGradient]] = {}
     seen: set[Operation] = set()
@@ -73,7 +72,7 @@ def prepare_custom_gradients(
                 if op not in seen:
                     seen.add(op)
                     stack.extend(tensor.op for tensor in op.inputs)
-                    if overridden(op):
+                    if has_override(op):
                         fresh.append(op)
             if not fresh:
                 return found
@@ -83,12 +82,12 @@ def prepare_custom_gradients(
                 found[op] = None if refused else _call(op)
 
 
-def overridden(op: Operation) -> bool:
+def has_override(op: Operation) -> bool:
     """Whether an operation has a gradient other than TensorFlow's own for its type.
 
-    That is the IdentityN of a custom gradient, an operation built under `gradient_override_map`,
-    and one of a type whose gradient a user registered. TensorFlow itself overrides those of calls,
-    and of sums over wafers we do.
+    This holds for the IdentityN of a custom gradient, for operations built under
+    `gradient_override_map`, and for types whose gradient the user registered. Overrides by
+    TensorFlow (of calls) and by this package (of sums over wafers) do not count.
     """
     if op.type in FUNCTION_ATTRIBUTES or not op.inputs or is_cross_wafer_sum(op):
         return False
@@ -121,7 +120,7 @@ def _call(op: Operation) -> CustomGradient:
 
 @lowers("IdentityN")
 def _identity_n(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    """Identity, or a function with a gradient of its own."""
+    """Identity, or the end of a function with a custom gradient."""
     xs = [c.value(tensor) for tensor in op.inputs]
     custom = c.custom_gradients.get(op)
     if custom is None:
@@ -129,8 +128,8 @@ def _identity_n(c: GraphLowering, op: Operation) -> Sequence[Value]:
     return _with_gradient(c, op, custom, xs, 0)
 
 
-def override(c: GraphLowering, op: Operation) -> None:
-    """Gives the outputs of an operation, which is lowered, the gradient that overrides its own.
+def apply_override(c: GraphLowering, op: Operation) -> None:
+    """Gives the outputs of a lowered operation the gradient that overrides its own.
 
     Raises:
         GradientError: the override cannot be lowered.
@@ -150,8 +149,8 @@ def override(c: GraphLowering, op: Operation) -> None:
         )
     if any(tensor.dtype == tf.resource for tensor in op.inputs):
         raise GradientError(
-            "an overridden gradient must be of an op that reads no variable itself. Received: "
-            f"{op.type}. Override the gradient of what follows it."
+            "an op with an overridden gradient must not read a variable itself. Received: "
+            f"{op.type}. Override the gradient of an op after it."
         )
     results = [c.b.op("stop_gradient", c.value(tensor)) for tensor in op.outputs]
     outputs = _with_gradient(c, op, custom, [*results, *c.inputs(op)], len(results))
@@ -160,24 +159,23 @@ def override(c: GraphLowering, op: Operation) -> None:
 
 
 def _refuse_inside_function(op: Operation) -> None:
-    """Without its override it would be differentiated by the rule of its type."""
-    if overridden(op):
+    if has_override(op):
         raise GradientError(
-            "a function with a gradient of its own must not be inside tf.cond or tf.function. "
-            f"Received: {op.name!r}. Call it outside of them."
+            "a custom gradient must not be inside tf.cond or tf.function. "
+            f"Received: {op.name!r}. Call it outside."
         )
 
 
 def _with_gradient(
     c: GraphLowering, op: Operation, custom: CustomGradient, xs: list[Value], first: int
 ) -> list[Value]:
-    """The xs, with cotangents by a custom gradient; its first is that of x number `first`."""
+    """Returns the xs; the custom gradient gives the cotangents from x number `first` on."""
     step = StepGraph(Graph(op.name.rpartition("/")[2] + "_gradient"))
     backward = c.nested(step)
     cotangents = [step.graph.add_input(t.name, c.tf_type(t)) for t in custom.cotangents]
     for tensor, value in zip(custom.cotangents, cotangents):
         backward.bind(tensor, value)
-    if first:  # of the operation's inputs, which nobody reads behind the node
+    if first:  # cotangents of the operation's inputs, which no one reads after the node
         cotangents += [step.graph.add_input(f"d_{i}", x.type) for i, x in enumerate(xs[first:])]
     results = [tensor for tensor in custom.results if tensor is not None]
     backward.lower_all([tensor.op for tensor in results])

@@ -1,18 +1,19 @@
-"""Lowerings of TensorFlow's elementwise ops.
+"""Lowerings of TensorFlow's elementwise ops, and of ops that map to one IR op of the same inputs.
 
-Most are one op under another name; activations without an IR op are written with several. Their
-gradients, as TensorFlow's own backward graphs contain them, stand in elementwise_gradients.py.
+The gradient ops appear in TensorFlow's own backward graphs; the IR's gradients come from the rules
+in ops/.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.ir import Value
+from cerebras_tf.ops import Operand
 from cerebras_tf.ops.builder import Builder
 
 # TensorFlow op type -> IR op of the same operands.
@@ -27,6 +28,7 @@ _RENAMED = {
     "Atan": "atan",
     "Atan2": "atan2",
     "Atanh": "atanh",
+    "BiasAddV1": "add",
     "Ceil": "ceil",
     "Cos": "cos",
     "Cosh": "cosh",
@@ -40,6 +42,7 @@ _RENAMED = {
     "Floor": "floor",
     "FloorDiv": "floor_div",
     "FloorMod": "floor_mod",
+    "GatherNd": "gather_nd",
     "Greater": "greater",
     "GreaterEqual": "greater_equal",
     "Inv": "reciprocal",
@@ -50,6 +53,7 @@ _RENAMED = {
     "LessEqual": "less_equal",
     "Log": "log",
     "Log1p": "log1p",
+    "LogSoftmax": "log_softmax",
     "LogicalAnd": "logical_and",
     "LogicalNot": "logical_not",
     "LogicalOr": "logical_or",
@@ -70,6 +74,7 @@ _RENAMED = {
     "Sign": "sign",
     "Sin": "sin",
     "Sinh": "sinh",
+    "Softmax": "softmax",
     "Softplus": "softplus",
     "Sqrt": "sqrt",
     "Square": "square",
@@ -81,9 +86,9 @@ _RENAMED = {
     "TruncateDiv": "div",
     "TruncateMod": "trunc_mod",
 }
-# max |x| and slope of the negative side: Klambauer et al., Self-Normalizing Neural Networks, 2017.
-SELU_SCALE = 1.0507009873554804934193349852946
-SELU_ALPHA = 1.6732632423543772848170429916717
+# lambda and alpha of Klambauer et al., Self-Normalizing Neural Networks, 2017.
+_SELU_SCALE = 1.0507009873554804934193349852946
+_SELU_ALPHA = 1.6732632423543772848170429916717
 
 
 @lowers(*_RENAMED)
@@ -91,16 +96,14 @@ def _renamed(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op(_RENAMED[op.type], *low.inputs(op))]
 
 
-@lowers("CheckNumerics", "PreventGradient", "Snapshot")
+@lowers("CheckNumerics", "EnsureShape", "PreventGradient", "Snapshot")
 def _forwarded(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Ops whose outputs are their inputs: no node."""
     return low.inputs(op)
 
 
 @lowers("Identity")
 def _identity(low: Lowering, op: Operation) -> Sequence[Value]:
-    """No node, unless it stands for a sum over wafers."""
-    if is_cross_wafer_sum(op):  # the session of one wafer drops it
+    if is_cross_wafer_sum(op):  # a session with one wafer drops it
         return [low.b.op("wafer_sum", *low.inputs(op))]
     return low.inputs(op)
 
@@ -113,16 +116,20 @@ def _add_n(low: Lowering, op: Operation) -> Sequence[Value]:
     return [total]
 
 
+def cast(b: Builder, x: Value, dtype: str) -> Value:
+    """x in a dtype; x itself if it has that dtype."""
+    return x if x.dtype == dtype else b.op("cast", x, dtype=dtype)
+
+
 @lowers("Cast")
 def _cast(low: Lowering, op: Operation) -> Sequence[Value]:
     (x,) = low.inputs(op)
-    dtype = low.tf_type(op.outputs[0]).dtype
-    return [x if x.dtype == dtype else low.b.op("cast", x, dtype=dtype)]
+    return [cast(low.b, x, low.tf_type(op.outputs[0]).dtype)]
 
 
 @lowers("Select", "SelectV2")
 def _select(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Select, unlike SelectV2, lets a condition vector choose rows instead of columns."""
+    """With a condition vector, Select chooses rows and SelectV2 columns."""
     condition, x, y = low.inputs(op)
     extra = x.type.rank - condition.type.rank
     if op.type == "Select" and condition.type.rank == 1 and extra > 0:
@@ -131,18 +138,83 @@ def _select(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("select", condition, x, y)]
 
 
-@lowers("ClipByValue")
-def _clip_by_value(low: Lowering, op: Operation) -> Sequence[Value]:
-    x, lowest, highest = low.inputs(op)
-    return [low.b.op("maximum", low.b.op("minimum", x, highest), lowest)]
+def _negative_side(b: Builder, x: Value) -> Value:
+    """exp(x) - 1 where x < 0, else 0, even where exp(x) is infinite."""
+    return b.op("expm1", b.op("minimum", x, 0.0))
 
 
-@lowers("Relu6")
-def _relu6(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Not minimum(relu(x), 6): where x is 6 the gradient is 0."""
-    (x,) = low.inputs(op)
-    full = low.b.op("greater_equal", x, 6.0)
-    return [low.b.op("select", full, low.b.constant(6.0, x.dtype), low.b.op("relu", x))]
+def _unless_zero(b: Builder, x: Value, y: Value, neutral: float) -> Value:
+    """y, but `neutral` where x is 0, so that result and gradients are 0 there."""
+    return b.op("select", b.op("equal", x, 0.0), b.constant(neutral, y.dtype), y)
+
+
+def _where(b: Builder, condition: Value, dy: Value, otherwise: Operand) -> Value:
+    """dy where the condition holds, else dy * otherwise."""
+    other = b.constant(0.0, dy.dtype) if otherwise == 0.0 else b.op("mul", dy, otherwise)
+    return b.op("select", condition, dy, other)
+
+
+def _relu6(b: Builder, x: Value) -> Value:
+    """Not minimum(relu(x), 6): the gradient is 0 where x is 6."""
+    return b.op("select", b.op("greater_equal", x, 6.0), b.constant(6.0, x.dtype), b.op("relu", x))
+
+
+def _relu6_grad(b: Builder, dy: Value, x: Value) -> Value:
+    inside = b.op("logical_and", b.op("greater", x, 0.0), b.op("less", x, 6.0))
+    return _where(b, inside, dy, 0.0)
+
+
+def _selu(b: Builder, x: Value) -> Value:
+    negative = b.op("mul", _negative_side(b, x), _SELU_SCALE * _SELU_ALPHA)
+    return b.op("select", b.op("less", x, 0.0), negative, b.op("mul", x, _SELU_SCALE))
+
+
+def _selu_grad(b: Builder, dy: Value, y: Value) -> Value:
+    negative = b.op("mul", dy, b.op("add", y, _SELU_SCALE * _SELU_ALPHA))
+    return b.op("select", b.op("less", y, 0.0), negative, b.op("mul", dy, _SELU_SCALE))
+
+
+def _softsign(b: Builder, x: Value) -> Value:
+    return b.op("div", x, b.op("add", b.op("abs", x), 1.0))
+
+
+def _softsign_grad(b: Builder, dy: Value, x: Value) -> Value:
+    return b.op("div", dy, b.op("square", b.op("add", b.op("abs", x), 1.0)))
+
+
+def _rsqrt_grad(b: Builder, y: Value, dy: Value) -> Value:
+    cube = b.op("mul", b.op("square", y), y)
+    return b.op("mul", b.op("mul", dy, -0.5), cube)
+
+
+# TensorFlow op type -> its output, given a builder and its inputs.
+_FORMULAS: dict[str, Callable[..., Value]] = {  # type: ignore[explicit-any]
+    "ClipByValue": lambda b, x, low, high: b.op("maximum", b.op("minimum", x, high), low),
+    "Elu": lambda b, x: b.op("select", b.op("less", x, 0.0), _negative_side(b, x), x),
+    "EluGrad": lambda b, dy, y: _where(b, b.op("greater_equal", y, 0.0), dy, b.op("add", y, 1.0)),
+    "InvGrad": lambda b, y, dy: b.op("neg", b.op("mul", dy, b.op("square", y))),
+    "ReciprocalGrad": lambda b, y, dy: b.op("neg", b.op("mul", dy, b.op("square", y))),
+    "Relu6": _relu6,
+    "Relu6Grad": _relu6_grad,
+    "ReluGrad": lambda b, dy, x: _where(b, b.op("greater", x, 0.0), dy, 0.0),
+    "RsqrtGrad": _rsqrt_grad,
+    "Selu": _selu,
+    "SeluGrad": _selu_grad,
+    "SigmoidGrad": lambda b, y, dy: b.op("mul", dy, b.op("mul", y, b.op("sub", 1.0, y))),
+    "SoftplusGrad": lambda b, dy, x: b.op("mul", dy, b.op("sigmoid", x)),
+    "Softsign": _softsign,
+    "SoftsignGrad": _softsign_grad,
+    "SqrtGrad": lambda b, y, dy: b.op("div", b.op("mul", dy, 0.5), y),
+    "TanhGrad": lambda b, y, dy: b.op("mul", dy, b.op("sub", 1.0, b.op("square", y))),
+    "Xdivy": lambda b, x, y: b.op("div", x, _unless_zero(b, x, y, math.inf)),
+    "Xlog1py": lambda b, x, y: b.op("mul", x, b.op("log1p", _unless_zero(b, x, y, 0.0))),
+    "Xlogy": lambda b, x, y: b.op("mul", x, b.op("log", _unless_zero(b, x, y, 1.0))),
+}
+
+
+@lowers(*_FORMULAS)
+def _formula(low: Lowering, op: Operation) -> Sequence[Value]:
+    return [_FORMULAS[op.type](low.b, *low.inputs(op))]
 
 
 @lowers("LeakyRelu")
@@ -152,52 +224,7 @@ def _leaky_relu(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("select", low.b.op("greater", x, 0.0), x, leak)]
 
 
-def _negative_side(b: Builder, x: Value) -> Value:
-    """exp(x) - 1 where x < 0, and 0 elsewhere, also where exp(x) is infinite."""
-    return b.op("expm1", b.op("minimum", x, 0.0))
-
-
-@lowers("Elu")
-def _elu(low: Lowering, op: Operation) -> Sequence[Value]:
-    (x,) = low.inputs(op)
-    return [low.b.op("select", low.b.op("less", x, 0.0), _negative_side(low.b, x), x)]
-
-
-@lowers("Selu")
-def _selu(low: Lowering, op: Operation) -> Sequence[Value]:
-    (x,) = low.inputs(op)
-    negative = low.b.op("mul", _negative_side(low.b, x), SELU_SCALE * SELU_ALPHA)
-    positive = low.b.op("mul", x, SELU_SCALE)
-    return [low.b.op("select", low.b.op("less", x, 0.0), negative, positive)]
-
-
-@lowers("Softsign")
-def _softsign(low: Lowering, op: Operation) -> Sequence[Value]:
-    (x,) = low.inputs(op)
-    return [low.b.op("div", x, low.b.op("add", low.b.op("abs", x), 1.0))]
-
-
-def _unless_zero(b: Builder, x: Value, y: Value, neutral: float) -> Value:
-    """y, and `neutral` where x is 0: the y for which result and gradients are 0."""
-    return b.op("select", b.op("equal", x, 0.0), b.constant(neutral, y.dtype), y)
-
-
-@lowers("Xlogy")
-def _xlogy(low: Lowering, op: Operation) -> Sequence[Value]:
-    """x log(y), and 0 where x is 0 whatever y is."""
-    x, y = low.inputs(op)
-    return [low.b.op("mul", x, low.b.op("log", _unless_zero(low.b, x, y, 1.0)))]
-
-
-@lowers("Xlog1py")
-def _xlog1py(low: Lowering, op: Operation) -> Sequence[Value]:
-    """x log(1 + y), and 0 where x is 0 whatever y is."""
-    x, y = low.inputs(op)
-    return [low.b.op("mul", x, low.b.op("log1p", _unless_zero(low.b, x, y, 0.0)))]
-
-
-@lowers("Xdivy")
-def _xdivy(low: Lowering, op: Operation) -> Sequence[Value]:
-    """x / y, and 0 where x is 0 whatever y is."""
-    x, y = low.inputs(op)
-    return [low.b.op("div", x, _unless_zero(low.b, x, y, math.inf))]
+@lowers("LeakyReluGrad")
+def _leaky_relu_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    dy, x = low.inputs(op)
+    return [_where(low.b, low.b.op("greater", x, 0.0), dy, float(op.get_attr("alpha")))]

@@ -1,4 +1,4 @@
-"""Bodies of TensorFlow functions: what conditionals and calls run."""
+"""Function bodies, v1 branches, checks and stateful operations of TensorFlow graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: what TensorFlow says of its op types, parsed once.
+# Private API of TF 2.15: the definitions of op types, parsed once.
 from tensorflow.python.framework import op_def_registry
 
 from cerebras_tf.capture.order import all_before
@@ -19,9 +19,9 @@ FUNCTION_ATTRIBUTES = {
     "PartitionedCall": ("f",),
     "StatefulPartitionedCall": ("f",),
 }
-# Checks and prints order nothing that a step computes; the session still runs them.
+# Checks and prints: a step does not depend on them; the session still runs them.
 CHECKS = ("Assert", "PrintV2")
-# How the types of operations that assign variables begin.
+# Prefixes of the types of operations that assign variables.
 ASSIGNING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 
 
@@ -32,17 +32,14 @@ def function_bodies(op: Any) -> list[Any]:
 
 
 def parameters(op: Any, body: Any) -> list[tuple[Any, Any]]:
-    """(input of the body, tensor outside that stands for it) for a body that an operation runs."""
+    """(input of the body, tensor that the operation passes for it) for a body it runs."""
     given = op.inputs[1:] if op.type in ("If", "StatelessIf") else op.inputs
     return list(zip(body.inputs, given))
 
 
 def branches_around(op: Any) -> list[tuple[Any, int]]:
-    """(predicate, 0 for its false side or 1) of the version 1 branches around an operation.
-
-    Innermost first.
-    """
-    # Private API of TF 2.15, as is the class of such contexts: only they tell branches.
+    """(predicate, side) of the v1 branches around an operation, innermost first; 0 is false."""
+    # Private API of TF 2.15, as is the class of these contexts.
     context = op._get_control_flow_context()
     found = []
     while context is not None:
@@ -54,10 +51,9 @@ def branches_around(op: Any) -> list[tuple[Any, int]]:
 
 
 def branch_of(op: Any) -> Optional[tuple[Any, int]]:
-    """(predicate, side) of the version 1 branch in which the session computes an operation.
+    """(predicate, side) of the v1 branch in which the session computes an operation, or None.
 
-    None outside of such branches. What opens a branch is outside of it, yet gives no value on the
-    side not taken.
+    The Switch that opens a branch is outside of it, but gives no value on the side not taken.
     """
     opening = op
     while opening.type == "Identity":
@@ -69,16 +65,13 @@ def branch_of(op: Any) -> Optional[tuple[Any, int]]:
 
 
 def data_outputs(op_or_body: Any) -> list[Any]:
-    """Outputs that hold data; variants keep intermediates for TensorFlow's own backward graph."""
+    """Outputs that hold data; variants are intermediates for TensorFlow's backward graph."""
     return [tensor for tensor in op_or_body.outputs if tensor.dtype != tf.variant]
 
 
 def body_operations(body: Any) -> list[Any]:
-    """Operations that a body's data outputs and effects need.
-
-    Left out are inputs of the body and, with what only they need, checks and prints.
-    """
-    return [op for op in all_before(_roots(body), left_out=is_check) if op.type != "Placeholder"]
+    """Operations that a body's data outputs and effects need, without its inputs and checks."""
+    return [op for op in all_before(_roots(body), excluded=is_check) if op.type != "Placeholder"]
 
 
 def _roots(body: Any) -> list[Any]:
@@ -86,10 +79,7 @@ def _roots(body: Any) -> list[Any]:
 
 
 def holds_checks(op: Any) -> bool:
-    """Whether a conditional or function asserts or prints inside.
-
-    A conditional of version 1 is known by its Merge.
-    """
+    """Whether a conditional or function asserts or prints inside; a v1 one by its Merge."""
     if op.type == "Merge":
         return any(inner.type in CHECKS for inner in _branch_operations(op))
     return any(
@@ -100,7 +90,7 @@ def holds_checks(op: Any) -> bool:
 
 
 def assigns(op: Any) -> bool:
-    """Whether an operation assigns variables that it is given, itself or in what it calls."""
+    """Whether an operation assigns variables among its inputs, itself or in a function it calls."""
     if not any(tensor.dtype == tf.resource for tensor in op.inputs):
         return False
     return op.type.startswith(ASSIGNING) or any(
@@ -108,31 +98,31 @@ def assigns(op: Any) -> bool:
     )
 
 
-def takes_next(op: Any) -> bool:
-    """Whether an operation may give something else when it runs again, as a batch of an input."""
-    return bool(op.outputs) and _is_stateful(op.type) and "Var" not in op.type
+def is_stateful(op: Any) -> bool:
+    """Whether an operation may return something else when it runs again, like an iterator."""
+    return bool(op.outputs) and _has_stateful_type(op.type) and "Var" not in op.type
 
 
 def draws(op: Any) -> bool:
-    """Whether an operation gives other values whenever it runs: it draws random numbers."""
+    """Whether an operation draws random numbers."""
     if op.type in FUNCTION_ATTRIBUTES:
         return any(draws(inner) for body in function_bodies(op) for inner in body_operations(body))
-    if not (op.outputs and _is_stateful(op.type)):
+    if not (op.outputs and _has_stateful_type(op.type)):
         return False
     return all(tensor.dtype != tf.resource for tensor in [*op.inputs, *op.outputs])
 
 
 @functools.cache
-def _is_stateful(op_type: str) -> bool:
+def _has_stateful_type(op_type: str) -> bool:
     definition = op_def_registry.get(op_type)
     return definition is not None and bool(definition.is_stateful)
 
 
 def is_check(op: Any) -> bool:
-    """Whether an operation does no more than assert or print.
+    """Whether an operation does nothing but assert or print.
 
-    Such are the operations themselves, conditionals around them whose results nobody reads (the
-    guards of tf.debugging), what passes on such results, and what only leads to them.
+    This includes conditionals around checks whose results are not read (the guards of
+    tf.debugging), and identities before and after these.
     """
     if op.type in CHECKS:
         return True
@@ -148,14 +138,14 @@ def is_check(op: Any) -> bool:
 
 
 def _branch_operations(merge: Any) -> list[Any]:
-    """Operations inside the branches of a version 1 conditional that its Merge depends on."""
+    """Operations inside the branches of a v1 conditional that its Merge depends on."""
     outside = merge._get_control_flow_context()
     roots = [tensor.op for tensor in merge.inputs]
-    return all_before(roots, left_out=lambda op: not _is_within(op, outside))
+    return all_before(roots, excluded=lambda op: not _is_within(op, outside))
 
 
 def _is_within(op: Any, outside: Any) -> bool:
-    """Whether an operation is in a branch, or a branch of a branch, of a control flow context."""
+    """Whether an operation is in a branch, at any depth, of a control flow context."""
     context = op._get_control_flow_context()
     if context is outside:
         return False

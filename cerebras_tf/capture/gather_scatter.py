@@ -1,6 +1,6 @@
-"""Lowerings of TensorFlow's reads and writes at positions that are data.
+"""Lowerings of gathers, scatters, segment sums and partitions of tensors.
 
-Reads and writes of variables (ResourceGather, ResourceScatterAdd) live in assignment.
+Gathers and scatters of variables are in assignment.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, sizes
+from cerebras_tf.capture.slicing import concatenated
 from cerebras_tf.ir import Value
-from cerebras_tf.ops import Builder
 from cerebras_tf.ops.inference import normalize_axes
 from cerebras_tf.ops.shape import zeros_like
 
@@ -27,11 +27,6 @@ def _gather(low: Lowering, op: Operation) -> Sequence[Value]:
         batch_dims = int(op.get_attr("batch_dims"))
         batch_dims += indices.type.rank if batch_dims < 0 else 0
     return [low.b.op("gather", params, indices, axis=axis, batch_dims=batch_dims)]
-
-
-@lowers("GatherNd")
-def _gather_nd(low: Lowering, op: Operation) -> Sequence[Value]:
-    return [low.b.op("gather_nd", *low.inputs(op))]
 
 
 @lowers("ScatterNd")
@@ -83,7 +78,7 @@ def _where(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("SegmentSum")
 def _segment_sum(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Ids are sorted: the last one says how many segments there are."""
+    """Ids are sorted, so the last one gives the number of segments."""
     data, ids = low.inputs(op)
     last = low.b.op("max", ids, axes=(0,), keepdims=False)
     return [low.b.op("unsorted_segment_sum", data, ids, low.b.op("add", last, 1))]
@@ -101,26 +96,22 @@ def _dynamic_partition(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("DynamicStitch", "ParallelDynamicStitch")
 def _dynamic_stitch(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Rows of the operands in the order their positions say; of two at one position the last."""
+    """Rows of the operands ordered by position; the last one wins at equal positions."""
     b, count = low.b, int(op.get_attr("N"))
     positions, rows = [], []
     for where, value in zip(low.inputs(op)[:count], low.inputs(op)[count:]):
         size = where.type.size if where.type.is_bounded else -1
         positions.append(b.op("reshape", where, shape=(size,)))
         rows.append(b.op("reshape", value, shape=(size, *value.shape[where.type.rank :])))
-    everywhere = constant_if_known(low, _joined(b, positions))
+    everywhere = constant_if_known(low, concatenated(b, positions, 0))
     known = everywhere.constant
     if known is not None:
         order = np.zeros(int(known.max(initial=-1)) + 1, "int64")
         order[known] = np.arange(known.size)
-        return [b.op("gather", _joined(b, rows), b.constant(order), axis=0, batch_dims=0)]
+        return [b.op("gather", concatenated(b, rows, 0), b.constant(order), axis=0, batch_dims=0)]
     last = b.op("max", everywhere, axes=(0,), keepdims=False)
     zeros = zeros_like(b, rows[0])
     result = b.op("unsorted_segment_sum", zeros, positions[0], b.op("add", last, 1))
     for ids, part in zip(positions, rows):
         result = b.op("rows_update", result, ids, part)
     return [result]
-
-
-def _joined(b: Builder, parts: list[Value]) -> Value:
-    return parts[0] if len(parts) == 1 else b.op("concat", *parts, axis=0)

@@ -1,7 +1,6 @@
-"""Lowers recorded gradient calls to `gradient` nodes.
+"""Lowers recorded gradient calls to `gradient` nodes; a pass differentiates them later.
 
-A sparse result (IndexedSlices) becomes the gradient of what was gathered, with the gathered rows'
-numbers beside it, as TensorFlow has it. The reverse pass itself stands in passes.
+A sparse result (IndexedSlices) becomes the gradient of the gathered rows, with their indices.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ from typing import Union
 
 import tensorflow as tf
 
+from cerebras_tf.capture.elementwise import cast
 from cerebras_tf.capture.operations import Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import GraphLowering
+from cerebras_tf.capture.slicing import concatenated
 from cerebras_tf.errors import GradientError
 from cerebras_tf.ir import Node, Value
 from cerebras_tf.ops import lookup
@@ -24,15 +25,15 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
     """Emits one `gradient` node for a call.
 
     Args:
-        capture: the capture, in which the call's operands are lowered already.
+        capture: the capture, which has lowered the call's operands.
         call: the recorded call.
 
     Yields:
         Result tensors with their values.
 
     Raises:
-        GradientError: a sparse gradient of another origin than rows gathered, or variables
-            assigned between a function with a gradient of its own and that gradient.
+        GradientError: a sparse gradient does not come from gathered rows, or a variable is assigned
+            between a function with a custom gradient and that gradient.
     """
     ys = [capture.value(tensor) for tensor in call.ys]
     dys = [None if dy is None else capture.value(dy) for dy in call.dys]
@@ -53,20 +54,20 @@ def lower_call(capture: GraphLowering, call: GradientCall) -> Iterator[tuple[Ten
     operands = [*ys, *(dy for dy in dys if dy is not None), *xs, *stops]
     given = tuple(dy is not None for dy in dys)
     outputs = capture.b.multi("gradient", *operands, ys=len(ys), dys=given, xs=len(xs))
-    for of, result, at, numbers in results:
+    for x, result, at, numbers in results:
         parts = [outputs[i] for i in at]
         if not isinstance(result, tf.IndexedSlices):
-            total = functools.reduce(lambda x, y: capture.b.op("add", x, y), parts)
-            yield result, _boundary(capture, of, total)[0]
+            total = functools.reduce(lambda a, b: capture.b.op("add", a, b), parts)
+            yield result, _boundary(capture, x, total)[0]
         else:
             values, indices = _slices(capture, result, parts, numbers)
-            values, indices = _boundary(capture, of, values, indices)
+            values, indices = _boundary(capture, x, values, indices)
             yield result.values, values
             yield result.indices, indices
 
 
 def _boundary(capture: GraphLowering, x: Tensor, *values: Value) -> list[Value]:
-    """The gradient by x; by a variable, it passes the boundary between reverse pass and update."""
+    """The gradient by x. A variable's gets the node that separates backward pass and update."""
     if x.dtype != tf.resource:
         return list(values)
     name = capture.state.variable(x).name
@@ -74,16 +75,16 @@ def _boundary(capture: GraphLowering, x: Tensor, *values: Value) -> list[Value]:
 
 
 def mark_boundaries(capture: GraphLowering, calls: Iterable[GradientCall]) -> None:
-    """Puts the boundary behind gradients that TensorFlow's own backward graph has computed.
+    """Adds the boundary nodes to gradients that TensorFlow's own backward graph computes.
 
     Args:
-        capture: has lowered that graph, and what reads it.
-        calls: the recorded calls that made it.
+        capture: has lowered that graph and its readers.
+        calls: the recorded calls that built it.
     """
     graph = capture.step.graph
     mapping: dict[Value, Value] = {}
     marked = []
-    forward: list[tuple[Node, Value]] = []  # what makes rows reads their numbers as they are
+    forward: list[tuple[Node, Value]] = []  # nodes of the rows keep reading the original indices
     for call in calls:
         for x, result in zip(call.xs, call.results):
             if result is None or x.dtype != tf.resource:
@@ -125,14 +126,14 @@ def _made_by(value: Value) -> set[Node]:
 
 
 def _differentiated(capture: GraphLowering, tensor: Tensor) -> list[Value]:
-    """What the gradient by a tensor adds up over."""
+    """Values whose gradients add up to the gradient by a tensor."""
     if tensor.dtype == tf.resource:
         return capture.state.leaves(tensor)
     return [capture.value(tensor)]
 
 
 def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
-    """Values that the reverse pass from ys may reach."""
+    """Values that the backward pass from ys may reach."""
     found: set[Value] = set()
     stack = list(ys)
     while stack:
@@ -149,7 +150,7 @@ def _reached(ys: list[Value], stops: list[Value]) -> set[Value]:
 
 
 def _refuse_outdated_reads(capture: GraphLowering, ys: list[Value], stops: list[Value]) -> None:
-    """Its own gradient reads variables as they were at the function, TensorFlow as they are now."""
+    """A custom gradient here reads variables as they were at the function; TensorFlow's, as now."""
     nodes = [node for node in capture.b.graph.nodes if node.op == "custom_gradient"]
     reached = _reached(ys, stops) if nodes else set()
     for node in nodes:
@@ -157,28 +158,28 @@ def _refuse_outdated_reads(capture: GraphLowering, ys: list[Value], stops: list[
             names = map(capture.state.outdated, node.inputs[node.attrs["xs"] :])
             for name in filter(None, names):
                 raise GradientError(
-                    "a variable that a function with a gradient of its own reads backwards must "
-                    f"not be assigned between the two. Received: an assignment of {name!r}. "
-                    "Assign it behind the gradients."
+                    "a variable that a custom gradient reads must not be assigned between the "
+                    f"function and its gradient. Received: an assignment of {name!r}. "
+                    "Assign it after the gradients."
                 )
 
 
 def _gathers(
     capture: GraphLowering, handle: Tensor, ys: list[Value], stops: list[Value]
 ) -> list[tuple[Value, Value]]:
-    """(numbers, rows) gathered of a variable on the way to what is differentiated.
+    """(indices, rows) of the gathers of a variable that the differentiated tensors depend on.
 
-    Rows read for another purpose must stay out: optimizers move on whatever rows they are given.
+    Other rows must be excluded: optimizers update every row they are given.
     """
     name, reached = capture.state.variable(handle).name, _reached(ys, stops)
-    found = [(ids, rows) for of, ids, rows in capture.gathers if of == name and rows in reached]
-    # TensorFlow has found no other use of the table; what still leads to it is inside of a branch.
+    found = [(i, rows) for table, i, rows in capture.gathers if table == name and rows in reached]
+    # TensorFlow has found no other use of the table; another path to it is inside a branch.
     past = _reached(ys, [*stops, *(rows for _, rows in found)])
     if not found or past.intersection(capture.state.leaves(handle)):
         raise GradientError(
             f"gradient of '{handle.op.name}': a sparse gradient must come from rows that every "
-            "step gathers. Received: one of another origin, as from a branch of tf.cond. Gather "
-            "before it, or multiply the table by 1.0 to make its gradient dense."
+            "step gathers. Received: another source, such as a branch of tf.cond. Gather before "
+            "it, or multiply the table by 1.0 to make its gradient dense."
         )
     return found
 
@@ -186,16 +187,12 @@ def _gathers(
 def _slices(
     capture: GraphLowering, result: tf.IndexedSlices, parts: list[Value], numbers: list[Value]
 ) -> tuple[Value, Value]:
-    """Rows and their numbers, all gathers one behind the other."""
+    """Rows and indices of all gathers, concatenated."""
     b = capture.b
     rows = [
         b.op("reshape", part, shape=(-1, *part.shape[ids.type.rank :]))
         for part, ids in zip(parts, numbers)
     ]
     numbers = [b.op("reshape", ids, shape=(-1,)) for ids in numbers]
-    values = rows[0] if len(rows) == 1 else b.op("concat", *rows, axis=0)
-    indices = numbers[0] if len(numbers) == 1 else b.op("concat", *numbers, axis=0)
-    wanted = result.indices.dtype.name
-    if indices.dtype != wanted:
-        indices = b.op("cast", indices, dtype=wanted)
-    return values, indices
+    indices = cast(b, concatenated(b, numbers, 0), result.indices.dtype.name)
+    return concatenated(b, rows, 0), indices

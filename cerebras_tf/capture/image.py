@@ -1,24 +1,213 @@
-"""Lowerings of ops that move pixels between space, channels and batch, or repeat them.
+"""Lowerings of ops on images: convolution, pooling, and ops that move or repeat pixels.
 
-All are reshapes, transposes and gathers at constant positions. Interpolation between pixels is not
-lowered.
+Layouts become NHWC and padding explicit here. A grouped convolution becomes one convolution per
+group.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.capture.convolution import from_nhwc, to_nhwc
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape_arithmetic import integers
+from cerebras_tf.capture.shape_arithmetic import integers, sizes
+from cerebras_tf.capture.slicing import concatenated
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import Shape, Size, Value, most_of
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.convolution import Padding
 from cerebras_tf.ops.shape import reshape
+from cerebras_tf.ops.slicing import cut
+
+_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def is_nchw(op: Operation) -> bool:
+    """Whether images are [N,C,H,W] and not [N,H,W,C]; other layouts raise UnsupportedOpError."""
+    layout = op.get_attr("data_format").decode()
+    if layout not in ("NHWC", "NCHW"):
+        raise UnsupportedOpError(
+            f"{op.type}: data_format must be NHWC or NCHW. Received: {layout}. Transpose."
+        )
+    return bool(layout == "NCHW")
+
+
+def to_nhwc(b: Builder, op: Operation, image: Value) -> Value:
+    """An image of the operation's layout as [N,H,W,C]."""
+    return b.op("transpose", image, permutation=_TO_NHWC) if is_nchw(op) else image
+
+
+def from_nhwc(b: Builder, op: Operation, image: Value) -> Value:
+    """An image [N,H,W,C] in the operation's layout."""
+    return b.op("transpose", image, permutation=_TO_NCHW) if is_nchw(op) else image
+
+
+def spatial(op: Operation, numbers: Sequence[int]) -> tuple[int, int]:
+    """(height, width) of four numbers in the operation's layout; the others must be 1."""
+    given = [int(number) for number in numbers]
+    height, width = (2, 3) if is_nchw(op) else (1, 2)
+    if given[0] != 1 or given[3 if height == 1 else 1] != 1:
+        raise UnsupportedOpError(
+            f"{op.type}: windows and strides must be 1 in batch and channels. Received: {given}. "
+            "Reshape and reduce instead."
+        )
+    return given[height], given[width]
+
+
+def explicit_padding(
+    op: Operation, size: Shape, window: Shape, strides: tuple[int, int], dilations: tuple[int, int]
+) -> Padding:
+    """((top, bottom), (left, right)); SAME puts the odd element last, as TensorFlow does.
+
+    Raises:
+        UnsupportedOpError: the image's size is unknown.
+        GraphError: the padding differs from batch to batch.
+    """
+    scheme = op.get_attr("padding").decode()
+    if scheme == "EXPLICIT":
+        given = [int(number) for number in op.get_attr("explicit_paddings")]
+        at = 4 if is_nchw(op) else 2
+        return (given[at], given[at + 1]), (given[at + 2], given[at + 3])
+    if scheme == "VALID":
+        return (0, 0), (0, 0)
+    sides = []
+    for dim, span, stride, dilation in zip(size, window, strides, dilations):
+        if dim is None or not isinstance(span, int):
+            raise UnsupportedOpError(
+                f"{op.type}: padding SAME needs a known image size. Received: {tuple(size)}. "
+                "Set the static shape."
+            )
+        # A symbolic size must divide, or the padding would differ from batch to batch.
+        rest = most_of(dim - dim // stride * stride)
+        total = max((span - 1) * dilation + 1 - (rest or stride), 0)
+        sides.append((total // 2, total - total // 2))
+    return sides[0], sides[1]
+
+
+def _conv_geometry(op: Operation, size: Shape, window: Shape) -> dict[str, object]:
+    strides = spatial(op, op.get_attr("strides"))
+    dilations = spatial(op, op.get_attr("dilations"))
+    padding = explicit_padding(op, size, window, strides, dilations)
+    return {"strides": strides, "dilations": dilations, "padding": padding}
+
+
+def _image_shape(low: Lowering, op: Operation) -> list[Size]:
+    """[N,H,W,C] of the operand that holds the shape of an image in the op's layout."""
+    shape = sizes(low, op.inputs[0], "the shape of the image")
+    return [shape[axis] for axis in _TO_NHWC] if is_nchw(op) else shape
+
+
+@lowers("Conv2D")
+def _conv2d(low: Lowering, op: Operation) -> Sequence[Value]:
+    x, w = low.inputs(op)
+    x = to_nhwc(low.b, op, x)
+    attrs = _conv_geometry(op, x.shape[1:3], w.shape[:2])
+    groups = _group_count(x.shape[3], w.shape[2])
+    return [from_nhwc(low.b, op, _by_group(low.b, "conv2d", x, w, groups, attrs))]
+
+
+def _group_count(channels: Optional[Size], taken: Optional[Size]) -> int:
+    """Groups of a convolution whose filters read `taken` of the image's channels."""
+    if not isinstance(channels, int) or not isinstance(taken, int):
+        raise UnsupportedOpError(
+            f"convolution: the number of channels must be known. Received: {channels} of the "
+            f"image, {taken} of the filters. Set the static shape."
+        )
+    return channels // taken
+
+
+def _by_group(
+    b: Builder, name: str, first: Value, second: Value, groups: int, attrs: dict[str, object]
+) -> Value:
+    """Applies an op to every group of the last axis of both operands."""
+    results = []
+    for i in range(groups):
+        sizes = [(value.shape[3] or 0) // groups for value in (first, second)]
+        parts = [cut(b, v, 3, i * size, size) for v, size in zip((first, second), sizes)]
+        results.append(b.op(name, *parts, **attrs))
+    return concatenated(b, results, 3)
+
+
+@lowers("Conv2DBackpropInput")
+def _conv2d_input_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    shape = _image_shape(low, op)
+    w, dy = low.value(op.inputs[1]), to_nhwc(low.b, op, low.value(op.inputs[2]))
+    attrs = dict(_conv_geometry(op, tuple(shape[1:3]), w.shape[:2]), size=tuple(shape[1:3]))
+    groups = _group_count(shape[3], w.shape[2])
+    return [from_nhwc(low.b, op, _by_group(low.b, "conv2d_input_grad", w, dy, groups, attrs))]
+
+
+@lowers("Conv2DBackpropFilter")
+def _conv2d_filter_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    x, dy = (to_nhwc(low.b, op, low.value(op.inputs[i])) for i in (0, 2))
+    shape = integers(low, op.inputs[1], "the shape of the filter")
+    window = (shape[0], shape[1])
+    attrs = dict(_conv_geometry(op, x.shape[1:3], window), window=window)
+    groups = _group_count(x.shape[3], shape[2])
+    return [_by_group(low.b, "conv2d_filter_grad", x, dy, groups, attrs)]
+
+
+@lowers("DepthwiseConv2dNative")
+def _depthwise(low: Lowering, op: Operation) -> Sequence[Value]:
+    x, w = low.inputs(op)
+    x = to_nhwc(low.b, op, x)
+    attrs = _conv_geometry(op, x.shape[1:3], w.shape[:2])
+    return [from_nhwc(low.b, op, low.b.op("depthwise_conv2d", x, w, **attrs))]
+
+
+@lowers("DepthwiseConv2dNativeBackpropInput")
+def _depthwise_input_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    size = tuple(_image_shape(low, op)[1:3])
+    w, dy = low.value(op.inputs[1]), to_nhwc(low.b, op, low.value(op.inputs[2]))
+    attrs = dict(_conv_geometry(op, size, w.shape[:2]), size=size)
+    return [from_nhwc(low.b, op, low.b.op("depthwise_conv2d_input_grad", w, dy, **attrs))]
+
+
+@lowers("DepthwiseConv2dNativeBackpropFilter")
+def _depthwise_filter_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    x, dy = (to_nhwc(low.b, op, low.value(op.inputs[i])) for i in (0, 2))
+    window = tuple(integers(low, op.inputs[1], "the shape of the filter")[:2])
+    attrs = dict(_conv_geometry(op, x.shape[1:3], window), window=window)
+    return [low.b.op("depthwise_conv2d_filter_grad", x, dy, **attrs)]
+
+
+def _pool_geometry(low: Lowering, op: Operation, size: Shape) -> dict[str, object]:
+    """Window, strides and padding. V2 ops have window and strides as their last operands."""
+    if op.type.endswith("V2"):
+        window = spatial(op, integers(low, op.inputs[-2], "the window"))
+        strides = spatial(op, integers(low, op.inputs[-1], "strides"))
+    else:
+        window = spatial(op, op.get_attr("ksize"))
+        strides = spatial(op, op.get_attr("strides"))
+    padding = explicit_padding(op, size, window, strides, (1, 1))
+    return {"window": window, "strides": strides, "padding": padding}
+
+
+@lowers("AvgPool", "MaxPool", "MaxPoolV2")
+def _pool(low: Lowering, op: Operation) -> Sequence[Value]:
+    name = "avg_pool" if op.type == "AvgPool" else "max_pool"
+    x = to_nhwc(low.b, op, low.value(op.inputs[0]))
+    return [from_nhwc(low.b, op, low.b.op(name, x, **_pool_geometry(low, op, x.shape[1:3])))]
+
+
+@lowers("MaxPoolGrad", "MaxPoolGradV2", "MaxPoolGradGrad", "MaxPoolGradGradV2")
+def _max_pool_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    x, y, dy = (to_nhwc(low.b, op, low.value(op.inputs[i])) for i in range(3))
+    name = "max_pool_select" if "GradGrad" in op.type else "max_pool_grad"
+    attrs = _pool_geometry(low, op, x.shape[1:3])
+    return [from_nhwc(low.b, op, low.b.op(name, x, y, dy, **attrs))]
+
+
+@lowers("AvgPoolGrad")
+def _avg_pool_grad(low: Lowering, op: Operation) -> Sequence[Value]:
+    dy = to_nhwc(low.b, op, low.value(op.inputs[1]))
+    size = tuple(_image_shape(low, op)[1:3])
+    attrs = _pool_geometry(low, op, size)
+    return [from_nhwc(low.b, op, low.b.op("avg_pool_grad", dy, size=size, **attrs))]
 
 
 def _dims(op: Operation, x: Value) -> list[int]:
@@ -52,7 +241,7 @@ def _depth_to_space(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("SpaceToBatchND")
 def _space_to_batch(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Each offset within a block becomes an image; dilated convolutions begin with it."""
+    """Each offset within a block becomes an image. TensorFlow uses it for dilated convolutions."""
     x, blocks = low.value(op.inputs[0]), integers(low, op.inputs[1], "the block shape")
     pairs = low.static(op.inputs[2], "paddings").tolist()
     rank = len(blocks)
@@ -81,7 +270,7 @@ def _space_to_batch(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("BatchToSpaceND")
 def _batch_to_space(low: Lowering, op: Operation) -> Sequence[Value]:
-    """The inverse of SpaceToBatchND, with the borders cut off."""
+    """The inverse of SpaceToBatchND, with cropped borders."""
     x, blocks = low.value(op.inputs[0]), integers(low, op.inputs[1], "the block shape")
     crops = low.static(op.inputs[2], "crops").tolist()
     rank, (batch, *dims) = len(blocks), _dims(op, x)
@@ -111,7 +300,7 @@ def _resize_nearest(low: Lowering, op: Operation) -> Sequence[Value]:
 
 
 def _nearest(b: Builder, op: Operation, x: Value, axis: int, size: int) -> Value:
-    """Gathers, for every new pixel of an axis, the old one that TensorFlow's kernel takes."""
+    """Gathers along one axis the pixels that TensorFlow's kernel chooses."""
     dim = _dims(op, x)[axis]
     corners = op.get_attr("align_corners") and size > 1
     scale = np.float32((dim - 1) / (size - 1) if corners else dim / size)

@@ -1,11 +1,12 @@
-"""Says which TensorFlow operations have an IR form.
+"""Says which TensorFlow operations have an IR form, and reports those that have none.
 
-Placement and capture both ask here: what one of them puts on the wafer, the other can lower.
+Placement and capture both ask here, so that capture can lower what placement puts on the wafer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -13,18 +14,17 @@ from cerebras_tf.capture.functions import body_operations, function_bodies, para
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
-from cerebras_tf.capture.state import passed_handle
+from cerebras_tf.capture.state import resolve_handle
 
-_WITHOUT_FORM = frozenset((tf.string, tf.complex64, tf.complex128))
+_UNSUPPORTED_DTYPES = frozenset((tf.string, tf.complex64, tf.complex128))
 
 
 class Lowerable:
-    """What can be lowered of a graph or of one function body.
+    """Says what can be lowered of a graph or of one function body.
 
     Args:
         handles: operations that make handles of the variables a step reads or assigns.
-        gradients: recorded gradient calls; their results are lowered as gradients, whatever
-            operations TensorFlow made for them.
+        gradients: recorded gradient calls; their results are lowered as gradients of the IR.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class Lowerable:
         self._missing: dict[Operation, list[Operation]] = {}
 
     def has(self, op: Operation) -> bool:
-        """Whether the operation, and all it runs, has an IR form."""
+        """Whether the operation, with the functions it calls, has an IR form."""
         return not self.missing(op)
 
     def missing(self, op: Operation) -> list[Operation]:
-        """The operation, or those inside the functions it calls, that have no IR form.
+        """Operations without an IR form: the operation, or those in the functions it calls.
 
-        Checks and prints have none; inside functions they are passed over. Nor has anything that
-        makes or reads text, or reads what TensorFlow's backward graph keeps of a branch.
+        Checks and prints have none; inside functions they are skipped. Operations on text, and on
+        the intermediates of branches that TensorFlow's backward graph reads, have none either.
         """
         if op not in self._missing:
             self._missing[op] = self._find_missing(op)
@@ -51,7 +51,9 @@ class Lowerable:
     def _find_missing(self, op: Operation) -> list[Operation]:
         if op in self._handles or op in self._results:
             return []
-        if any(tensor.dtype.base_dtype in _WITHOUT_FORM for tensor in [*op.inputs, *op.outputs]):
+        if any(
+            tensor.dtype.base_dtype in _UNSUPPORTED_DTYPES for tensor in [*op.inputs, *op.outputs]
+        ):
             return [op]
         if any(tensor.dtype == tf.variant for tensor in op.inputs):
             return [op]
@@ -60,13 +62,13 @@ class Lowerable:
         return [
             found
             for body in function_bodies(op)
-            for within in [self.inside(op, body)]
+            for nested in [self.inside(op, body)]
             for inner in body_operations(body)
-            for found in within.missing(inner)
+            for found in nested.missing(inner)
         ]
 
     def inside(self, op: Operation, body: FunctionBody) -> Lowerable:
-        """What can be lowered in a function body that the operation runs."""
+        """The Lowerable of a function body that the operation runs."""
         pairs = parameters(op, body)
         return Lowerable(
             inner.op
@@ -76,11 +78,11 @@ class Lowerable:
 
     def _is_known(self, tensor: Tensor) -> bool:
         """Whether a tensor is data, or the handle of a variable of the step."""
-        return tensor.dtype != tf.resource or passed_handle(tensor).op in self._handles
+        return tensor.dtype != tf.resource or resolve_handle(tensor).op in self._handles
 
 
 def result_tensors(call: GradientCall) -> list[Tensor]:
-    """The tensors that hold a gradient call's results."""
+    """Tensors of a gradient call's results."""
     found = []
     for result in call.results:
         if isinstance(result, tf.IndexedSlices):
@@ -88,3 +90,50 @@ def result_tensors(call: GradientCall) -> list[Tensor]:
         elif result is not None:
             found.append(result)
     return found
+
+
+_FRAMEWORKS = (
+    f"{os.sep}tensorflow{os.sep}",
+    f"{os.sep}tensorflow_estimator{os.sep}",
+    f"{os.sep}keras{os.sep}",
+    f"{os.sep}cerebras_tf{os.sep}",
+)
+# Parts of a v1 loop, and v2 loops; both are reported as While.
+_LOOPS = ("While", "StatelessWhile", "Enter", "Exit", "LoopCond", "NextIteration")
+
+
+def user_line(op: Operation) -> str:
+    """ "file.py:41" of the innermost frame outside the frameworks; "" where there is none."""
+    try:
+        frames = list(op.traceback)
+    except AttributeError:  # operations of function bodies keep no traceback
+        return ""
+    for frame in reversed(frames):
+        if not any(part in frame.filename for part in _FRAMEWORKS):
+            return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return ""
+
+
+def missing_op_report(ops: Sequence[Operation]) -> str:
+    """Error message for operations without an IR form: types, counts, names, source lines."""
+    by_type: dict[str, list[Operation]] = {}
+    loops: set[str] = set()
+    for op in ops:
+        if op.type in _LOOPS:
+            # The operations of a version 1 loop share its name scope.
+            loop = op.name if "While" in op.type else op.name.rpartition("/")[0]
+            if loop not in loops:
+                by_type.setdefault("While", []).append(op)
+            loops.add(loop)
+        else:
+            by_type.setdefault(op.type, []).append(op)
+    parts = []
+    for op_type, found in sorted(by_type.items(), key=lambda item: (-len(item[1]), item[0])):
+        line = user_line(found[0])
+        where = f", built at {line}" if line else ""
+        parts.append(f"{op_type} ({len(found)}x, '{found[0].name}'{where})")
+    kinds = "type has" if len(by_type) == 1 else "types have"
+    return (
+        f"{len(by_type)} TensorFlow op {kinds} no IR form: {', '.join(parts)}. "
+        "Rewrite the layer or add them in cerebras_tf/capture/."
+    )

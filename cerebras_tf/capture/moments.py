@@ -1,11 +1,10 @@
-"""Finds the variables that are moments of an optimizer: moving averages of what gradients give.
+"""Finds the variables that are moments of an optimizer: moving averages of functions of gradients.
 
-TensorFlow's optimizer operations say by a table which of their operands are. Where an optimizer is
-written out in plain assignments, a moment is a variable that is not trained, whose new value is
-`decay * itself + ...` with a constant decay, perhaps under a condition, and that the new value of a
-trained variable of its shape reads. Sums (Adagrad, gradient accumulation), the largest value so far
-(AMSGrad) and averages that no update reads (of weights, of batch norm) are none. Names are not
-looked at.
+A table lists the moments of TensorFlow's optimizer operations. In an optimizer written as plain
+assignments, a moment is a variable that is not trained, whose new value is `decay * itself + ...`
+with a constant decay (perhaps under a condition), and that the new value of a trained variable of
+its shape reads. Sums (Adagrad, gradient accumulation), maxima (AMSGrad) and averages that no update
+reads (of weights, of batch norm) are not moments. Names do not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import tensorflow as tf
 from cerebras_tf.capture.functions import function_bodies, parameters
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.optimizer import MOMENTS
-from cerebras_tf.capture.state import passed_handle
+from cerebras_tf.capture.state import resolve_handle
 from cerebras_tf.ir import Variable
 
 _ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -28,11 +27,11 @@ _COPIES = ("Identity", "Cast")
 
 
 def find_moments(graph: tf.Graph, handles: Mapping[Operation, Variable]) -> set[str]:
-    """Names of the moments of float32 among the variables of a graph.
+    """Names of the float32 moments among the variables of a graph.
 
     Args:
-        graph: a graph whose model_fn has run.
-        handles: its variables by the operation that makes their handle.
+        graph: graph of a called model_fn.
+        handles: its variables, by the operation that makes their handle.
     """
     known = {op.outputs[0].ref(): variable for op, variable in handles.items()}
     found: set[str] = set()
@@ -44,25 +43,25 @@ def find_moments(graph: tf.Graph, handles: Mapping[Operation, Variable]) -> set[
 
 @dataclass(frozen=True)
 class _Scope:
-    """A graph or a function body, which of its tensors name variables, and what its inputs are."""
+    """A graph or function body, with the variables of its handles and the tensors of its inputs."""
 
     graph: tf.Graph
-    known: Mapping[object, Variable]
-    given: Mapping[object, Tensor]
+    handles: Mapping[object, Variable]
+    arguments: Mapping[object, Tensor]
 
     def inside(self, op: Operation, body: tf.Graph) -> _Scope:
         """The scope of a body that an operation here runs."""
         pairs = parameters(op, body)
-        known = {inner.ref(): self.variable(outer) for inner, outer in pairs}
-        given = {inner.ref(): outer for inner, outer in pairs}
-        named = {ref: variable for ref, variable in known.items() if variable is not None}
-        return _Scope(body, named, {**self.given, **given})
+        found = {inner.ref(): self.variable(outer) for inner, outer in pairs}
+        handles = {ref: variable for ref, variable in found.items() if variable is not None}
+        arguments = {inner.ref(): outer for inner, outer in pairs}
+        return _Scope(body, handles, {**self.arguments, **arguments})
 
     def variable(self, handle: Tensor) -> Optional[Variable]:
-        return self.known.get(passed_handle(handle).ref())
+        return self.handles.get(resolve_handle(handle).ref())
 
     def moments(self) -> set[str]:
-        """Names of the moments whose updates stand here."""
+        """Names of the moments that are updated here."""
         averages: set[str] = set()
         read: set[str] = set()
         for op in self.graph.get_operations():
@@ -76,32 +75,40 @@ class _Scope:
                 variable = self.variable(op.inputs[0])
                 if variable is not None and variable.trainable:
                     read |= self._reads_of(op.inputs[1], variable)
-                elif variable is not None and self._decays(variable, op):
+                elif variable is not None and self._is_moving_average(variable, op):
                     averages.add(variable.name)
         return averages & read
 
-    def _decays(self, variable: Variable, op: Operation) -> bool:
-        """Whether an assignment moves a variable as an average."""
-        value = self._where_it_moves(_source(op.inputs[1]), variable)
+    def _is_moving_average(self, variable: Variable, op: Operation) -> bool:
+        """Whether an assignment updates a variable as a moving average."""
+        value = self._selected_update(_source(op.inputs[1]), variable)
         if op.type == "AssignAddVariableOp":
-            return self._nears(value, variable, toward=True)
+            return self._is_step_toward(value, variable, toward=True)
         if op.type == "AssignSubVariableOp":
-            return self._nears(value, variable, toward=False)
+            return self._is_step_toward(value, variable, toward=False)
         if value.op.type in ("AddV2", "Add"):
             one, other = map(_source, value.op.inputs)
             return (
                 self._is_decayed(one, variable)
                 or self._is_decayed(other, variable)
-                or (self._is_read(one, variable) and self._nears(other, variable, toward=True))
-                or (self._is_read(other, variable) and self._nears(one, variable, toward=True))
+                or (
+                    self._is_read(one, variable)
+                    and self._is_step_toward(other, variable, toward=True)
+                )
+                or (
+                    self._is_read(other, variable)
+                    and self._is_step_toward(one, variable, toward=True)
+                )
             )
         if value.op.type == "Sub":
             one, other = map(_source, value.op.inputs)
-            return self._is_read(one, variable) and self._nears(other, variable, toward=False)
-        return self._is_decayed(value, variable)  # what is new is added to rows of it
+            return self._is_read(one, variable) and self._is_step_toward(
+                other, variable, toward=False
+            )
+        return self._is_decayed(value, variable)  # of a sparse update: gradients are added to rows
 
-    def _where_it_moves(self, value: Tensor, variable: Variable) -> Tensor:
-        """The new value that a selection has in place of the variable's own."""
+    def _selected_update(self, value: Tensor, variable: Variable) -> Tensor:
+        """The new value, where a selection chooses between it and the old one."""
         if value.op.type in _SELECTS:
             one, other = map(_source, value.op.inputs[1:])
             if self._is_read(other, variable):
@@ -115,8 +122,8 @@ class _Scope:
         factors = self._product(tensor)
         return factors is not None and self._is_read(factors[0], variable)
 
-    def _nears(self, tensor: Tensor, variable: Variable, toward: bool) -> bool:
-        """Whether it is a constant share of the way to another value, or of the way back."""
+    def _is_step_toward(self, tensor: Tensor, variable: Variable, toward: bool) -> bool:
+        """Whether it is a constant times (other - variable), or (variable - other)."""
         factors = self._product(tensor)
         if factors is None or factors[0].op.type != "Sub":
             return False
@@ -134,8 +141,8 @@ class _Scope:
         return None
 
     def _constant(self, tensor: Tensor) -> Optional[float]:
-        while tensor.ref() in self.given:
-            tensor = _source(self.given[tensor.ref()])
+        while tensor.ref() in self.arguments:
+            tensor = _source(self.arguments[tensor.ref()])
         content = tf.get_static_value(tensor)
         return float(content) if content is not None and content.size == 1 else None
 
@@ -143,7 +150,7 @@ class _Scope:
         return tensor.op.type == "ReadVariableOp" and self.variable(tensor.op.inputs[0]) == variable
 
     def _reads_of(self, tensor: Tensor, variable: Variable) -> set[str]:
-        """Variables of a variable's shape that its new value is made of, element by element."""
+        """Variables of a variable's shape that its new value depends on elementwise."""
         shape = list(variable.type.shape)
         found: set[str] = set()
         seen: set[Operation] = set()
@@ -162,7 +169,7 @@ class _Scope:
 
 
 def _scopes(scope: _Scope) -> Iterator[_Scope]:
-    """A scope and those of the functions that run in it, outermost first."""
+    """A scope and those of the functions it calls, outermost first."""
     yield scope
     for op in scope.graph.get_operations():
         for body in function_bodies(op):
@@ -170,7 +177,7 @@ def _scopes(scope: _Scope) -> Iterator[_Scope]:
 
 
 def _source(tensor: Tensor) -> Tensor:
-    """The tensor that one is a plain copy of."""
+    """The tensor that this one is a copy of."""
     while tensor.op.type in _COPIES:
         tensor = tensor.op.inputs[0]
     return tensor

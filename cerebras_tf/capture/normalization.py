@@ -1,4 +1,4 @@
-"""Lowerings of softmax and of fused batch norm, forward and gradient.
+"""Lowerings of cross-entropy, fused batch norm and local response normalization.
 
 Batch norm becomes means and elementwise ops, so its gradient follows from theirs. Layer norm has no
 TensorFlow op; a pass finds it later.
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cerebras_tf.capture.matmul import along_channels, channels_last
+from cerebras_tf.capture.elementwise import cast
+from cerebras_tf.capture.matmul import along_channels, reduced_axes
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.errors import UnsupportedOpError
@@ -19,32 +20,12 @@ from cerebras_tf.ops import Operand
 from cerebras_tf.ops.sizes import counts
 
 
-@lowers("Softmax")
-def _softmax(low: Lowering, op: Operation) -> Sequence[Value]:
-    return [low.b.op("softmax", *low.inputs(op))]
-
-
-@lowers("LogSoftmax")
-def _log_softmax(low: Lowering, op: Operation) -> Sequence[Value]:
-    return [low.b.op("log_softmax", *low.inputs(op))]
-
-
-def _reduced_axes(op: Operation, rank: int) -> tuple[int, ...]:
-    """Every axis but the channels'."""
-    channel = rank - 1 if channels_last(op) else 1
-    return tuple(axis for axis in range(rank) if axis != channel)
-
-
-def _cast(low: Lowering, x: Value, dtype: str) -> Value:
-    return x if x.dtype == dtype else low.b.op("cast", x, dtype=dtype)
-
-
 def _empty(low: Lowering, dtype: str) -> Value:
     return low.b.constant(np.zeros(0), dtype)
 
 
 def _normalize(low: Lowering, op: Operation, x: Value, mean: Value, variance: Value) -> Value:
-    """(x - mean) / sqrt(variance + epsilon), statistics given by channel."""
+    """(x - mean) / sqrt(variance + epsilon) with statistics per channel."""
     b, rank = low.b, x.type.rank
     rstd = b.op("rsqrt", b.op("add", variance, float(op.get_attr("epsilon"))))
     centered = b.op("sub", x, along_channels(low, op, mean, rank))
@@ -55,18 +36,18 @@ def _normalize(low: Lowering, op: Operation, x: Value, mean: Value, variance: Va
 def _fused_batch_norm(low: Lowering, op: Operation) -> Sequence[Value]:
     """Outputs: y, running mean and variance, then what the gradient op reads.
 
-    In training the variance given out is the unbiased one (N / (N - 1)), the one normalised with
-    is not. Statistics carry no gradient, as in TensorFlow.
+    In training, x is normalized by the biased variance, and the returned variance is the unbiased
+    one, N / (N - 1) times as large. Statistics have no gradient, as in TensorFlow.
     """
     b = low.b
     x, scale, offset, mean, variance = low.inputs(op)
     dtype, rank = x.dtype, x.type.rank
-    x = _cast(low, x, scale.dtype)
+    x = cast(low.b, x, scale.dtype)
     outputs = [mean, variance, mean, variance]
     if not op.get_attr("is_training"):
         mean, variance = b.op("stop_gradient", mean), b.op("stop_gradient", variance)
     else:
-        axes = _reduced_axes(op, rank)
+        axes = reduced_axes(op, rank)
         given = (mean, variance)
         mean = b.op("mean", x, axes=axes, keepdims=False)
         deviation = b.op("sub", x, along_channels(low, op, mean, rank))
@@ -75,7 +56,7 @@ def _fused_batch_norm(low: Lowering, op: Operation) -> Sequence[Value]:
         unbiased = b.op("mul", statistics[1], _unbiasing(low, x, axes))
         outputs = [*_running(low, op, given, [statistics[0], unbiased]), *statistics]
     y = b.op("mul", _normalize(low, op, x, mean, variance), along_channels(low, op, scale, rank))
-    y = _cast(low, b.op("add", y, along_channels(low, op, offset, rank)), dtype)
+    y = cast(low.b, b.op("add", y, along_channels(low, op, offset, rank)), dtype)
     extra = [_empty(low, scale.dtype)] if op.type == "FusedBatchNormV3" else []
     return [y, *outputs, *extra]
 
@@ -92,7 +73,7 @@ def _unbiasing(low: Lowering, x: Value, axes: tuple[int, ...]) -> Operand:
 def _running(
     low: Lowering, op: Operation, given: Sequence[Value], batch: Sequence[Value]
 ) -> Sequence[Value]:
-    """The given statistics moved towards the batch's by exponential_avg_factor."""
+    """Running statistics, updated by exponential_avg_factor."""
     factor = float(op.get_attr("exponential_avg_factor"))
     if factor == 1.0:
         return batch
@@ -104,13 +85,13 @@ def _running(
 
 @lowers("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
 def _fused_batch_norm_grad(low: Lowering, op: Operation) -> Sequence[Value]:
-    """With z the normalised x: dscale = sum(dy z), doffset = sum(dy), and in training
+    """With z the normalized x: dscale = sum(dy z), doffset = sum(dy), and in training
     dx = scale rstd (dy - mean(dy) - z mean(dy z)); else dx = scale rstd dy.
     """
     b = low.b
     dy, x, scale, mean, variance = low.inputs(op)[:5]
-    dtype, rank, axes = x.dtype, x.type.rank, _reduced_axes(op, x.type.rank)
-    dy, x = _cast(low, dy, scale.dtype), _cast(low, x, scale.dtype)
+    dtype, rank, axes = x.dtype, x.type.rank, reduced_axes(op, x.type.rank)
+    dy, x = cast(low.b, dy, scale.dtype), cast(low.b, x, scale.dtype)
     z = _normalize(low, op, x, mean, variance)
     product = b.op("mul", dy, z)
     dscale = b.op("sum", product, axes=axes, keepdims=False)
@@ -122,7 +103,7 @@ def _fused_batch_norm_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     rstd = b.op("rsqrt", b.op("add", variance, float(op.get_attr("epsilon"))))
     dx = b.op("mul", dx, along_channels(low, op, b.op("mul", scale, rstd), rank))
     empty = _empty(low, scale.dtype)
-    return [_cast(low, dx, dtype), dscale, doffset, empty, empty]
+    return [cast(low.b, dx, dtype), dscale, doffset, empty, empty]
 
 
 @lowers("LRN")
@@ -145,3 +126,24 @@ def _local_response_normalization(low: Lowering, op: Operation) -> Sequence[Valu
     total = b.op("matmul", b.op("square", x), band, transpose_a=False, transpose_b=False)
     scale = b.op("pow", b.op("add", total, op.get_attr("bias")), -float(op.get_attr("beta")))
     return [b.op("mul", x, scale)]
+
+
+@lowers("SparseSoftmaxCrossEntropyWithLogits")
+def _sparse_softmax_xent(low: Lowering, op: Operation) -> Sequence[Value]:
+    """The loss and its gradient by the logits."""
+    b = low.b
+    logits, labels = low.inputs(op)
+    loss, lse = b.multi("sparse_softmax_xent", logits, labels)
+    ones = b.op("cast", b.op("equal", labels, labels), dtype=logits.dtype)
+    return [loss, b.op("sparse_softmax_xent_grad", ones, logits, labels, lse)]
+
+
+@lowers("SoftmaxCrossEntropyWithLogits")
+def _softmax_xent(low: Lowering, op: Operation) -> Sequence[Value]:
+    """The loss and its gradient by the logits."""
+    b = low.b
+    logits, labels = low.inputs(op)
+    if labels.shape != logits.shape:
+        zeros = b.op("sub", logits, logits)
+        labels = b.op("add", labels, b.op("stop_gradient", zeros))
+    return [b.op("softmax_xent", logits, labels), b.op("sub", b.op("softmax", logits), labels)]

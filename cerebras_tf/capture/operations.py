@@ -1,6 +1,6 @@
 """TensorFlow's operations and tensors, as far as capture reads them.
 
-TensorFlow has no types of its own that mypy could read; its classes fulfil these protocols.
+TensorFlow has no types that mypy can read; its classes have the attributes of these protocols.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from typing import Any, Optional, Protocol
 class DType(Protocol):
     """Element type; `name` as the IR has it."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def base_dtype(self) -> DType: ...
+    name: str
+    base_dtype: DType
 
 
 class StaticShape(Protocol):
-    """Dimensions known while the graph is built; the rank is None where not even that is."""
+    """Dimensions known when the graph is built; the rank is None if it is unknown."""
 
-    @property
-    def rank(self) -> Optional[int]: ...
+    rank: Optional[int]
 
     def as_list(self) -> list[Optional[int]]: ...
 
@@ -33,20 +29,11 @@ class StaticShape(Protocol):
 class Tensor(Protocol):
     """Output number `value_index` of an operation."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def op(self) -> Operation: ...
-
-    @property
-    def value_index(self) -> int: ...
-
-    @property
-    def dtype(self) -> DType: ...
-
-    @property
-    def shape(self) -> StaticShape: ...
+    name: str
+    op: Operation
+    value_index: int
+    dtype: DType
+    shape: StaticShape
 
     def consumers(self) -> list[Operation]: ...
 
@@ -58,54 +45,32 @@ class Operation(Protocol):
     """One operation of a graph.
 
     Attributes:
-        graph: the tf.Graph, or the FuncGraph of a function body, that it stands in.
+        graph: its tf.Graph, or the FuncGraph of a function body.
         op_def: its definition: names and kinds of operands and attributes.
-        node_def: its own attributes, those without a definition included.
+        node_def: its own attributes, including those without a definition.
         traceback: stack frames of the call that built it; operations of bodies have none.
     """
 
-    @property
-    def type(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def inputs(self) -> Sequence[Tensor]: ...
-
-    @property
-    def outputs(self) -> Sequence[Tensor]: ...
-
-    @property
-    def control_inputs(self) -> Sequence[Operation]: ...
-
-    @property
-    def graph(self) -> Any: ...
-
-    @property
-    def op_def(self) -> Any: ...
-
-    @property
-    def node_def(self) -> Any: ...
-
-    @property
-    def traceback(self) -> Any: ...
+    type: str
+    name: str
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    control_inputs: Sequence[Operation]
+    graph: Any
+    op_def: Any
+    node_def: Any
+    traceback: Any
 
     def get_attr(self, name: str) -> Any:
-        """Value of an attribute: a number, bytes, a dtype, a list of such."""
+        """Value of an attribute: a number, bytes, a dtype, or a list of these."""
 
     def _get_control_flow_context(self) -> Any:
-        """The conditional of version 1 around the operation; private API of TF 2.15."""
+        """The conditional of version 1 that contains it; private API of TF 2.15."""
 
 
 class FunctionBody(Protocol):
-    """The FuncGraph of a function: what a conditional or a call runs."""
+    """The FuncGraph of a function that a conditional or a call runs."""
 
-    @property
-    def inputs(self) -> Sequence[Tensor]: ...
-
-    @property
-    def outputs(self) -> Sequence[Tensor]: ...
-
-    @property
-    def control_outputs(self) -> Sequence[Operation]: ...
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    control_outputs: Sequence[Operation]

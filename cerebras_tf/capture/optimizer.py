@@ -1,7 +1,7 @@
-"""Lowers TensorFlow's optimizer operations to the formulas of ops.
+"""Lowerings of TensorFlow's optimizer operations to the formulas of ops.
 
-A sparse operation gathers the rows it names, moves them by the formula of the dense one and puts
-them back. The row numbers it is given must be unique, as TensorFlow's optimizers make them.
+A sparse operation gathers its rows, updates them by the formula of the dense one and scatters them
+back. Its row indices must be unique, as TensorFlow's optimizers make them.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ _MOMENTS = {
     "PowerSign": ("m",),
     "RMSProp": ("ms", "mom"),
 }
-# Which operands of an operation are moving averages of what gradients give.
+# Operands that are moving averages of functions of gradients, by type of operation.
 MOMENTS = {
     kind + name: moved
     for name, moved in _MOMENTS.items()
     for kind in ("ResourceApply", "ResourceSparseApply")
     if kind + name in _FORMULAS
 }
-# Operands that gradient descent, plain and proximal, calls otherwise than all other operations.
+# Gradient descent, plain and proximal, has other names for these operands.
 _DESCENT_NAMES = {"alpha": "lr", "delta": "grad"}
-# Attributes that say nothing about the numbers.
+# Attributes that do not affect the numbers.
 _IGNORED_ATTRIBUTES = ("T", "Tindices", "use_locking")
 
 
 class OptimizerState:
-    """Operands of one operation, by name, and its variables: whole, or the rows it names."""
+    """Operands of one operation, by name, and its variables or their rows."""
 
     def __init__(self, low: Lowering, op: Operation) -> None:
         self._low, self._op = low, op
@@ -88,7 +88,7 @@ class OptimizerState:
         self._tensors = {name: t for name, t in given.items() if name not in self._handles}
 
     def read(self) -> dict[str, Expression]:
-        """What the variables, or their rows, hold now, and all other operands."""
+        """Current values of the variables or their rows, and all other operands."""
         b = self._low.b
         values = {name: self._low.state.read(handle) for name, handle in self._handles.items()}
         if self._ids is not None:

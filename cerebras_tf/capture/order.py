@@ -1,7 +1,7 @@
 """Which TensorFlow operations a capture visits, and in which order.
 
-Operations run in the order they were built, as far as data and control edges allow: reads and
-assignments of variables then happen as the model's author wrote them.
+Operations come in the order they were built, as far as data and control edges allow, so that reads
+and assignments of variables happen in the order of the model's code.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from cerebras_tf.capture.operations import Operation
 def all_before(
     roots: Iterable[Operation],
     control_inputs: Callable[[Operation], Iterable[Operation]] = attrgetter("control_inputs"),
-    left_out: Callable[[Operation], bool] = lambda op: False,
+    excluded: Callable[[Operation], bool] = lambda op: False,
 ) -> list[Operation]:
-    """Operations that TensorFlow's session would run for the roots, themselves included.
+    """Operations that TensorFlow's session would run to fetch the roots, including the roots.
 
     Args:
-        roots: operations that are fetched.
-        control_inputs: operations that an operation waits for, apart from its inputs.
-        left_out: operations to leave out, with what only they need.
+        roots: fetched operations.
+        control_inputs: returns the control inputs of an operation.
+        excluded: says which operations to skip, and with them operations that only they need.
     """
     found: dict[Operation, None] = {}
     stack = list(roots)
     while stack:
         op = stack.pop()
-        if op not in found and not left_out(op):
+        if op not in found and not excluded(op):
             found[op] = None
             stack.extend(tensor.op for tensor in op.inputs)
             stack.extend(control_inputs(op))
@@ -38,18 +38,15 @@ def all_before(
 
 def execution_order(
     roots: Iterable[Operation],
-    neighbours: Callable[[Operation], Iterable[Operation]],
+    dependencies: Callable[[Operation], Iterable[Operation]],
     position: dict[Operation, int],
 ) -> list[Operation]:
     """Operations the roots depend on, in dependency order, earliest built first.
 
     Args:
         roots: operations that must run.
-        neighbours: for an operation, the operations that must run before it.
-        position: place of every operation in the order of building.
-
-    Returns:
-        The roots and all they depend on, each once.
+        dependencies: returns the operations that must run before an operation.
+        position: index of every operation in the order of building.
     """
     waiting: dict[Operation, int] = {}
     users: dict[Operation, list[Operation]] = {}
@@ -58,7 +55,7 @@ def execution_order(
         op = stack.pop()
         if op in waiting:
             continue
-        before = list(dict.fromkeys(neighbours(op)))
+        before = list(dict.fromkeys(dependencies(op)))
         waiting[op] = len(before)
         for other in before:
             users.setdefault(other, []).append(op)

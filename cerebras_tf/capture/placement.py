@@ -1,8 +1,7 @@
 """Decides what runs on the wafer and what stays in the TensorFlow session.
 
-On the wafer: whatever depends on the model's variables and has an IR form, and what it needs of
-features. In the session: the input pipeline, metrics, summaries, prints, files. Values cross where
-one reads the other.
+On the wafer: operations that depend on the model's variables and have an IR form, and operations on
+features that these need. In the session: the input pipeline, metrics, summaries, prints, files.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from cerebras_tf.capture.functions import (
     function_bodies,
     holds_checks,
     is_check,
-    takes_next,
+    is_stateful,
 )
-from cerebras_tf.capture.lowerable import Lowerable, result_tensors
+from cerebras_tf.capture.lowerable import Lowerable, missing_op_report, result_tensors, user_line
 from cerebras_tf.capture.order import all_before, execution_order
 from cerebras_tf.capture.recording import GradientCall
-from cerebras_tf.capture.source import missing_op_report, user_line
-from cerebras_tf.capture.state import passed_handle
+from cerebras_tf.capture.state import resolve_handle
 from cerebras_tf.errors import UnsupportedOpError
 
 
@@ -39,8 +37,8 @@ class Placement:
     Attributes:
         graph: the model's graph.
         owned: operations that make handles of variables the wafer reads or assigns.
-        behind: checks, prints and the like that the model runs and that read what a step computes.
-        with_checks: conditionals and calls a step computes that check or print inside.
+        after_step: checks, prints and other effects that read what a step computes.
+        with_checks: conditionals and calls that a step computes and that check or print inside.
     """
 
     def __init__(
@@ -54,42 +52,44 @@ class Placement:
         """Prepares a placement.
 
         Args:
-            graph: graph whose model_fn has run.
-            model_start: number of operations that existed before model_fn ran.
+            graph: graph of a called model_fn.
+            model_start: number of operations that existed before the call.
             owned: operations that make handles of the variables a step reads or assigns.
-            global_step: the one of them whose variable stays in the session.
+            global_step: the one of the global step, whose variable stays in the session.
             gradients: recorded gradient calls.
         """
         self.graph = graph
         self.owned = set(owned)
         self._global_step = global_step
         self._lowerable = Lowerable(self.owned, gradients)
-        # Depends on the global step or is drawn at random: computed in one place only, and where
-        # something fed depends on it that place is the session.
-        self._moving: set[Any] = {global_step}
+        # Operations that depend on the global step or on random numbers. Each is computed in one
+        # place only; this is the session if a fed tensor depends on it.
+        self._varying: set[Any] = {global_step}
         self._inputs = set(graph.get_operations()[:model_start])
         self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
-        self._foreign = {op: call for call in gradients if call.foreign for op in call.made}
+        self._inner_gradients = {
+            op: call for call in gradients if call.outer_tensors for op in call.made
+        }
         self._backward = {op for call in gradients for op in call.made} - self._results
-        self.behind: list[Any] = []
+        self.after_step: list[Any] = []
         self.with_checks: list[Any] = []
         self._in_step: set[Any] = set()
-        self._held: set[Any] = set()
-        self._given_edges: dict[Any, list[Any]] = {}
+        self._varying_fed: set[Any] = set()
+        self._original_edges: dict[Any, list[Any]] = {}
         self._seen = 0
         self._depends: set[Any] = set()
         self._host: set[Any] = set()
 
     def update(self) -> None:
-        """Looks at operations added since the last call."""
+        """Places the operations added since the last call."""
         operations = self.graph.get_operations()
         fresh = {op: i for i, op in enumerate(operations[self._seen :])}
         self._seen = len(operations)
-        # Inputs first: version 1 conditionals add a Switch after the operation that reads it.
+        # Inputs first: v1 conditionals add a Switch after the operation that reads it.
         ordered = execution_order(
             fresh, lambda op: [maker for maker in _makers(op) if maker in fresh], fresh
         )
-        for op in dict.fromkeys([*ordered, *fresh]):  # those without an order are loops
+        for op in dict.fromkeys([*ordered, *fresh]):  # loops have no order
             self._classify(op)
 
     def on_wafer(self, op: Any) -> bool:
@@ -97,7 +97,7 @@ class Placement:
         return op in self._depends and op not in self._host
 
     def host_readers(self) -> list[tuple[Any, int, Any]]:
-        """(operation, input number, tensor) wherever the session reads a value of the wafer."""
+        """(operation, index of the input, tensor) of all reads of wafer values by the session."""
         found = []
         for op in self.graph.get_operations():
             if self.on_wafer(op) or op in self._backward or op in self.owned:
@@ -111,10 +111,10 @@ class Placement:
         """Whether every step runs the operation."""
         return op in self._in_step
 
-    def reads_variables_alone(self, op: Any) -> bool:
-        """Whether an operation of the wafer is a function of variables: no batch, no draw.
+    def depends_on_variables_only(self, op: Any) -> bool:
+        """Whether an operation of the wafer depends on variables, not on a batch or random numbers.
 
-        Variables count that it reads whole, and before anything it waits for.
+        The variables must be read whole and without control inputs.
         """
         before = all_before([op], self.control_inputs)
         if not self.on_wafer(op) or any(map(draws, before)):
@@ -124,51 +124,51 @@ class Placement:
         return plain and self._inputs.intersection(before) <= {self._global_step}
 
     def assignments(self, fetches: Iterable[Any]) -> list[Any]:
-        """Operations that assign variables of the wafer where the session fetches these."""
+        """Operations that assign variables of the wafer when the session fetches these."""
         found = all_before(fetches, self.control_inputs)
-        return [op for op in found if op.type.startswith(ASSIGNING) and self.stands_for(op)]
+        return [op for op in found if op.type.startswith(ASSIGNING) and self.is_replaced(op)]
 
-    def assignments_beside(self, fetches: Iterable[Any]) -> list[Any]:
-        """Operations that assign variables in the session where it fetches these."""
+    def session_assignments(self, fetches: Iterable[Any]) -> list[Any]:
+        """Operations that assign variables of the session when it fetches these operations."""
         found = all_before(fetches, self.control_inputs)
         return [op for op in found if op.type.startswith(ASSIGNING) and not self.on_wafer(op)]
 
-    def assigning_alone(self) -> set[Any]:
+    def separate_assignments(self) -> set[Any]:
         """Operations that run an assignment of the wafer's variables that no step computes."""
         operations = self.graph.get_operations()
         own = [op for op in operations if self.on_wafer(op) and op not in self._in_step]
         return self._with_followers(op for op in own if assigns(op))
 
-    def takes_batch(self, operations: Iterable[Any]) -> bool:
-        """Whether one of the operations takes a batch from the input."""
-        return any(op in self._inputs and takes_next(op) for op in operations)
+    def reads_batch(self, operations: Iterable[Any]) -> bool:
+        """Whether one of the operations reads a batch from the input."""
+        return any(op in self._inputs and is_stateful(op) for op in operations)
 
     def is_backward(self, op: Any) -> bool:
-        """Whether TensorFlow made the operation for a gradient that is recorded."""
+        """Whether TensorFlow built the operation for a recorded gradient."""
         return op in self._backward
 
-    def stands_for(self, op: Any) -> bool:
-        """Whether a step runs the operation in the session's stead.
+    def is_replaced(self, op: Any) -> bool:
+        """Whether a step runs the operation instead of the session.
 
         Initializers of variables are on the wafer, but no step runs them.
         """
         if op in self.owned or not self.on_wafer(op):
             return False
-        given = [t.op for t in op.inputs if t.dtype != tf.resource]
-        initializes = op.type == "AssignVariableOp" and not any(map(self.on_wafer, given))
+        values = [t.op for t in op.inputs if t.dtype != tf.resource]
+        initializes = op.type == "AssignVariableOp" and not any(map(self.on_wafer, values))
         return self.is_computed(op) or not initializes
 
-    def awaiting(self, step: Sequence[Any] = ()) -> set[Any]:
+    def needing_step(self, step: Sequence[Any] = ()) -> set[Any]:
         """Operations that run on the wafer, or in the session only after a step.
 
         Args:
             step: operations of the session that run a step.
         """
         operations = [op for op in self.graph.get_operations() if op not in self._backward]
-        return self._with_followers([*step, *(op for op in operations if self.stands_for(op))])
+        return self._with_followers([*step, *(op for op in operations if self.is_replaced(op))])
 
     def _with_followers(self, operations: Iterable[Any]) -> set[Any]:
-        """Operations, and those that need what they make or wait for them; no backward graph."""
+        """Operations and those that read or wait for them, without TensorFlow's backward graph."""
         followers: dict[Any, list[Any]] = {}
         for op in self.graph.get_operations():
             if op in self._backward:
@@ -186,11 +186,11 @@ class Placement:
 
     def control_inputs(self, op: Any) -> list[Any]:
         """Control inputs of an operation as model_fn gave them."""
-        return self._given_edges.get(op) or list(op.control_inputs)
+        return self._original_edges.get(op) or list(op.control_inputs)
 
     def replace_control_inputs(self, op: Any, others: list[Any]) -> None:
-        """Changes the control inputs of an operation in the session, for steps unseen."""
-        self._given_edges.setdefault(op, list(op.control_inputs))
+        """Changes the control inputs of an operation in the session; captures ignore the change."""
+        self._original_edges.setdefault(op, list(op.control_inputs))
         # Private API of TF 2.15: there is no public way to change control inputs.
         op._remove_all_control_inputs()
         op._add_control_inputs(others)
@@ -199,11 +199,11 @@ class Placement:
         """What the session feeds to a step.
 
         Args:
-            capture: gives the dependencies of operations.
+            capture: returns the dependencies of operations.
             roots: operations the step computes.
 
         Returns:
-            (tensors fed, host operations that must run beside the step).
+            (tensors fed, host operations that must run with the step and do not need it).
 
         Raises:
             UnsupportedOpError: the roots need wafer values through operations without an IR form.
@@ -212,37 +212,36 @@ class Placement:
         needs = _Needs()
         while True:
             needs = self._needs(capture, roots)
-            moved = self._moving.intersection(_ancestors(needs.fed)) - self.owned - self._held
-            if not moved:
+            varying = self._varying.intersection(_ancestors(needs.fed)) - self.owned
+            if varying <= self._varying_fed:
                 break
-            self._held |= moved
+            self._varying_fed |= varying
         if needs.missing:
             position = {op: i for i, op in enumerate(self.graph.get_operations())}
             missing = sorted(dict.fromkeys(needs.missing), key=lambda op: position.get(op, -1))
             raise UnsupportedOpError(missing_op_report(missing))
-        if self._foreign:
+        if self._inner_gradients:
             for op in needs.computed:
                 self._refuse_inner_gradients(op, op)
         self._in_step.update(needs.computed)
-        # What moves and is computed by the step is read from it, not computed a second time.
-        self._depends.update(op for op in self._in_step & self._moving if op not in self.owned)
-        awaiting = self.awaiting()
-        self.behind = [op for op in needs.checks if op in awaiting and not self.stands_for(op)]
+        # The session reads what the step computes of these; it does not compute it again.
+        self._depends.update(op for op in self._in_step & self._varying if op not in self.owned)
+        needing_step = self.needing_step()
+        self.after_step = [
+            op for op in needs.checks if op in needing_step and not self.is_replaced(op)
+        ]
         own = [op for op in needs.computed if op.type in FUNCTION_ATTRIBUTES and self.on_wafer(op)]
         self.with_checks = [op for op in own if holds_checks(op)]
-        beside = [*needs.beside, *(op for op in needs.checks if op not in awaiting)]
+        independent = [*needs.independent, *(op for op in needs.checks if op not in needing_step)]
         used = {(t.op, t.value_index) for op in needs.computed for t in op.inputs}
         fed = [t for op in needs.fed for t in op.outputs if (op, t.value_index) in used]
-        return fed, beside
+        return fed, independent
 
-    def refuse_stranded(self, fetches: Iterable[Any]) -> None:
-        """Refuses what the session cannot compute: operations that read variables of the wafer.
-
-        Args:
-            fetches: operations the session is asked for.
+    def check_fetches(self, fetches: Iterable[Any]) -> None:
+        """Checks that the session can compute operations: none reads a variable of the wafer.
 
         Raises:
-            UnsupportedOpError: names the operations without an IR form that keep them there.
+            UnsupportedOpError: names the operations without an IR form that would.
         """
         missing: list[Any] = []
         seen: set[Any] = set()
@@ -252,37 +251,38 @@ class Placement:
             if op in seen or self.on_wafer(op):
                 continue
             seen.add(op)
-            handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
+            handles = [resolve_handle(t).op for t in op.inputs if t.dtype == tf.resource]
             if op in self._host and self.owned.intersection(handles) - {self._global_step}:
-                missing.extend(self._without_form(op))
+                missing.extend(self._unsupported(op))
             stack.extend([*(tensor.op for tensor in op.inputs), *op.control_inputs])
         if missing:
             raise UnsupportedOpError(missing_op_report(list(dict.fromkeys(missing))))
 
     def _refuse_inner_gradients(self, op: Any, outer: Any) -> None:
-        """Refuses a function body that differentiates tensors or variables from outside of it."""
+        """Refuses function bodies that differentiate tensors or variables of an enclosing graph."""
         for body in function_bodies(op):
             for inner in body_operations(body):
                 self._refuse_inner_gradients(inner, outer)
-                if inner in self._foreign:
-                    names = dict.fromkeys(t.op.name for t in self._foreign[inner].foreign)
+                if inner in self._inner_gradients:
+                    names = dict.fromkeys(
+                        t.op.name for t in self._inner_gradients[inner].outer_tensors
+                    )
                     line = user_line(outer)
                     raise UnsupportedOpError(
                         f"op '{outer.name}' ({outer.type}{f', built at {line}' if line else ''}): "
-                        "a branch or function must not compute gradients of or by what is made "
-                        f"outside of it. Received: gradients that need {', '.join(names)}. Compute "
-                        "them before it (compute_gradients of the optimizer instead of minimize), "
-                        "and apply them inside (apply_gradients)."
+                        "a branch or function must not compute gradients of outer tensors. "
+                        f"Received: gradients that need {', '.join(names)}. Call compute_gradients "
+                        "before it and apply_gradients inside."
                     )
 
-    def _without_form(self, op: Any) -> list[Any]:
-        """What keeps an operation that depends on the wafer in the session."""
+    def _unsupported(self, op: Any) -> list[Any]:
+        """Operations without an IR form that keep an operation in the session."""
         found = self._lowerable.missing(op)
         return found or [
             other
             for maker in _makers(op)
             if maker in self._host
-            for other in self._without_form(maker)
+            for other in self._unsupported(maker)
         ]
 
     def _needs(self, capture: Any, roots: list[Any]) -> _Needs:
@@ -301,7 +301,7 @@ class Placement:
                 needs.checks[op] = None
             missing = self._lowerable.missing(op)
             if missing and op not in self._depends:
-                needs.beside.append(op)
+                needs.independent.append(op)
                 continue
             needs.missing.extend(missing)
             if missing:
@@ -322,26 +322,26 @@ class Placement:
         """Whether the session computes the operation and feeds its outputs."""
         if op in self._depends or op in self.owned or op.type == "Const" or not op.outputs:
             return False
-        return op in self._inputs or op in self._held or not self._lowerable.has(op)
+        return op in self._inputs or op in self._varying_fed or not self._lowerable.has(op)
 
     def _classify(self, op: Any) -> None:
         if op in self.owned:
             if op is not self._global_step:
                 self._depends.add(op)
             return
-        if op in self._inputs:  # the session's own reading of the global step
+        if op in self._inputs:  # the session reads the global step itself
             return
-        if op.type == "VarIsInitializedOp":  # says the same before, in and after every step
+        if op.type == "VarIsInitializedOp":  # the same before, in and after every step
             return
         makers = _makers(op)
-        if draws(op) or any(maker in self._moving for maker in makers):
-            self._moving.add(op)
+        if draws(op) or any(maker in self._varying for maker in makers):
+            self._varying.add(op)
         if any(maker in self._depends for maker in makers):
             self._depends.add(op)
             if op in self._results:
                 return
-            kept = is_check(op) or not self._lowerable.has(op)
-            if kept or any(maker in self._host for maker in makers):
+            unsupported = is_check(op) or not self._lowerable.has(op)
+            if unsupported or any(maker in self._host for maker in makers):
                 self._host.add(op)
 
 
@@ -351,14 +351,14 @@ class _Needs:
 
     Attributes:
         fed: operations of the session whose outputs are fed.
-        beside: operations of the session that the step only waits for.
-        checks: assertions, prints and the like on the way.
+        independent: operations of the session that the step waits for but does not read.
+        checks: assertions, prints and other effects.
         missing: operations on the wafer without an IR form.
         computed: operations that the step computes.
     """
 
     fed: dict[Any, None] = field(default_factory=dict)
-    beside: list[Any] = field(default_factory=list)
+    independent: list[Any] = field(default_factory=list)
     checks: dict[Any, None] = field(default_factory=dict)
     missing: list[Any] = field(default_factory=list)
     computed: dict[Any, None] = field(default_factory=dict)
@@ -367,13 +367,13 @@ class _Needs:
 def _makers(op: Any) -> list[Any]:
     """Operations whose values this one needs."""
     found = [tensor.op for tensor in op.inputs]
-    if op.type == "Merge":  # chooses by a predicate that is no input
+    if op.type == "Merge":  # its predicate is not an input
         found += [predicate.op for maker in found for predicate, _ in branches_around(maker)]
     return found
 
 
 def _ancestors(operations: Iterable[Any]) -> set[Any]:
-    """Operations whose values these need, themselves included."""
+    """Operations whose values these need, and these."""
     found: set[Any] = set()
     stack = list(operations)
     while stack:

@@ -1,9 +1,9 @@
 """Lowerings of TensorFlow's random ops.
 
-Step and seeds become operands, so that a step can be repeated. Where neither the graph nor the op
-has a seed, TensorFlow draws one in every session; here one is drawn for a graph, and every op makes
-its own of it. All captures of a graph then draw the same numbers. The seeds are kept nowhere else:
-the next run of the same script draws others.
+Step and seeds become operands, so that a step can be repeated. If neither the graph nor the op has
+a seed, TensorFlow draws one per session. Here one is drawn per graph, from which every op derives
+its own, so all captures of a graph draw the same numbers. These seeds are not saved: the next run
+of the same script draws others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _drawn_seeds: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def drawn_seed(graph: Any) -> int:
-    """The seed drawn for the graph that a model_fn built, whichever function body is given."""
+    """The seed drawn for a graph; of a function body, that of the graph that contains it."""
     while isinstance(graph, FuncGraph):
         graph = graph.outer_graph
     return _drawn_seeds.setdefault(graph, secrets.randbits(_SEED_BITS))
@@ -49,11 +49,11 @@ def _own_seed(name: str) -> int:
 def _draw(low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {}) -> Value:
     seed, seed2 = int(op.get_attr("seed")), int(op.get_attr("seed2"))
     if seed == seed2 == 0:
-        # The path tells the calls of one function from each other.
+        # The path distinguishes the calls of one function.
         seed, seed2 = drawn_seed(op.graph), _own_seed(low.path + op.name)
     shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
     seeds = low.b.constant(np.array([seed, seed2], np.int64))
-    if not op.outputs[0].shape.is_fully_defined():  # TensorFlow counts the numbers of every size
+    if not op.outputs[0].shape.is_fully_defined():  # TensorFlow counts the numbers drawn
         draw = Draw(seed, seed2, TensorType("int64", shape).size)
         seeds = low.counted_seeds(low.path + op.name, draw) or seeds
     dtype = low.tf_type(op.outputs[0]).dtype
@@ -67,6 +67,5 @@ def _random(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("RandomUniformInt")
 def _random_uniform_int(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Integers from low up to but not including high."""
     (lowest,), (highest,) = (integers(low, tensor, "the range") for tensor in op.inputs[1:])
     return [_draw(low, op, "random_uniform_int", {"low": lowest, "high": highest})]

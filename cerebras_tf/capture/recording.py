@@ -1,13 +1,13 @@
 """Records which tensors of a TensorFlow graph are gradients of which.
 
-While a model_fn runs, every call of tf.gradients (and of GradientTape.gradient) is noted: what was
-differentiated, by what, and which tensors came out. TensorFlow still builds its own backward graph,
-untouched; this file reads none of it. Model functions may run in several threads at a time: each
-thread has recorders of its own.
+While a model_fn runs, every call of tf.gradients and GradientTape.gradient is recorded with its
+operands and results. TensorFlow still builds its own backward graph. Each thread has its own
+recorders, since model functions may run in several threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-# Private API of TF 2.15, the last release with tf.estimator: tf.gradients, optimizers and Keras
-# all end in this one function, which has no public hook.
+# Private API of TF 2.15: tf.gradients, optimizers and Keras all call this function, which has no
+# public hook.
 from tensorflow.python.ops import gradients_util
+
+from cerebras_tf.capture.replacement import Replacement
 
 
 @dataclass
@@ -27,9 +29,9 @@ class GradientCall:
 
     Attributes:
         ys: differentiated tensors.
-        dys: given cotangents, None where it is ones.
-        xs: tensors differentiated by; resource handles stand for variables.
-        stops: tensors behind which nothing is differentiated; for a tape, what it has not seen.
+        dys: cotangents of the ys; None stands for ones.
+        xs: tensors differentiated by; a variable's is its resource handle.
+        stops: tensors that count as constants; for a tape, tensors built while it did not record.
         results: a tensor, IndexedSlices or None for every x.
         made: operations TensorFlow built for this call.
     """
@@ -42,56 +44,58 @@ class GradientCall:
     made: set[Any] = field(default_factory=set)
 
     @property
-    def foreign(self) -> list[Any]:
-        """Tensors of another graph that a call in a function body was given, as for a branch."""
+    def outer_tensors(self) -> list[Any]:
+        """ys and xs of a call in a function body that belong to an enclosing graph."""
         graph = next((op.graph for op in self.made), None)
-        given = [*self.ys, *self.xs] if graph is not None else []
-        return [tensor for tensor in given if tensor.graph is not graph]
+        tensors = [*self.ys, *self.xs] if graph is not None else []
+        return [tensor for tensor in tensors if tensor.graph is not graph]
 
 
 @dataclass
 class GradientRecorder:
-    """Context manager that records gradient calls that its thread makes while it is active.
+    """Context manager that records the gradient calls of its thread.
 
     Attributes:
-        calls: recorded calls, in order; inner calls of a recorded one are left out.
+        calls: recorded calls, in order, without calls inside a recorded one.
     """
 
     calls: list[GradientCall] = field(default_factory=list)
     _depth: int = 0
-    # For every tape: (graph, number of operations when it began, and when it paused).
-    _spans: WeakKeyDictionary[Any, list[tuple[Any, int, Optional[int]]]] = field(
+    _patches: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    # For every tape: (graph, number of operations when it started, and when it stopped).
+    _intervals: WeakKeyDictionary[Any, list[tuple[Any, int, Optional[int]]]] = field(
         default_factory=WeakKeyDictionary
     )
 
     def __enter__(self) -> GradientRecorder:
-        _patches.acquire()
+        for replacement in _REPLACEMENTS:
+            self._patches.enter_context(replacement.active())
         _of_thread.recorders = [*getattr(_of_thread, "recorders", ()), self]
         return self
 
     def __exit__(self, *exc: Any) -> None:
         _of_thread.recorders = _of_thread.recorders[:-1]
-        _patches.release()
+        self._patches.close()
 
-    def _began(self, tape: Any) -> None:
-        spans = self._spans.setdefault(tape, [])
+    def tape_started(self, tape: Any) -> None:
+        intervals = self._intervals.setdefault(tape, [])
         if tape._tape is None:  # new, or reset
-            spans.clear()
+            intervals.clear()
         graph = tf.compat.v1.get_default_graph()
-        spans.append((graph, len(graph.get_operations()), None))
+        intervals.append((graph, len(graph.get_operations()), None))
 
-    def _paused(self, tape: Any) -> None:
-        spans = self._spans.get(tape)
-        if spans:
-            graph, start, _ = spans[-1]
-            spans[-1] = (graph, start, len(graph.get_operations()))
+    def tape_stopped(self, tape: Any) -> None:
+        intervals = self._intervals.get(tape)
+        if intervals:
+            graph, start, _ = intervals[-1]
+            intervals[-1] = (graph, start, len(graph.get_operations()))
 
-    def _unseen(self, tape: Any, ys: Any) -> Optional[list[Any]]:
-        """Operands of what a tape has seen on the way to ys that were made unseen."""
-        spans = self._spans.get(tape)
-        if not spans:  # made before this recorder was active
+    def _not_recorded(self, tape: Any, ys: Any) -> Optional[list[Any]]:
+        """Tensors that ys depend on and that were built while the tape did not record."""
+        intervals = self._intervals.get(tape)
+        if not intervals:  # the tape is older than this recorder
             return None
-        seen = {op for graph, start, end in spans for op in graph.get_operations()[start:end]}
+        seen = {op for graph, start, end in intervals for op in graph.get_operations()[start:end]}
         found: dict[tuple[Any, int], Any] = {}
         visited: set[Any] = set()
         stack = [_tensor(y).op for y in tf.nest.flatten(ys)]
@@ -162,74 +166,52 @@ def _recorded_gradient(gradient: Callable[..., Any]) -> Callable[..., Any]:
         recorder = _recorder()
         if recorder is None or tf.executing_eagerly():
             return run()
-        unseen = recorder._unseen(tape, target)
-        return recorder._record(run, target, sources, output_gradients, unseen)
+        stops = recorder._not_recorded(tape, target)
+        return recorder._record(run, target, sources, output_gradients, stops)
 
     return call
 
 
-def _noted_push(push: Callable[..., None]) -> Callable[..., None]:
+def _recorded_push(push: Callable[..., None]) -> Callable[..., None]:
     def call(tape: Any) -> None:
         recorder = _recorder()
         if recorder is not None:
-            recorder._began(tape)
+            recorder.tape_started(tape)
         push(tape)
 
     return call
 
 
-def _noted_pop(pop: Callable[..., None]) -> Callable[..., None]:
+def _recorded_pop(pop: Callable[..., None]) -> Callable[..., None]:
     def call(tape: Any) -> None:
         pop(tape)
         recorder = _recorder()
         if recorder is not None:
-            recorder._paused(tape)
+            recorder.tape_stopped(tape)
 
     return call
 
 
-class _Patches:
-    """What of TensorFlow is replaced while a recorder is active in any thread."""
-
-    _WRAPPERS = (
+# Functions of TensorFlow that are replaced while a recorder is active in any thread.
+_REPLACEMENTS = [
+    Replacement(owner, name, wrapper(getattr(owner, name)))
+    for owner, name, wrapper in (
         (gradients_util, "_GradientsHelper", _recorded_helper),
         (tf.GradientTape, "gradient", _recorded_gradient),
-        (tf.GradientTape, "_push_tape", _noted_push),
-        (tf.GradientTape, "_pop_tape", _noted_pop),
+        (tf.GradientTape, "_push_tape", _recorded_push),
+        (tf.GradientTape, "_pop_tape", _recorded_pop),
     )
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._originals: list[Any] = []
-
-    def acquire(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._originals = [getattr(owner, name) for owner, name, _ in self._WRAPPERS]
-                for (owner, name, wrapper), original in zip(self._WRAPPERS, self._originals):
-                    setattr(owner, name, wrapper(original))
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                for (owner, name, _), original in zip(self._WRAPPERS, self._originals):
-                    setattr(owner, name, original)
-
-
-_patches = _Patches()
+]
 
 
 def _made_in(fresh: set[Any], result: Any) -> Any:
-    """The result, or None where it is an older tensor, known without any differentiation."""
+    """The result, or None if it is a tensor that existed before the call."""
     tensor = result.values if isinstance(result, tf.IndexedSlices) else result
     return None if tensor is None or tensor.op not in fresh else result
 
 
 def _tensor(item: Any) -> Any:
-    """The tensor that stands for an argument of tf.gradients: a variable's is its handle."""
+    """The tensor of an argument of tf.gradients; of a variable, its handle."""
     handle = getattr(item, "handle", None)
     if handle is not None:
         return handle

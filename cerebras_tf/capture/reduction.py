@@ -1,7 +1,4 @@
-"""Lowerings of TensorFlow's reductions.
-
-Axes must be known before the first step. Segment reductions stand in gather_scatter.
-"""
+"""Lowerings of reductions, argmax and cumulative sums. Axes must be known before the first step."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ def _euclidean_norm(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("L2Loss")
 def _l2_loss(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Half the sum of squares."""
     (x,) = low.inputs(op)
     axes = tuple(range(x.type.rank))
     total = low.b.op("sum", low.b.op("square", x), axes=axes, keepdims=False)
@@ -53,7 +49,7 @@ def _l2_loss(low: Lowering, op: Operation) -> Sequence[Value]:
 
 
 @lowers("ArgMax", "ArgMin")
-def _position(low: Lowering, op: Operation) -> Sequence[Value]:
+def _arg_max(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     dtype = op.get_attr("output_type").name
@@ -61,7 +57,7 @@ def _position(low: Lowering, op: Operation) -> Sequence[Value]:
 
 
 @lowers("Cumsum", "Cumprod")
-def _running(low: Lowering, op: Operation) -> Sequence[Value]:
+def _cumulative(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     attrs = {key: bool(op.get_attr(key)) for key in ("exclusive", "reverse")}

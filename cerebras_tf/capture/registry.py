@@ -1,7 +1,6 @@
 """The lowering table: how each TensorFlow op type becomes IR.
 
-Entries are registered by the family files. What they may ask of the capture around them are the
-protocols here.
+The files of this package register the rules. The protocols say what a rule may use.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Lowering(Protocol):
     Attributes:
         b: builder of the IR graph; emits ops with inferred types.
         state: current values of the variables.
-        gathers: (variable's name, row numbers, rows) of every read of rows that always happens.
-        path: names of the calls and conditionals around a function body, "" outside of them.
-        condition: of v1 conditionals around the call of a function body; None where there are none.
+        gathers: (variable's name, row numbers, rows) of every unconditional read of rows.
+        path: names of the calls and conditionals around a function body; "" outside of them.
+        condition: of v1 conditionals around the call of a function body; None if there are none.
     """
 
     b: Builder
@@ -39,13 +38,13 @@ class Lowering(Protocol):
     condition: Optional[Value]
 
     def value(self, tensor: Tensor) -> Value:
-        """IR value of a tensor that was lowered before."""
+        """IR value of a tensor that was lowered before, here or in an enclosing lowering."""
 
     def inputs(self, op: Operation) -> list[Value]:
         """IR values of all data inputs of an operation, in order."""
 
     def static(self, tensor: Tensor, what: str) -> Array:
-        """The tensor's constant content; UnsupportedOpError naming op and `what` where unknown."""
+        """The tensor's constant content; raises UnsupportedOpError if unknown; `what` names it."""
 
     def maybe_static(self, tensor: Tensor) -> Optional[Array]:
         """The tensor's constant content, or None."""
@@ -54,23 +53,28 @@ class Lowering(Protocol):
         """dtype and static shape TensorFlow knows for a tensor."""
 
     def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
-        """int64 [3], seeds of a random op and how many numbers it has made; None in branches."""
+        """int64 [3]: the seeds of a random op and how many numbers it has drawn; None in branches.
+
+        Args:
+            name: of the op and the calls around it.
+            draw: its seeds, and how many numbers it draws now.
+        """
 
     def random_step(self, for_all: bool = False) -> Value:
         """int64 scalar: how often every random op has drawn before.
 
         Args:
-            for_all: equal on all wafers, as what acts on variables that each keeps must be; else
-                each draws numbers of its own.
+            for_all: all wafers draw the same numbers, as updates of replicated variables need;
+                otherwise each wafer draws its own.
         """
 
 
 class GraphLowering(Lowering, Protocol):
-    """What rules for operations with graphs of their own use besides: bodies, gradients.
+    """What rules for operations with function bodies or gradients use in addition.
 
     Attributes:
         custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
-        lowerable: says what has an IR form here.
+        lowerable: says which operations have an IR form here.
         step: the step graph being built.
     """
 
@@ -80,25 +84,29 @@ class GraphLowering(Lowering, Protocol):
 
     @property
     def differentiates(self) -> bool:
-        """Whether recorded gradients are taken, and not TensorFlow's own backward graph."""
+        """Whether recorded gradients are lowered instead of TensorFlow's backward graph."""
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether the tensor has been lowered, here or around here."""
+        """Whether the tensor has been lowered, here or in an enclosing lowering."""
 
     def bind(self, tensor: Tensor, value: Value) -> None:
-        """Says which IR value stands for a tensor."""
+        """Sets the IR value of a tensor."""
 
     def lower_all(self, roots: Sequence[Operation]) -> None:
-        """Lowers operations and all they depend on, in the order they were built."""
+        """Lowers operations and all they depend on, in the order they were built.
+
+        Raises:
+            UnsupportedOpError: operations have no IR form; the message lists all of them.
+        """
 
     def child(self, b: Builder, state: VariableState) -> GraphLowering:
         """A lowering of a function body that shares features and gradients with this one."""
 
     def nested(self, step: StepGraph) -> GraphLowering:
-        """A lowering into another graph, which values from around here enter as inputs."""
+        """A lowering into another graph; values of this one become its inputs."""
 
-    def outer_value(self, entered: Value) -> Value:
-        """In a nested lowering: the value around it that an input of its graph stands for."""
+    def outer_value(self, captured: Value) -> Value:
+        """In a nested lowering: the enclosing value that an input of its graph stands for."""
 
 
 # fn(lowering, operation) -> IR values of the operation's outputs, in order.
@@ -114,8 +122,7 @@ def lowers(*op_types: str) -> Callable[[Rule], Rule]:
         for op_type in op_types:
             if op_type in LOWERINGS:
                 raise GraphError(
-                    f"lowering table: an op type must have one rule. Received: two of {op_type}. "
-                    "Remove one."
+                    f"lowering table: an op type must have one rule. Received: two of {op_type}."
                 )
             LOWERINGS[op_type] = rule
         return rule

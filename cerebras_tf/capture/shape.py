@@ -1,8 +1,7 @@
-"""Lowerings of TensorFlow's shape ops.
+"""Lowerings of shape ops, constants, ranges and diagonals.
 
-Dimensions are numbers or symbolic sizes by the time a graph is captured, so `Shape` and its
-arithmetic become sizes here; only shapes that depend on data stay values. Cutting and joining
-stands in slicing.
+Dimensions are numbers or symbolic sizes when a graph is captured, so `Shape` and its arithmetic
+become sizes here; only shapes that depend on data stay values. Slicing and joining are in slicing.
 """
 
 from __future__ import annotations
@@ -89,11 +88,6 @@ def _squeeze(low: Lowering, op: Operation) -> Sequence[Value]:
     return [reshape(low.b, x, dims)]
 
 
-@lowers("EnsureShape")
-def _ensure_shape(low: Lowering, op: Operation) -> Sequence[Value]:
-    return low.inputs(op)
-
-
 @lowers("Transpose")
 def _transpose(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
@@ -146,7 +140,7 @@ def _broadcast_args(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("BroadcastGradientArgs")
 def _broadcast_gradient_args(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Axes over which the cotangent of each of two broadcast operands is summed."""
+    """Axes to sum the cotangents of two broadcast operands over."""
     shapes = [sizes(low, tensor, "a shape") for tensor in op.inputs]
     broadcast_shapes([tuple(shape) for shape in shapes])
     rank = max(len(shape) for shape in shapes)
@@ -180,13 +174,13 @@ def _range(low: Lowering, op: Operation) -> Sequence[Value]:
 
 
 def _symbolic_range(low: Lowering, op: Operation) -> Optional[Value]:
-    """The range where its ends are sizes, and how many numbers it has is one for every batch."""
-    ends = [_whole_number(value) for value in low.inputs(op)]
+    """A range whose ends are sizes and whose length has one formula for all batches, or None."""
+    ends = [_scalar_size(value) for value in low.inputs(op)]
     start, limit, delta = ends
     if start is None or limit is None or delta is None:
         return None
     try:
-        count = -((start - limit) // delta)  # rounded up where all are numbers
+        count = -((start - limit) // delta)  # rounds numbers up
     except GraphError:
         return None
     if not ensure_at_most(0, count):
@@ -194,8 +188,8 @@ def _symbolic_range(low: Lowering, op: Operation) -> Optional[Value]:
     return counted(low.b, count, delta, low.inputs(op)[0].dtype, start)
 
 
-def _whole_number(value: Value) -> Optional[Size]:
-    """The size that a scalar holds, be it as an integer or as a float made of one."""
+def _scalar_size(value: Value) -> Optional[Size]:
+    """The size that an integer scalar holds, or a float scalar that is a cast integer."""
     constant = value.constant
     if constant is not None:
         number = constant.item()
@@ -271,7 +265,7 @@ def _set_diag(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("Diag", "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 def _diag(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Square matrices with the vector on the main diagonal."""
+    """Square matrices with a vector on the main diagonal."""
     _require_main_diagonal(low, op)
     x = low.value(op.inputs[0])
     length = x.shape[-1]

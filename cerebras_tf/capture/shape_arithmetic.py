@@ -1,7 +1,7 @@
-"""Follows the arithmetic that TensorFlow programs do on shapes, so that its results are sizes.
+"""Evaluates arithmetic on shapes symbolically, so that its results are sizes.
 
-Sizes that differ from batch to batch stay symbolic. What depends on a tensor's content, or has no
-exact symbolic form (half of an odd length), is unknown: None.
+A result that depends on a tensor's content, or has no exact symbolic form (half of an odd length),
+is unknown: None.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Numbers = list[Optional[Size]]
 Content = npt.NDArray[np.object_]
 # rule(node, contents of its operands) -> content of its output.
 _Rule = Callable[[Node, Sequence[Content]], Content]
-# Shapes and paddings are shorter than this.
+# Larger tensors are not shapes or paddings.
 _MOST_ELEMENTS = 256
 
 
 def known_numbers(value: Value) -> Numbers:
-    """Elements of an integer tensor, row by row; None for those that are not known.
+    """Elements of an integer tensor in row-major order; None for unknown ones.
 
     Raises:
-        UnsupportedOpError: how many there are depends on the batch.
+        UnsupportedOpError: the number of elements depends on the batch.
     """
     content = _content(value)
     if content is not None:
@@ -48,10 +48,9 @@ def known_numbers(value: Value) -> Numbers:
 
 
 def constant_if_known(low: Lowering, value: Value) -> Value:
-    """What stands for an integer scalar or vector all of whose elements are sizes.
+    """An integer scalar or vector as a constant, or an op without operands if it is symbolic.
 
-    A constant where they are numbers, an op without operands where they are symbolic; the value
-    itself where any is unknown.
+    Returns the value itself if any element is unknown.
     """
     if value.constant is not None or not value.type.is_static or value.type.rank > 1:
         return value
@@ -62,7 +61,7 @@ def constant_if_known(low: Lowering, value: Value) -> Value:
 
 
 def wanted_shape(low: Lowering, op: Operation, index: int) -> Shape:
-    """Dimensions that a shape operand holds, completed by TensorFlow's; None: depends on data."""
+    """Dimensions of a shape operand, or TensorFlow's static ones; None if they depend on data."""
     numbers = known_numbers(low.value(op.inputs[index]))
     static = op.outputs[0].shape
     if static.rank == len(numbers):
@@ -76,14 +75,14 @@ def integers(low: Lowering, tensor: Tensor, what: str) -> list[int]:
 
 
 def sizes(low: Lowering, tensor: Tensor, what: str) -> list[Size]:
-    """Content of an integer tensor made of sizes, row by row; raises UnsupportedOpError."""
+    """Content of an integer tensor of sizes as a flat list; raises UnsupportedOpError."""
     numbers = known_numbers(low.value(tensor))
     known = [number for number in numbers if number is not None]
     return known if len(known) == len(numbers) else list(integers(low, tensor, what))
 
 
 def _content(value: Value) -> Optional[Content]:
-    """None where nothing is known of the value, or it is no small integer tensor."""
+    """Elements of a small integer tensor; None if it is unknown or something else."""
     if value.dtype not in ("int32", "int64") or not value.type.is_static:
         return None
     if most_of(value.type.size) > _MOST_ELEMENTS:
@@ -101,15 +100,15 @@ def _content(value: Value) -> Optional[Content]:
     if node.op not in _RULES:
         return None
     operands = [_content(operand) for operand in node.inputs]
-    if node.op == "concat":  # some parts may be known, some not
-        parts = zip(operands, node.inputs)
-        operands = [_unknown(part) if known is None else known for known, part in parts]
+    if node.op == "concat":  # some operands may be known, some not
+        pairs = zip(operands, node.inputs)
+        operands = [_unknown(value) if known is None else known for known, value in pairs]
     present = [operand for operand in operands if operand is not None]
     return _RULES[node.op](node, present) if len(present) == len(operands) else None
 
 
 def _objects(items: Sequence[Optional[Size]], value: Value) -> Content:
-    """An array of sizes; NumPy would look into sequences otherwise."""
+    """An object array of sizes; np.array would try to convert them."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape([int(dim) for dim in value.shape if isinstance(dim, int)])
@@ -120,7 +119,7 @@ def _unknown(value: Value) -> Content:
 
 
 def _elementwise(combine: Callable[[Sequence[Size]], Size]) -> _Rule:
-    """A rule that combines elements; unknown where an operand is, or where there is no result."""
+    """A rule that combines elements; unknown if an operand is, or if the result has no form."""
 
     def combined(items: Numbers) -> Optional[Size]:
         known = [item for item in items if item is not None]
@@ -142,7 +141,7 @@ def _elementwise(combine: Callable[[Sequence[Size]], Size]) -> _Rule:
 
 
 def _reduced(combine: Callable[[Sequence[Size]], Size]) -> _Rule:
-    """A rule that reduces vectors to one number."""
+    """A rule that reduces a vector."""
 
     def rule(node: Node, operands: Sequence[Content]) -> Content:
         (x,) = operands

@@ -1,7 +1,7 @@
-"""Lowerings of TensorFlow's cutting and joining ops.
+"""Lowerings of TensorFlow's slicing and joining ops.
 
-Masks of StridedSlice are resolved here: what remains is slice and reshape. A start that depends on
-data becomes a gather; the sizes of slices must be known, or symbolic.
+The masks of StridedSlice are resolved here: what remains is slice and reshape. A start that depends
+on data becomes a gather; the sizes of slices must be known or symbolic.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, known_numbers, sizes
-from cerebras_tf.capture.spans import resolve_position, resolve_span
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Shape, Size, Value
+from cerebras_tf.ir import Shape, Size, Value, least_of
+from cerebras_tf.ir.dimensions import ensure_at_most, greatest_of, is_at_most
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import normalize_axes
 from cerebras_tf.ops.shape import reshape
@@ -45,7 +45,7 @@ def _slice(low: Lowering, op: Operation) -> Sequence[Value]:
 
 
 def _window_at(b: Builder, x: Value, begin: Value, axis: int, size: Size) -> Value:
-    """`size` elements of one axis from the position begin[axis]."""
+    """`size` elements of one axis from position begin[axis]."""
     first = cut(b, begin, 0, axis, 1)
     positions = b.op("add", first, counted(b, size, 1, begin.dtype))
     return b.op("gather", x, positions, axis=axis, batch_dims=0)
@@ -61,26 +61,25 @@ def _plain_slice(
 
 @dataclass
 class _Window:
-    """What a StridedSlice reads of every axis, and the shape it gives it.
+    """What a StridedSlice reads of every axis.
 
     Attributes:
-        starts, sizes, strides: as the slice op has them, one an axis of the operand.
+        starts, sizes, strides: as the slice op has them, one per axis of the operand.
         shape: of the result.
-        moving: axes whose one element stands at a position that depends on data, and where in
-            `begin` that position is.
-        spans: axes of a size that depends on data, and what is read of them.
+        dynamic_indices: axes indexed by a number that depends on data, and its index in `begin`.
+        dynamic_slices: axes of a size that depends on data, and the slice of each.
     """
 
     starts: list[Size] = field(default_factory=list)
     sizes: list[Optional[Size]] = field(default_factory=list)
     strides: list[int] = field(default_factory=list)
     shape: list[Optional[Size]] = field(default_factory=list)
-    moving: dict[int, int] = field(default_factory=dict)
-    spans: dict[int, slice] = field(default_factory=dict)
+    dynamic_indices: dict[int, int] = field(default_factory=dict)
+    dynamic_slices: dict[int, slice] = field(default_factory=dict)
 
 
 def _window(low: Lowering, op: Operation, dims: Shape, first: int) -> _Window:
-    """Resolves the masks; operands `first`, +1, +2 of the op are begin, end and strides."""
+    """Resolves the masks; operands `first` to `first + 2` of the op are begin, end and strides."""
     begin, end = (known_numbers(low.value(op.inputs[first + i])) for i in (0, 1))
     strides = integers(low, op.inputs[first + 2], "strides")
     masks = {
@@ -107,44 +106,44 @@ def _window(low: Lowering, op: Operation, dims: Shape, first: int) -> _Window:
         elif masks["new_axis"] >> i & 1:
             window.shape.append(1)
         elif masks["shrink_axis"] >> i & 1:
-            _add_element(window, dims[axis], begin[i], axis, i)
+            _add_index(window, dims[axis], begin[i], axis, i)
             axis += 1
         else:
-            start = None if masks["begin"] >> i & 1 else _given(low, op, first, begin[i])
-            stop = None if masks["end"] >> i & 1 else _given(low, op, first + 1, end[i])
-            _add_span(window, dims[axis], slice(start, stop, strides[i]))
+            start = None if masks["begin"] >> i & 1 else _known_end(low, op, first, begin[i])
+            stop = None if masks["end"] >> i & 1 else _known_end(low, op, first + 1, end[i])
+            _add_slice(window, dims[axis], slice(start, stop, strides[i]))
             axis += 1
     keep_whole(len(dims) - axis)
     return window
 
 
-def _given(low: Lowering, op: Operation, index: int, number: Optional[Size]) -> Size:
+def _known_end(low: Lowering, op: Operation, index: int, number: Optional[Size]) -> Size:
     if number is None:
         low.static(op.inputs[index], "the end of a slice")
     return 0 if number is None else number
 
 
-def _add_element(
+def _add_index(
     window: _Window, dim: Optional[Size], start: Optional[Size], axis: int, position: int
 ) -> None:
     if start is None or dim is None:
-        window.moving[axis] = position
+        window.dynamic_indices[axis] = position
         start = 0
     else:
-        start = resolve_position(dim, start)
+        start = _resolve_index(dim, start)
     window.starts.append(start)
     window.sizes.append(1)
     window.strides.append(1)
 
 
-def _add_span(window: _Window, dim: Optional[Size], span: slice) -> None:
+def _add_slice(window: _Window, dim: Optional[Size], span: slice) -> None:
     size: Optional[Size] = None
     start: Size = 0
     stride = 1
     if dim is not None:
-        start, size, stride = resolve_span(dim, span)
+        start, size, stride = _resolve_slice(dim, span)
     elif span != slice(None, None, 1):
-        window.spans[len(window.sizes)] = span
+        window.dynamic_slices[len(window.sizes)] = span
     window.starts.append(start)
     window.sizes.append(size)
     window.strides.append(stride)
@@ -155,17 +154,17 @@ def _add_span(window: _Window, dim: Optional[Size], span: slice) -> None:
 def _strided_slice(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     window = _window(low, op, x.shape, 1)
-    for axis, position in window.moving.items():
-        x = _window_at_position(low, op, x, axis, position)
-    for axis, span in window.spans.items():
-        x = _span_of_unknown(low.b, x, axis, span)
+    for axis, position in window.dynamic_indices.items():
+        x = _element_at(low, op, x, axis, position)
+    for axis, span in window.dynamic_slices.items():
+        x = _slice_of_unknown(low.b, x, axis, span)
     starts, strides = tuple(window.starts), tuple(window.strides)
     result = _plain_slice(low.b, x, starts, tuple(window.sizes), strides)
     return [constant_if_known(low, reshape(low.b, result, tuple(window.shape)))]
 
 
-def _window_at_position(low: Lowering, op: Operation, x: Value, axis: int, position: int) -> Value:
-    """The element at begin[position]; negative positions count from the end."""
+def _element_at(low: Lowering, op: Operation, x: Value, axis: int, position: int) -> Value:
+    """The element at begin[position]; a negative number counts from the end."""
     index = cut(low.b, low.value(op.inputs[1]), 0, position, 1)
     size = low.b.op("cast", _size_of(low.b, x, axis), dtype=index.dtype)
     below = low.b.op("less", index, 0)
@@ -181,8 +180,8 @@ def _size_of(b: Builder, x: Value, axis: int) -> Value:
     return b.op("reshape", cut(b, b.op("shape_of", x, dtype="int64"), 0, axis, 1), shape=())
 
 
-def _span_of_unknown(b: Builder, x: Value, axis: int, span: slice) -> Value:
-    """Part of an axis of unknown size, both ends cut to what is there."""
+def _slice_of_unknown(b: Builder, x: Value, axis: int, span: slice) -> Value:
+    """A slice of an axis of unknown size; its ends are clipped to that size."""
     if span.step <= 0:
         raise UnsupportedOpError(
             f"a slice of an axis of unknown size must go forward. Received: {span}. Use reverse."
@@ -205,7 +204,7 @@ def _span_of_unknown(b: Builder, x: Value, axis: int, span: slice) -> Value:
 def _strided_slice_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     shape = tuple(sizes(low, op.inputs[0], "shape"))
     window = _window(low, op, shape, 1)
-    if window.moving:
+    if window.dynamic_indices:
         low.static(op.inputs[1], "begin")
     dy = reshape(low.b, low.value(op.inputs[4]), tuple(window.sizes))
     starts, strides = tuple(window.starts), tuple(window.strides)
@@ -251,7 +250,7 @@ def _pack(low: Lowering, op: Operation) -> Sequence[Value]:
     xs = low.inputs(op)
     (axis,) = normalize_axes(op.get_attr("axis"), xs[0].type.rank + 1)
     rows = [reshape(low.b, x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs]
-    return [constant_if_known(low, _join(low.b, rows, axis))]
+    return [constant_if_known(low, concatenated(low.b, rows, axis))]
 
 
 @lowers("Concat", "ConcatV2")
@@ -260,16 +259,17 @@ def _concat(low: Lowering, op: Operation) -> Sequence[Value]:
     xs = low.inputs(op)
     del xs[at]
     (axis,) = normalize_axes(integers(low, op.inputs[at], "axis"), xs[0].type.rank)
-    return [constant_if_known(low, _join(low.b, xs, axis))]
+    return [constant_if_known(low, concatenated(low.b, xs, axis))]
 
 
-def _join(b: Builder, xs: list[Value], axis: int) -> Value:
+def concatenated(b: Builder, xs: list[Value], axis: int) -> Value:
+    """The values, concatenated along an axis."""
     return xs[0] if len(xs) == 1 else b.op("concat", *xs, axis=axis)
 
 
 @lowers("ConcatOffset")
 def _concat_offset(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Where each operand of a concatenation starts in the result."""
+    """Start of each operand of a concatenation in the result."""
     (axis,) = integers(low, op.inputs[0], "axis")
     shapes = [sizes(low, tensor, "a shape") for tensor in op.inputs[1:]]
     offset: Size = 0
@@ -295,7 +295,7 @@ def _pad(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("MirrorPad")
 def _mirror_pad(low: Lowering, op: Operation) -> Sequence[Value]:
-    """REFLECT leaves the border out of the mirror image, SYMMETRIC repeats it."""
+    """REFLECT does not repeat the border, SYMMETRIC does."""
     x = low.value(op.inputs[0])
     skip = 1 if op.get_attr("mode") == b"REFLECT" else 0
     for axis, (before, after) in enumerate(low.static(op.inputs[1], "paddings").tolist()):
@@ -310,7 +310,7 @@ def _mirror_pad(low: Lowering, op: Operation) -> Sequence[Value]:
         if after:
             tail = cut(low.b, x, axis, dim - after - skip, after)
             parts.append(low.b.op("reverse", tail, axes=(axis,)))
-        x = _join(low.b, parts, axis)
+        x = concatenated(low.b, parts, axis)
     return [x]
 
 
@@ -339,12 +339,80 @@ def _roll(low: Lowering, op: Operation) -> Sequence[Value]:
 
 
 def _rolled(shift: int, dim: Size) -> Size:
-    """How many elements come from the end to the front: shift modulo the size of the axis."""
+    """The shift modulo the size of the axis."""
     if isinstance(dim, int):
         return shift % dim if dim else 0
     if not -dim.least <= shift <= dim.least:
         raise UnsupportedOpError(
-            f"Roll: a shift must not go round an axis of symbolic size. Received: {shift} of "
-            f"{dim}. Set the static shape."
+            f"Roll: a shift must not exceed an axis of symbolic size. Received: {shift} of {dim}. "
+            "Set the static shape."
         )
     return shift if shift >= 0 else dim + shift
+
+
+if TYPE_CHECKING:
+    Span = slice[Optional[Size], Optional[Size], int]
+
+
+def _resolve_slice(dim: Size, span: Span) -> tuple[Size, Size, int]:
+    """(start, number of elements, stride) of the slice `start:stop:stride` of an axis.
+
+    Args:
+        dim: size of the axis.
+        span: start and stop are sizes or None; the stride is an int.
+
+    Raises:
+        UnsupportedOpError: an end is not a polynomial of the symbolic sizes.
+        SizeLimitError: an end is one only for sizes up to a limit.
+        GraphError: the number of elements is not a polynomial.
+    """
+    if all(end is None or isinstance(end, int) for end in (dim, span.start, span.stop)):
+        start, stop, stride = span.indices(dim)  # type: ignore[arg-type]
+        size = len(range(start, stop, stride))
+        return (start if size else 0), size, stride
+    if span.step == -1 and span.start is None and span.stop is None:
+        return dim - 1, dim, -1
+    if span.step < 0:
+        raise _differs(dim, span)
+    first = _position(dim, span.start, 0, span)
+    last = _position(dim, span.stop, dim, span)
+    if is_at_most(last, first):
+        return 0, 0, 1
+    if not ensure_at_most(first, last):
+        raise _differs(dim, span)
+    return first, -((first - last) // span.step), span.step
+
+
+def _resolve_index(dim: Size, number: Size) -> Size:
+    """The index of one element, counted from the front.
+
+    Raises:
+        UnsupportedOpError: the number is negative for some sizes only.
+    """
+    if greatest_of(number) < 0:
+        return number + dim
+    if least_of(number) < 0:
+        raise _differs(dim, slice(number, number, 1))
+    return number
+
+
+def _position(dim: Size, end: Optional[Size], default: Size, span: Span) -> Size:
+    """An end of a slice, counted from the front and clipped to [0, dim]."""
+    if end is None:
+        return default
+    end = _resolve_index(dim, end)
+    for check in (is_at_most, ensure_at_most):
+        if check(end, 0):
+            return 0
+        if check(0, end) and check(end, dim):
+            return end
+        if check(dim, end):
+            return dim
+    raise _differs(dim, span)
+
+
+def _differs(dim: Size, span: Span) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        "the ends of a slice must have one formula for all sizes of a symbolic axis. Received: "
+        f"{span.start}:{span.stop}:{span.step} of {dim}. Set the static shape."
+    )

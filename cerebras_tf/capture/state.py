@@ -1,7 +1,4 @@
-"""Variables during a capture: state becomes data flow.
-
-The state maps every variable to its current value; assignments replace it, reads return it.
-"""
+"""Variables during a capture: reads and assignments become data flow."""
 
 from __future__ import annotations
 
@@ -24,114 +21,106 @@ class VariableState:
         self,
         step: StepGraph,
         outer: Optional[VariableState] = None,
-        resting: Optional[Mapping[str, Variable]] = None,
+        stored: Optional[Mapping[str, Variable]] = None,
         in_branch: bool = False,
     ) -> None:
         """An empty state.
 
         Args:
             step: see the attribute.
-            outer: resource tensors known there are known here.
-            resting: variables that rest in another dtype than the model has them in, by name.
-            in_branch: gradients are taken by what a graph within an operation is given.
+            outer: the enclosing state, whose resource tensors are known here too.
+            stored: variables whose storage dtype differs from the model's, by name.
+            in_branch: the graph is a branch, so gradients flow to its inputs.
         """
         self.step = step
         self._in_branch = in_branch
-        self._resting = resting or {}
+        self._stored = stored or {}
         self._starts: dict[str, Value] = {}
         self._specs: dict[tuple[Operation, int], Variable] = {} if outer is None else outer._specs
         self._current: dict[str, Value] = {}
         self._assigned: list[str] = []
-        self._behind: dict[str, list[Value]] = {}
+        self._detached: dict[str, list[Value]] = {}
 
     def bind_handle(self, handle: Tensor, variable: Variable) -> None:
-        """Says that a resource tensor refers to a variable."""
+        """Makes a resource tensor refer to a variable."""
         self._specs[_key(handle)] = variable
 
     def variable(self, handle: Tensor) -> Variable:
         """The variable a resource tensor refers to."""
-        return self._specs[_key(passed_handle(handle))]
+        return self._specs[_key(resolve_handle(handle))]
 
     def knows(self, handle: Tensor) -> bool:
         """Whether the resource tensor refers to a variable of this capture."""
-        return _key(passed_handle(handle)) in self._specs
+        return _key(resolve_handle(handle)) in self._specs
 
     def initial(self, handle: Tensor) -> Value:
-        """Value the variable has when the step begins."""
+        """Value of the variable when the step begins."""
         return self._initial(self.variable(handle))
 
     def _initial(self, spec: Variable) -> Value:
         if spec.name not in self.step.variables:
-            resting = self._resting.get(spec.name, spec)
-            value = self.step.graph.add_input(spec.name, resting.type)
+            stored = self._stored.get(spec.name, spec)
+            value = self.step.graph.add_input(spec.name, stored.type)
             self.step.variables[spec.name] = value
-            self.step.specs[spec.name] = resting
-            if resting.type != spec.type:
+            self.step.specs[spec.name] = stored
+            if stored.type != spec.type:
                 b = Builder(self.step.graph)
                 self._starts[spec.name] = b.op("cast", value, dtype=spec.type.dtype)
         return self._starts.get(spec.name) or self.step.variables[spec.name]
 
     def read(self, handle: Tensor) -> Value:
-        """Value the variable has now."""
+        """Current value of the variable."""
         return self._read(self.variable(handle))
 
     def _read(self, spec: Variable) -> Value:
         start = self._initial(spec)
         return self._current.get(spec.name, start)
 
-    def read_apart(self, b: Builder, handle: Tensor) -> Value:
-        """What `read` gives, with no way back to what was assigned: TensorFlow has none either.
+    def read_detached(self, b: Builder, handle: Tensor) -> Value:
+        """Current value of the variable, detached from the computation of what was assigned.
 
-        The gradient of a read is one by the variable, whatever was assigned before it.
-
-        Args:
-            b: emits what the value takes.
-            handle: of the variable.
+        As in TensorFlow, the gradient of a read is a gradient by the variable, not by the values
+        that an assigned value was computed from.
 
         Returns:
-            The value; one of `leaves`, or in a branch one that depends on the initial value with
-            derivative 1.
+            One of `leaves`; in a branch, a value whose derivative by the initial value is 1.
         """
-        return self._read_apart(b, self.variable(handle))
+        return self._read_detached(b, self.variable(handle))
 
-    def _read_apart(self, b: Builder, spec: Variable) -> Value:
+    def _read_detached(self, b: Builder, spec: Variable) -> Value:
         value, start = self._read(spec), self._initial(spec)
         if value is start or not value.type.is_floating:
             return value
-        apart = b.op("stop_gradient", value)
+        detached = b.op("stop_gradient", value)
         if self._in_branch:
             zero = b.constant(0, start.dtype)
             safe = b.op("select", b.op("is_finite", start), start, zero)  # Inf - Inf is NaN
-            return b.op("add", apart, b.op("sub", safe, b.op("stop_gradient", safe)))
-        self._behind.setdefault(spec.name, []).append(apart)
-        return apart
+            return b.op("add", detached, b.op("sub", safe, b.op("stop_gradient", safe)))
+        self._detached.setdefault(spec.name, []).append(detached)
+        return detached
 
-    def read_named_apart(self, b: Builder, name: str) -> Value:
-        """What `read_apart` gives, for the variable of this name."""
-        return self._read_apart(b, self._named(name))
+    def read_named_detached(self, b: Builder, name: str) -> Value:
+        """`read_detached` for the variable of this name."""
+        return self._read_detached(b, self._named(name))
 
     def outdated(self, read: Value) -> Optional[str]:
-        """Name of the variable that `read_apart` gave this for and that was assigned since."""
+        """Name of the variable that this value was read from, if it was assigned since."""
         source = read.node.inputs[0] if read.node is not None and read.node.inputs else read
         for name, current in self._current.items():
-            given = [self._initial(self._named(name)), *self._behind.get(name, ())]
+            given = [self._initial(self._named(name)), *self._detached.get(name, ())]
             if read in given and current not in (read, source):
                 return name
         return None
 
     def leaves(self, handle: Tensor) -> list[Value]:
-        """What a gradient by the variable adds up over.
+        """Values whose gradients add up to the gradient by the variable.
 
-        Args:
-            handle: of the variable.
-
-        Returns:
-            Its initial value, and what `read_apart` gave so far.
+        These are its initial value and the results of `read_detached` so far.
         """
-        return [self.initial(handle), *self._behind.get(self.variable(handle).name, ())]
+        return [self.initial(handle), *self._detached.get(self.variable(handle).name, ())]
 
     def assign(self, handle: Tensor, value: Value) -> None:
-        """The variable has this value from here on."""
+        """Assigns the variable."""
         name = self.variable(handle).name
         self.initial(handle)
         if name not in self._current:
@@ -139,19 +128,19 @@ class VariableState:
         self._current[name] = value
 
     def replace(self, mapping: Mapping[Value, Value]) -> None:
-        """Variables whose value is a key have its value from here on."""
+        """Replaces current values that are keys of the mapping."""
         self._current = {name: mapping.get(v, v) for name, v in self._current.items()}
 
     def updates(self) -> dict[str, Value]:
-        """Variables that were assigned, with their last values."""
+        """Last values of the variables that were assigned, by name."""
         return {name: self._current[name] for name in self._assigned}
 
     def _named(self, name: str) -> Variable:
         return next(spec for spec in self._specs.values() if spec.name == name)
 
 
-def passed_handle(handle: Tensor) -> Tensor:
-    """The resource tensor that a conditional of version 1 passes on under another name."""
+def resolve_handle(handle: Tensor) -> Tensor:
+    """The original of a resource tensor that a conditional of version 1 has passed on."""
     while handle.op.type in ("Switch", "Identity") and handle.op.inputs:
         handle = handle.op.inputs[0]
     return handle

@@ -1,7 +1,7 @@
-"""Finds the variables of a graph and says which of them the wafer owns.
+"""Finds the variables of a graph that are on the wafer.
 
-The wafer owns every global variable but the global step; local variables (metrics) and the global
-step stay in the session.
+These are all global variables but the global step, which stays in the session like local variables
+(metrics).
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ class _Creator(Protocol):
 
 
 def tensor_type(tensor: Tensor) -> TensorType:
-    """dtype and static shape of a TensorFlow tensor; raises GraphError for strings and the like."""
+    """dtype and static shape of a tensor; raises GraphError for strings and other dtypes."""
     dims = tensor.shape.as_list() if tensor.shape.rank is not None else []
     return TensorType(tensor.dtype.base_dtype.name, tuple(dims))
 
 
 @contextlib.contextmanager
 def resource_variables() -> Iterator[None]:
-    """Within: variables are resource variables, also where `use_resource=False` is asked for.
+    """Within: all new variables are resource variables, even with `use_resource=False`.
 
-    Reads and assignments are then operations of their own, on host and wafer alike. Names and
-    content in checkpoints are the same.
+    Their reads and assignments are separate operations. Checkpoints do not change.
     """
 
     def create(next_creator: _Creator, **arguments: object) -> tf.Variable:
@@ -44,30 +43,29 @@ def resource_variables() -> Iterator[None]:
 
 
 def managed_variables(graph: tf.Graph, model_start: int = 0) -> dict[Operation, tf.Variable]:
-    """TensorFlow variables the wafer owns, by the op that makes their handle.
+    """TensorFlow variables on the wafer, by the op that makes their handle.
 
     Args:
-        graph: a graph whose model_fn has run.
-        model_start: number of operations that existed before; variables among them belong to the
-            input function and stay in the session with it.
+        graph: graph of a called model_fn.
+        model_start: number of operations that existed before the call; variables among them belong
+            to the input function and stay in the session.
 
     Raises:
-        UnsupportedOpError: a variable is no resource variable.
+        UnsupportedOpError: a variable is not a resource variable.
     """
     step = tf.compat.v1.train.get_global_step(graph)
     inputs = set(graph.get_operations()[:model_start])
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
-        # Private API of TF 2.15: a partitioned variable has no public list of its parts that may be
-        # asked of other variables too.
+        # Private API of TF 2.15: the parts of a partitioned variable.
         parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
             if part is step or part.dtype.base_dtype == tf.string or part.op in inputs:
                 continue
             if getattr(part, "handle", None) is None:
                 raise UnsupportedOpError(
-                    f"variable {part.op.name}: must be a resource variable. Received: one made "
-                    "outside of model_fn with use_resource=False. Leave use_resource out."
+                    f"variable {part.op.name}: must be a resource variable. Received: "
+                    "use_resource=False outside of model_fn. Remove use_resource."
                 )
             found[part.handle.op] = part
     return found

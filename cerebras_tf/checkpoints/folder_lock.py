@@ -1,4 +1,4 @@
-"""Keeps a second process from training in a folder; evaluation and prediction beside it go on."""
+"""Locks a model folder, so that one process at a time trains in it; others may evaluate."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from cerebras_tf.bundle.links import remove_begun
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.memoryx import process_folder
 
-# Folders locked now, with the process and the thread that train in them.
+# Locked folders, with the process and the thread that hold the lock.
 _held: set[tuple[str, int, int]] = set()
 
 
 @contextlib.contextmanager
 def locked(model_dir: str) -> Iterator[None]:
-    """Makes a folder, and within keeps all others from training in it.
+    """Creates a folder and locks it for training.
 
-    Whoever has locked it may do so again: a runner before it reads its data, and the estimator when
-    it trains. The lock goes away with the process, however that ends. A folder that is not of this
-    file system, such as gs://bucket/run, is not locked. Whoever has the lock writes in the folder
-    alone: what TensorFlow began there and left goes, at either end.
+    The lock is reentrant: a runner takes it before it reads data, and the estimator again when it
+    trains. It ends with the process. Folders of other file systems, such as gs://bucket/run, are
+    not locked. Unfinished files that TensorFlow left in the folder are removed at both ends.
 
     Raises:
-        ConfigError: the folder cannot be made, or another process or thread trains in it.
+        ConfigError: the folder cannot be created, or another process or thread trains in it.
     """
     holder = os.path.realpath(model_dir), os.getpid(), threading.get_ident()
     if "://" in model_dir or holder in _held:
@@ -41,7 +40,7 @@ def locked(model_dir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked_file(model_dir: str) -> Iterator[None]:
-    """Holds the lock that is a file of the folder, with the number of this process in it."""
+    """Holds the lock file of the folder, which contains the id of this process."""
     try:
         os.makedirs(model_dir, exist_ok=True)
         file = open(  # noqa: SIM115 - held open by the block below
@@ -50,7 +49,7 @@ def _locked_file(model_dir: str) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(
             f"model_dir: must be a folder to write to. Received: {model_dir!r} "
-            f"({error.strerror}). Give another one (-o of the model zoo's runner)."
+            f"({error.strerror}). Use another folder."
         ) from error
     with file, process_folder.forgetting(file.fileno()):
         try:
@@ -60,8 +59,7 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             holder = file.read().decode().strip() or "unknown"
             raise ConfigError(
                 f"model_dir: must not be in use by another run. Received: {model_dir!r}, in which "
-                f"process {holder} is training. Wait for it to end, or "
-                "give another one (-o of the model zoo's runner)."
+                f"process {holder} is training. Wait for it to end, or use another folder."
             ) from error
         except OSError:  # a file system without locks
             pass
@@ -70,9 +68,8 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             file.write(f"{os.getpid()}\n".encode())
         except OSError as error:
             raise ConfigError(
-                f"model_dir: must have room for its files. Received: {model_dir!r} "
-                f"({error.strerror}). Free disk space, or give another one (-o of the model zoo's "
-                "runner)."
+                f"model_dir: must have space for its files. Received: {model_dir!r} "
+                f"({error.strerror}). Free disk space, or use another folder."
             ) from error
         remove_begun(model_dir)
         try:

@@ -1,8 +1,8 @@
-"""Checkpoints of a model whose variables are not in the session.
+"""Savers for training on wafer and host, and the hook that decides when to save.
 
-Files are ordinary TensorFlow checkpoints with the model's own variable names, written one shard a
-group of variables and joined at the end, so a checkpoint is complete or not there. One that was
-restored is never written again. When to save is tf.estimator's decision.
+Files are ordinary TensorFlow checkpoints with the model's variable names. They are written in
+shards and merged at the end, so a checkpoint is complete or absent. A restored checkpoint is never
+written again.
 """
 
 from __future__ import annotations
@@ -18,43 +18,93 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-# Private API of TF 2.15: which names a Saver gives to what it saves has no public accessor.
+# Private API of TF 2.15: the names that a Saver gives to saved objects.
 from tensorflow.python.ops import variables as tf_variables
 from tensorflow.python.training.saving import saveable_object_util
 
 from cerebras_tf.bundle.index import Entry, index_path, read_index
 from cerebras_tf.bundle.links import link_checkpoint
-from cerebras_tf.checkpoints.content import (
-    check_content,
+from cerebras_tf.checkpoints.partitions import Key, Partitions
+from cerebras_tf.checkpoints.reader import (
+    CheckpointReader,
+    check_variables,
+    checking_damage,
+    converted,
+    find_conversions,
     first_line,
     named,
     open_checkpoint,
+    read_draws,
     read_variable,
-    variables_beyond,
-    whole,
+    unknown_variables,
 )
-from cerebras_tf.checkpoints.partitions import Key, Partitions
-from cerebras_tf.checkpoints.reader import CheckpointReader
-from cerebras_tf.checkpoints.storage_dtypes import converted, differing
 from cerebras_tf.checkpoints.writer import Shard, unfinished, write_checkpoint, write_shards
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.memoryx.store import Store, write
-from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import record_checkpoint
-from cerebras_tf.tf_session.arrays import for_tensorflow
+from cerebras_tf.tf_session.structures import for_tensorflow
 
-# A shard holds variables of at most this many bytes together, or a single larger one.
+# A shard has at most this many bytes, or a single larger variable.
 SHARD_BYTES = 1 << 28
 
 
-class HostSaver(tf.compat.v1.train.Saver):
-    """tf.estimator's own Saver for training on the host, with the checks of the wafer's.
+class MultiplesTimer(tf.compat.v1.train.SecondOrStepTimer):
+    """Triggers at multiples of a number of steps.
+
+    TensorFlow's timer counts from the first step of a run, so a resumed run would save and evaluate
+    at other steps than an uninterrupted one.
+    """
+
+    def __init__(self, every_steps: int) -> None:
+        self._every = every_steps
+        self._since: Optional[int] = None
+        super().__init__(every_steps=every_steps)
+
+    def update_last_triggered_step(self, step: int) -> Any:
+        """Records that it was triggered, first of all at the first step."""
+        self._since = int(step) - int(step) % self._every
+        return super().update_last_triggered_step(step)
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Whether it must be triggered at a step."""
+        if self._since is None or step == self.last_triggered_step():
+            return self._since is None
+        return bool(step >= self._since + self._every)
+
+
+class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
+    """TensorFlow's hook, which saves at steps that do not depend on where a run begins.
+
+    It reads the global step separately only when a checkpoint may be due. TensorFlow assumes that
+    a session run makes up to 1,000,000 steps, and so reads it after every run; this assumes the
+    largest number so far.
 
     Args:
-        config: the run configuration.
+      model_dir: folder of the checkpoints.
+      save_steps: steps between two checkpoints; None to count seconds.
+      **options: other arguments of TensorFlow's hook.
     """
+
+    def __init__(self, model_dir: str, save_steps: Optional[int] = None, **options: Any) -> None:
+        super().__init__(model_dir, save_steps=save_steps, **options)
+        self._fetched: Optional[int] = None
+        self._steps_per_run = 1
+        if save_steps is not None:
+            self._timer = MultiplesTimer(save_steps)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Saves if a checkpoint is due."""
+        before, self._fetched = self._fetched, int(run_values.results)
+        if before is not None:
+            self._steps_per_run = max(self._steps_per_run, self._fetched - before)
+            self._set_steps_per_run(self._steps_per_run)  # private API of TF 2.15
+        super().after_run(run_context, run_values)
+
+
+class HostSaver(tf.compat.v1.train.Saver):
+    """tf.estimator's Saver for training on the host, with the checks of the wafer's."""
 
     def __init__(self, config: Any) -> None:
         self._restored: Optional[str] = None
@@ -73,10 +123,10 @@ class HostSaver(tf.compat.v1.train.Saver):
         """Writes a checkpoint, unless it is the one restored; see tf.train.Saver.save.
 
         Raises:
-            CheckpointError: it could not be written; older checkpoints are untouched.
+            CheckpointError: it could not be written. Older checkpoints are not changed.
         """
         prefix = _prefix(sess, save_path, global_step)
-        if is_kept(prefix, self._restored):
+        if is_restored(prefix, self._restored):
             return prefix
         try:
             return super().save(sess, save_path, global_step, *args, **kwargs)
@@ -87,53 +137,53 @@ class HostSaver(tf.compat.v1.train.Saver):
         """Loads a checkpoint; see tf.train.Saver.restore.
 
         Raises:
-            CheckpointError: shapes differ, or it holds variables the model lacks; all are listed.
+            CheckpointError: shapes differ, or it has variables the model lacks. All are listed.
         """
         reader = open_checkpoint(save_path)
         found = reader.get_variable_to_shape_map()
-        # Private API of TF 2.15: what a Saver that was given no variables saves.
+        # Private API of TF 2.15: what a Saver without a list of variables saves.
         saved = tf_variables._all_saveable_objects()
-        beyond = variables_beyond(reader, _names(saved))
-        missing = _starting_anew(saved, found) if self._partially else []
+        unknown = unknown_variables(reader, _names(saved))
+        missing = _missing_variables(saved, found) if self._partially else []
         if self._partially:
-            _report_parts(save_path, [v.op.name for v in missing], beyond)
-            beyond = []
-        # What is missing otherwise, TensorFlow says itself.
+            _warn_of_differences(save_path, [v.op.name for v in missing], unknown)
+            unknown = []
+        # TensorFlow reports variables that are missing.
         own = [v for v in saved if isinstance(v, tf.Variable) and v.op.name in found]
-        check_content(save_path, {v.op.name: v.shape for v in own}, found, beyond)
+        check_variables(save_path, {v.op.name: v.shape for v in own}, found, unknown)
         types = {v.op.name: v.dtype.base_dtype.name for v in own}
         with converted(save_path, types) as path:
             if missing:
-                _load_parts(sess, path, own, missing)
+                _load_partially(sess, path, own, missing)
             else:
                 super().restore(sess, path)
         self._restored = save_path
 
 
 class WaferSaver(tf.compat.v1.train.Saver):
-    """Saves and restores the wafer's variables, and what the session holds, in one checkpoint.
+    """Saves and restores the variables of the wafer and the objects of the session together.
 
     Args:
         store: the wafer's variables.
-        find_beside: finds what is saved and lives in the session: the global step, tables, strings;
-            asked when the graph is complete, since hooks add variables too.
+        find_session_objects: returns the objects of the session to save: the global step, tables,
+            strings. Called when the graph is complete, since hooks add variables too.
         config: the run configuration.
-        initialise: gives variables of these names their first values, in a session.
-        connect: told of a session after a restore.
-        phase: context manager that announces a named phase.
-        partitions: which of the wafer's variables are parts of one.
-        training: the step, in training: a checkpoint must then hold no variables but the model's,
-            and says how often random ops have drawn. None outside of it.
-        lender: the step of a training around this evaluation, whose variables are read instead of
-            the checkpoint that holds just these.
+        initialize: initializes the variables of these names, in a session.
+        connect: called with a session after a restore.
+        phase: context manager that reports a named phase.
+        partitions: the partitioned variables.
+        training: the step, in training. A checkpoint must then have no variables but the model's,
+            and contains how often random ops have drawn.
+        lender: the step of the enclosing training. Its variables are read instead of the
+            checkpoint if that has just been saved from them.
     """
 
     def __init__(
         self,
         store: Store,
-        find_beside: Callable[[], Sequence[Any]],
+        find_session_objects: Callable[[], Sequence[Any]],
         config: Any,
-        initialise: Callable[[Any, list[str]], None],
+        initialize: Callable[[Any, list[str]], None],
         connect: Callable[[Any], None],
         phase: Callable[[str], Any] = contextlib.nullcontext,
         partitions: Optional[Partitions] = None,
@@ -145,15 +195,15 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._step = training
         self._partitions = partitions or Partitions({})
         self._wafer_store = store
-        self._find_beside = find_beside
-        self._beside: list[Any] = []
+        self._find_session_objects = find_session_objects
+        self._session_objects: list[Any] = []
         self._strict = training is not None
         self._partially = self._strict and config.restore_partially
-        self._initialise = initialise
+        self._initialize = initialize
         self._connect = connect
         self._restored: Optional[str] = None
-        self._has_told_of_copies = False
-        self._meta_graph: Optional[tuple[str, int]] = None  # where it was written, of which version
+        self._has_warned_of_copies = False
+        self._meta_graph: Optional[tuple[str, int]] = None  # its path and the version of the graph
         super().__init__(
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
@@ -162,10 +212,10 @@ class WaferSaver(tf.compat.v1.train.Saver):
         )
 
     def build(self) -> None:
-        """Finds what to save beside the wafer's variables; see tf.train.Saver.build."""
+        """Finds the objects of the session to save; see tf.train.Saver.build."""
         if not self._is_built:
-            # Private API of TF 2.15: a Saver that is built late takes no list of variables.
-            self._beside = self._var_list = list(self._find_beside())
+            # Private API of TF 2.15: a Saver with deferred build takes no list of variables.
+            self._session_objects = self._var_list = list(self._find_session_objects())
         super().build()
 
     def save(
@@ -182,42 +232,39 @@ class WaferSaver(tf.compat.v1.train.Saver):
     ) -> str:
         """Writes a checkpoint, unless it is the one restored; see tf.train.Saver.save.
 
-        Returns:
-            Path prefix of the checkpoint.
-
         Raises:
-            CheckpointError: it could not be written; older checkpoints are untouched.
+            CheckpointError: it could not be written. Older checkpoints are not changed.
         """
         prefix = _prefix(sess, save_path, global_step)
-        if is_kept(prefix, self._restored):
+        if is_restored(prefix, self._restored):
             return prefix
 
-        if not job.is_first():  # it takes part, and the first writes
+        if not job.is_first():  # it sends its variables, and rank 0 writes
             for _ in self._shards({}):
                 pass
             mpi.swarm().objects(None)
             return prefix
         try:
             self._write(prefix, sess)
-        except StoreError:  # says itself what is wrong
+        except StoreError:  # its message is complete
             raise
         except (tf.errors.OpError, OSError) as error:
             raise _not_written(prefix, error) from error
         if self._step is not None:
             self._step.saved_as(prefix)
-        _tell_launcher(prefix)
+        _report_to_launcher(prefix)
         try:
-            if write_meta_graph:  # before the checkpoint that it may be copied from is deleted
+            if write_meta_graph:  # before it deletes the checkpoint to copy it from
                 self._write_meta_graph(sess.graph, f"{prefix}.{meta_graph_suffix}")
             if write_state:
                 self._record(prefix, latest_filename)
         except (tf.errors.OpError, OSError) as error:
             raise _not_written(prefix, error) from error
-        mpi.swarm().objects(None)  # others may look for it from here on
+        mpi.swarm().objects(None)  # from here on, other ranks may read it
         return prefix
 
     def _write_meta_graph(self, graph: tf.Graph, path: str) -> None:
-        """Writes the graph; later saves copy the file: making it takes memory beside a step's."""
+        """Writes the graph. Later saves copy the file, since serializing takes memory."""
         before, self._meta_graph = self._meta_graph, (path, graph.version)
         if before is not None and before[1] == graph.version:
             with contextlib.suppress(FileNotFoundError, shutil.SameFileError):
@@ -230,53 +277,56 @@ class WaferSaver(tf.compat.v1.train.Saver):
         # Private API of TF 2.15: the bookkeeping of kept checkpoints has no public entry.
         self._RecordLastCheckpoint(prefix)
         tf.compat.v1.train.update_checkpoint_state(
-            os.path.abspath(os.path.dirname(prefix)),  # names relative to it are kept as they are
+            os.path.abspath(os.path.dirname(prefix)),  # keeps relative names relative
             os.path.basename(prefix),
             all_model_checkpoint_paths=[os.path.basename(p) for p in self.last_checkpoints],
             latest_filename=latest_filename,
         )
         with contextlib.ExitStack() as stack:
             for old in self._checkpoints_to_be_deleted[:1]:
-                with contextlib.suppress(OSError):  # on a full disk it is deleted all the same
-                    # What is left where this is killed on the way goes at the next save.
+                with contextlib.suppress(OSError):  # a full disk must not prevent deletion
+                    # If the process is killed here, the next save removes the remaining files.
                     stack.enter_context(unfinished(self._CheckpointFilename(old)))
             self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
     def _write(self, prefix: str, session: Any) -> None:
-        places = self._wafer_store.linkable_regions()
-        beside, rest = self._of_session(session)
-        if places is None:
-            # Variables are released at once where writing fails, not when their store is closed.
-            with contextlib.closing(self._shards(rest)) as shards:
-                write_checkpoint(prefix, itertools.chain(beside, shards))
+        regions = self._wafer_store.linkable_regions()
+        large, small = self._session_shards(session)
+        if regions is None:
+            # If writing fails, the acquired variables are released at once.
+            with contextlib.closing(self._shards(small)) as shards:
+                write_checkpoint(prefix, itertools.chain(large, shards))
             return
         with unfinished(prefix) as folder:
-            for part in write_shards(folder, [*beside, *([rest] if rest else [])]):
-                places = {**places, **read_index(part)}
-            copied = link_checkpoint(prefix, places, self._partitions.slices)
-        if copied and not self._has_told_of_copies:
-            self._has_told_of_copies = True
+            for part in write_shards(folder, [*large, *([small] if small else [])]):
+                regions = {**regions, **read_index(part)}
+            copied = link_checkpoint(prefix, regions, self._partitions.slices)
+        if copied and not self._has_warned_of_copies:
+            self._has_warned_of_copies = True
             tf.compat.v1.logging.warning(
-                "%s: %.3g GB were copied, for the file system gives its files no second names; "
-                "let model_dir and memoryx_dir be on one that does, and a checkpoint is at once",
+                "%s: %.3g GB were copied because the file system has no hard links. With model_dir "
+                "and memoryx_dir on one that has them, saving is faster.",
                 prefix,
                 copied / 1e9,
             )
 
-    def _of_session(self, session: Any) -> tuple[list[Shard], dict[Key, np.ndarray]]:
-        """What the session holds, and how often random ops have drawn: large, and small."""
+    def _session_shards(self, session: Any) -> tuple[list[Shard], dict[Key, np.ndarray]]:
+        """(large shards, small arrays) of the session's objects and the counts of random ops."""
         large: list[Shard] = []
-        rest: dict[Key, np.ndarray] = {}
-        if all(isinstance(item, tf.Variable) and item.dtype.is_integer for item in self._beside):
-            rest = {v.op.name: session.run(v) for v in self._beside}  # the global step alone
+        small: dict[Key, np.ndarray] = {}
+        if all(
+            isinstance(item, tf.Variable) and item.dtype.is_integer
+            for item in self._session_objects
+        ):
+            small = {v.op.name: session.run(v) for v in self._session_objects}  # the global step
         else:
-            large.append(functools.partial(self._save_beside, session))
+            large.append(functools.partial(self._save_session_objects, session))
         if self._step is not None:
-            rest.update(self._step.draws_to_save())
-        return large, rest
+            small.update(self._step.draws_to_save())
+        return large, small
 
-    def _shards(self, rest: dict[Key, np.ndarray]) -> Generator[Shard, None, None]:
-        """The wafer's variables, `rest` with the first of them."""
+    def _shards(self, small: dict[Key, np.ndarray]) -> Generator[Shard, None, None]:
+        """Shards of the wafer's variables; the first one includes the small arrays."""
         store = self._wafer_store
         for names in self._groups():
             arrays = store.acquire(names)
@@ -285,15 +335,15 @@ class WaferSaver(tf.compat.v1.train.Saver):
                     name: for_tensorflow(array, store.specs[name].type.dtype)
                     for name, array in zip(names, arrays)
                 }
-                yield {**rest, **self._partitions.stored(found)}
+                yield {**small, **self._partitions.by_key(found)}
             finally:
                 store.release(names)
-            rest = {}
-        if rest:
-            yield rest
+            small = {}
+        if small:
+            yield small
 
     def _groups(self) -> list[list[str]]:
-        """Names of the wafer's variables, as many at a time as make a shard."""
+        """Names of the wafer's variables, grouped into shards."""
         groups: list[list[str]] = []
         size = 0
         for name, spec in self._wafer_store.specs.items():
@@ -304,7 +354,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             groups[-1].append(name)
         return groups
 
-    def _save_beside(self, session: Any, path: str) -> None:
+    def _save_session_objects(self, session: Any, path: str) -> None:
         names = self.saver_def
         session.run(names.save_tensor_name, {names.filename_tensor_name: path})
 
@@ -312,87 +362,83 @@ class WaferSaver(tf.compat.v1.train.Saver):
         """Loads a checkpoint into the wafer and the session.
 
         Raises:
-            CheckpointError: it is missing or damaged, lacks variables or has other shapes; in
-                training also where it holds variables the model lacks. All differences are listed.
+            CheckpointError: it is missing or damaged, lacks variables or has other shapes, or in
+                training has variables that the model lacks. All differences are listed.
         """
         reader = self._partitions.reader(open_checkpoint(save_path))
         missing = self._check(save_path, reader)
         tf.compat.v1.logging.info("Restoring parameters from %s", save_path)
         specs = self._wafer_store.specs
-        differing(save_path, {name: spec.type.dtype for name, spec in specs.items()})
+        find_conversions(save_path, {name: spec.type.dtype for name, spec in specs.items()})
         with self._phase("sending weights"):
-            self._initialise(sess, missing)
-            lent = self._borrowed(save_path)
-            places = self._places(save_path)
+            self._initialize(sess, missing)
+            borrowed = self._borrowed(save_path)
+            regions = self._regions(save_path)
             for name in self._wafer_store.specs:
-                if name in missing or name in lent:
+                if name in missing or name in borrowed:
                     continue
-                if name not in places or not self._wafer_store.link_source(name, places[name]):
+                if name not in regions or not self._wafer_store.link_source(name, regions[name]):
                     write(self._wafer_store, name, read_variable(reader, save_path, name))
         names = self.saver_def
-        with whole(save_path, "what the session holds"):
+        with checking_damage(save_path, "objects of the session"):
             sess.run(names.restore_op_name, {names.filename_tensor_name: save_path})
         if self._step is not None:
-            found = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
-            self._step.restore_draws({n: int(read_variable(reader, save_path, n)) for n in found})
+            self._step.restore_draws(read_draws(reader, save_path))
             self._step.saved_as(save_path)
         store = self._wafer_store
         store.broadcast(filter(store.has_value, store.specs), 0)
         self._restored = save_path
         self._connect(sess)
 
-    def _places(self, path: str) -> dict[str, Entry]:
-        """Where a checkpoint's variables lie, as far as they can be read from there."""
-        if not os.path.exists(index_path(path)):  # the format of TensorFlow's first versions
+    def _regions(self, path: str) -> dict[str, Entry]:
+        """The regions of a checkpoint's files that hold its variables."""
+        if not os.path.exists(index_path(path)):  # checkpoint format V1
             return {}
         return read_index(path, self._partitions.slices)
 
     def _borrowed(self, path: str) -> set[str]:
-        """Names of the variables that a training around lends instead of the checkpoint."""
+        """Names of the variables that the enclosing training lends."""
         store, lender = self._wafer_store, self._lender
         return store.borrow() if lender is not None and lender.is_saved_as(path) else set()
 
     def _check(self, path: str, reader: Any) -> list[str]:
-        """Names of the wafer's variables that a checkpoint lacks, where that is allowed."""
+        """Checks the content; returns the variables of the wafer that the checkpoint may lack."""
         found = reader.get_variable_to_shape_map()
         specs = self._wafer_store.specs
         wanted: dict[str, Any] = self._partitions.whole(
             {name: list(spec.type.static_shape) for name, spec in specs.items()}
         )
         absent = {name for name in wanted if name not in found} if self._partially else set()
-        for variable in self._beside:
+        for variable in self._session_objects:
             if isinstance(variable, tf.Variable):
                 wanted[variable.op.name] = variable.shape
-        beyond: list[str] = []
+        unknown: list[str] = []
         if self._strict:
-            beyond = variables_beyond(reader, [*wanted, *_names(self._beside)])
+            unknown = unknown_variables(reader, [*wanted, *_names(self._session_objects)])
         if self._partially:
-            _report_parts(path, sorted(absent), beyond)
-            beyond = []
-        kept = {name: shape for name, shape in wanted.items() if name not in absent}
-        check_content(path, kept, found, beyond)
+            _warn_of_differences(path, sorted(absent), unknown)
+            unknown = []
+        present = {name: shape for name, shape in wanted.items() if name not in absent}
+        check_variables(path, present, found, unknown)
         return [name for name in specs if self._partitions.name_of_whole(name) in absent]
 
 
-def is_kept(prefix: str, restored: Optional[str]) -> bool:
-    """Whether a checkpoint is the one restored, which stays as it is: its state was not changed.
-
-    tf.estimator saves anew, under the same name, what it has just restored.
-    """
+def is_restored(prefix: str, restored: Optional[str]) -> bool:
+    """Whether a checkpoint is the one just restored, which tf.estimator would save again."""
     if restored is None or os.path.abspath(prefix) != os.path.abspath(restored):
         return False
-    tf.compat.v1.logging.info("%s stays as it was restored", prefix)
+    tf.compat.v1.logging.info("%s was restored and is not written again", prefix)
     return True
 
 
-def _tell_launcher(prefix: str) -> None:
-    """Tells the job's launcher of a checkpoint; without that the training goes on as well."""
+def _report_to_launcher(prefix: str) -> None:
+    """Reports a checkpoint to the job's launcher; training continues if that fails."""
     try:
         record_checkpoint(job.folder(), prefix)
     except OSError as error:
         tf.compat.v1.logging.warning(
-            "%s is whole, but the job's folder could not be written, and --requeue does not count "
-            "it: %s. Free disk space or correct the folder's permissions.",
+            "%s is complete, but the job's folder could not be written, and --requeue does not "
+            "count it: %s. Free disk space or correct the folder's permissions.",
             prefix,
             error,
         )
@@ -402,25 +448,25 @@ def _not_written(prefix: str, error: BaseException) -> CheckpointError:
     found = CheckpointReader.latest(os.path.dirname(prefix))
     if found is None or os.path.abspath(found) == os.path.abspath(prefix):
         found = CheckpointReader.before(prefix)
-    before = f"{found} is untouched" if found else "none was written before"
+    before = f"{found} is untouched" if found else "there is no earlier checkpoint"
     advice = "Free disk space or correct the folder's permissions"
     if isinstance(error, FileNotFoundError):
-        advice = f"{error.filename} was deleted while the run used it: leave it, and start again"
+        advice = f"{error.filename} was deleted while the run used it; start again"
     return CheckpointError(
-        f"checkpoint {prefix}: must be written whole. Received: {first_line(error)}. {advice}; "
-        f"{before}."
+        f"checkpoint {prefix}: must be written completely. Received: {first_line(error)}. "
+        f"{advice}; {before}."
     )
 
 
-def _starting_anew(saved: Sequence[Any], found: Mapping[str, Any]) -> list[Any]:
-    """The variables that a checkpoint lacks; none where slices or tables are saved besides."""
+def _missing_variables(saved: Sequence[Any], found: Mapping[str, Any]) -> list[Any]:
+    """The variables that a checkpoint lacks; none if slices or tables are saved too."""
     if any(not isinstance(v, tf.Variable) or v._save_slice_info is not None for v in saved):
         return []
     return [v for v in saved if v.op.name not in found]
 
 
-def _load_parts(session: Any, path: str, own: Sequence[Any], missing: Sequence[Any]) -> None:
-    """Loads variables of a checkpoint and starts others anew; adds nothing to the graph."""
+def _load_partially(session: Any, path: str, own: Sequence[Any], missing: Sequence[Any]) -> None:
+    """Loads variables of a checkpoint and initializes others; adds nothing to the graph."""
     reader = open_checkpoint(path)
     for variable in own:
         value = reader.get_tensor(variable.op.name)
@@ -437,16 +483,16 @@ def _prefix(session: Any, save_path: str, global_step: Any) -> str:
 
 
 def _names(saved: Sequence[Any]) -> list[str]:
-    """Names in a checkpoint of what a Saver saves, tables and slices of variables included."""
+    """Names in a checkpoint of saved objects, including tables and slices of variables."""
     by_name = saveable_object_util.op_list_to_dict(saved, convert_variable_to_tensor=False)
     parts = saveable_object_util.validate_and_slice_inputs(by_name)
     return [spec.name for part in parts for spec in part.specs]
 
 
-def _report_parts(path: str, missing: Sequence[str], beyond: Sequence[str]) -> None:
+def _warn_of_differences(path: str, missing: Sequence[str], unknown: Sequence[str]) -> None:
     for names, what in (
-        (missing, "lacks %d variables, which start anew"),
-        (beyond, "holds %d variables the model lacks, which are left out"),
+        (missing, "lacks %d variables, which are initialized"),
+        (unknown, "has %d variables the model lacks, which are ignored"),
     ):
         if names:
             text = f"%s {what}: %s"

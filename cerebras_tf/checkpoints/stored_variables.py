@@ -1,9 +1,8 @@
-"""Lets a user's own operations assign, restore, save and read variables that rest in the store.
+"""Lets a user's operations read, assign, save and restore variables that are kept in the store.
 
-A user's init_fn, init_op and Saver run operations of the session, where these variables do not
-live. Within `serving`, an assignment ends in the store, a restore reads one variable after the
-other from the checkpoint, a save writes them from the store in shards, and nothing stays in the
-session.
+A user's init_fn, init_op and Saver run operations in the session, which does not have these
+variables. Within `serving`, assignments go to the store, a restore reads the checkpoint variable by
+variable, a save writes shards from the store, and nothing remains in the session.
 """
 
 from __future__ import annotations
@@ -16,37 +15,41 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.functions import assigns
-from cerebras_tf.capture.state import passed_handle
-from cerebras_tf.checkpoints.content import check_content, named, open_checkpoint, read_variable
+from cerebras_tf.capture.state import resolve_handle
 from cerebras_tf.checkpoints.partitions import Key
-from cerebras_tf.checkpoints.saver import SHARD_BYTES, is_kept
+from cerebras_tf.checkpoints.reader import (
+    check_variables,
+    named,
+    open_checkpoint,
+    read_draws,
+    read_variable,
+)
+from cerebras_tf.checkpoints.saver import SHARD_BYTES, is_restored
 from cerebras_tf.checkpoints.writer import Shard, write_checkpoint
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.memoryx.store import Store, reading, write
 from cerebras_tf.step.session_hook import ancestors, fetched_leaves, with_values
+from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.tf_session import initial_values
-from cerebras_tf.tf_session.arrays import for_tensorflow
+from cerebras_tf.tf_session.structures import for_tensorflow
 
 _COPIES = ("Identity", "EnsureShape")
 
 
 class StoredVariables:
-    """The variables of one graph that rest in a store.
+    """The variables of one graph that are kept in a store.
+
+    Args:
+        variables: TensorFlow variables by name.
+        store: has their values.
 
     Attributes:
-        store: holds them.
-        restored: path prefix of the checkpoint restored last, which is never written again.
-        draws: what a checkpoint must say of random ops, see ModelStep.draws_to_save; asked when one
-            is written, which then holds it beside what the user saves.
+        store: the store.
+        restored: path prefix of the checkpoint restored last, which is not written again.
+        draws: returns the counts of random ops to add to a checkpoint, see ModelStep.draws_to_save.
     """
 
     def __init__(self, variables: Mapping[str, Any], store: Store) -> None:
-        """Knows the variables by their handles.
-
-        Args:
-            variables: TensorFlow variables by name.
-            store: holds them.
-        """
         self.store = store
         self.restored: Optional[str] = None
         self.draws: Callable[[], Mapping[str, np.ndarray]] = dict
@@ -56,8 +59,8 @@ class StoredVariables:
         self._reads: dict[str, Any] = {}
         self._drops: dict[str, Any] = {}
 
-    def prepare_adoption(self) -> None:
-        """Makes the operations that empty the session, while the graph may still grow."""
+    def add_transfer_ops(self) -> None:
+        """Adds operations that move values out of the session, before the graph is finalized."""
         if self._drops:
             return
         with tf.name_scope("wafer/stored/"):
@@ -69,14 +72,14 @@ class StoredVariables:
                 )
 
     def prepare_for(self, operations: Iterable[Any]) -> None:
-        """Prepares for operations that assign variables, where they do not just initialize them."""
+        """Adds the transfer operations if an operation assigns more than initial values."""
         initializers = {variable.initializer for variable in self._variables.values()}
         if any(self.assigns(op) for op in operations if op not in initializers):
-            self.prepare_adoption()
+            self.add_transfer_ops()
 
     @contextlib.contextmanager
     def serving(self, session: Any) -> Iterator[None]:
-        """Within: what `session.run` does to the variables happens in the store."""
+        """Within: `session.run` reads and assigns the variables in the store."""
         run = session.run
 
         def served(
@@ -94,9 +97,9 @@ class StoredVariables:
             session.run = run
 
     def count_as_initialized(self) -> None:
-        """Makes ready ops of a user see the variables as initialized: the store has them.
+        """Makes a user's ready ops see the variables as initialized, since the store has them.
 
-        Initial values made of other variables' (a moving average's) still find none in the session.
+        Initial values computed from other variables, as a moving average's, are not changed.
         """
         is_set = tf.constant(True, name="wafer/stored/is_initialized")
         own = {flag.op for flag in self._flags.values()}
@@ -111,14 +114,14 @@ class StoredVariables:
                 for reader in readers:
                     for index, tensor in enumerate(reader.inputs):
                         if tensor is op.outputs[0]:
-                            # Private API of TF 2.15: no public way to change an input.
+                            # private API of TF 2.15
                             reader._update_input(index, is_set)
 
     def values(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:
-        """What fetches give; what they assign ends in the store.
+        """Values of fetches; their assignments go to the store.
 
         Args:
-            run: runs fetches in the session; takes (fetches, feed_dict).
+            run: runs (fetches, feed_dict) in the session.
             graph: the session's graph.
             fetches: tensors, operations or names.
             feed: the feed_dict.
@@ -126,36 +129,36 @@ class StoredVariables:
         call = _ServedRun(self, run, graph, feed)
         return call.values(fetches) if self._drops else list(map(call.value, fetches))
 
-    def adopt(self, run: Any, names: Iterable[str]) -> None:
-        """Moves variables that have a value in the session into the store, one by one.
+    def move_to_store(self, run: Any, names: Iterable[str]) -> None:
+        """Moves the values of variables from the session to the store, one by one.
 
         Raises:
-            ConfigError: the graph was not prepared for it.
+            ConfigError: the graph has no transfer operations.
         """
-        self._check_prepared(names)
+        self._check_transfer_ops(names)
         flags = run({name: self._flags[name] for name in names})
         for name, is_set in flags.items():
             if is_set:
                 write(self.store, name, run(self._reads[name]))
                 run(self._drops[name])
 
-    def _check_prepared(self, names: Iterable[str]) -> None:
+    def _check_transfer_ops(self, names: Iterable[str]) -> None:
         if self._variables and not self._drops:
             raise ConfigError(
                 "session.run: an operation that assigns variables on the wafer must consist of "
-                f"plain assignments. Received: one that sets {named(list(names))} in another way. "
-                "Run it in the init_fn of a Scaffold, or train with use_cs=False."
+                f"plain assignments. Received: another one, of {named(list(names))}. Run it in the "
+                "init_fn of a Scaffold, or train with use_cs=False."
             )
 
     @contextlib.contextmanager
-    def lent(self, run: Any, names: Iterable[str]) -> Iterator[None]:
-        """Within: variables that have a value have it in the session, and afterwards no more.
+    def in_session(self, run: Any, names: Iterable[str]) -> Iterator[None]:
+        """Within: the session has the values of variables.
 
         Raises:
-            ConfigError: the graph was not prepared for it.
+            ConfigError: the graph has no transfer operations.
         """
         names = list(names)
-        self._check_prepared(names)
+        self._check_transfer_ops(names)
         try:
             for name in filter(self.store.has_value, names):
                 assign = self._variables[name].initializer
@@ -164,12 +167,12 @@ class StoredVariables:
         finally:
             run([self._drops[name] for name in names])
 
-    def adopt_all(self, session: Any) -> None:
-        """Moves whatever is left in the session into the store."""
-        self.adopt(session.run, self._flags)
+    def move_all_to_store(self, session: Any) -> None:
+        """Moves all values that remain in the session to the store."""
+        self.move_to_store(session.run, self._flags)
 
     def content(self, name: str) -> np.ndarray:
-        """A copy of a variable, as TensorFlow takes it."""
+        """A copy of a variable in TensorFlow's dtype."""
         with reading(self.store, name) as array:
             content = for_tensorflow(np.array(array), self.store.specs[name].type.dtype)
         return content.astype(self._variables[name].dtype.as_numpy_dtype, copy=False)
@@ -183,33 +186,33 @@ class StoredVariables:
         return any(tensor.op in self._names for tensor in op.inputs)
 
     def assigns(self, op: Any) -> bool:
-        """Whether an operation itself, or what it calls, assigns one of the variables."""
-        return bool(self._given(op)) and assigns(op)
+        """Whether an operation, or a function it calls, assigns one of the variables."""
+        return bool(self._inputs(op)) and assigns(op)
 
     def assigned_by(self, op: Any) -> list[str]:
-        """Names of the variables that an operation and those before it assign."""
-        found = [name for o in ancestors(op) if self.assigns(o) for name in self._given(o)]
+        """Names of the variables that an operation and its ancestors assign."""
+        found = [name for o in ancestors(op) if self.assigns(o) for name in self._inputs(o)]
         return list(dict.fromkeys(found))
 
     def touched_by(self, op: Any) -> list[str]:
-        """Names of the variables that an operation and those before it read or assign."""
-        return list(dict.fromkeys(name for o in ancestors(op) for name in self._given(o)))
+        """Names of the variables that an operation and its ancestors read or assign."""
+        return list(dict.fromkeys(name for o in ancestors(op) for name in self._inputs(o)))
 
-    def _given(self, op: Any) -> list[str]:
-        """Names of the variables whose handles an operation is given."""
-        handles = [passed_handle(t).op for t in op.inputs if t.dtype == tf.resource]
+    def _inputs(self, op: Any) -> list[str]:
+        """Names of the variables whose handles are inputs of an operation."""
+        handles = [resolve_handle(t).op for t in op.inputs if t.dtype == tf.resource]
         return [self._names[handle] for handle in handles if handle in self._names]
 
-    def reads_plainly(self, op: Any) -> bool:
-        """Whether what comes before an operation reads variables whole, and waits for nothing."""
+    def has_plain_reads(self, op: Any) -> bool:
+        """Whether the ancestors of an operation read variables whole and unconditionally."""
         return all(
             other is op or (other.type == "ReadVariableOp" and not other.control_inputs)
             for other in ancestors(op)
-            if any(map(self.store.has_value, self._given(other)))
+            if any(map(self.store.has_value, self._inputs(other)))
         )
 
     def read_by(self, tensor: Any) -> Optional[str]:
-        """Name of the variable that a tensor is the plain content of."""
+        """Name of the variable whose content a tensor is."""
         op = _source(tensor).op
         return self._names.get(op.inputs[0].op) if op.type == "ReadVariableOp" else None
 
@@ -217,11 +220,11 @@ class StoredVariables:
         """Loads variables from a checkpoint, one by one; `names` maps its names to the model's.
 
         Raises:
-            CheckpointError: it cannot be read, lacks names, or has other shapes; all are listed.
+            CheckpointError: it is unreadable, lacks variables, or has other shapes.
         """
         reader = open_checkpoint(path)
         shapes = {key: self.store.specs[name].type.static_shape for key, name in names.items()}
-        check_content(path, shapes, reader.get_variable_to_shape_map())
+        check_variables(path, shapes, reader.get_variable_to_shape_map())
         for key, name in names.items():
             write(self.store, name, read_variable(reader, path, key))
 
@@ -244,18 +247,17 @@ class _ServedRun:
         return any(self._stored.touches(other) for other in ancestors(op))
 
     def values(self, fetches: list[Any]) -> list[Any]:
-        """What fetches give: those that assign in one go, for they may share what they need."""
+        """Values of fetches. All that assign run together, as they may share inputs."""
         operations = dict(zip(range(len(fetches)), self.operations(fetches)))
         assigning = [i for i, op in operations.items() if self._stored.assigned_by(op)]
         done: dict[int, Any] = {}
         if len(assigning) > 1:
             elements = [self.element(fetches[i]) for i in assigning]
-            results = self._run_lent(elements, [operations[i] for i in assigning])
+            results = self._run_in_session(elements, [operations[i] for i in assigning])
             done = dict(zip(assigning, results))
         return [done[i] if i in done else self.value(f) for i, f in enumerate(fetches)]
 
     def value(self, fetch: Any) -> Any:
-        """What a fetch gives."""
         element = self.element(fetch)
         if isinstance(element, tf.Operation):
             if self._saves(element):
@@ -267,24 +269,25 @@ class _ServedRun:
             return self._save(element.op)
         names = self._stored.assigned_by(element.op)
         name = self._stored.read_by(element)
-        if name is not None and names:  # what assignments return in graphs
+        if name is not None and names:  # the result of an assignment
             for op in _source(element).op.control_inputs:
                 self._assign(op)
             return self._stored.content(name)
         if names:
-            return self._run_lent([element], [element.op])[0]
+            return self._run_in_session([element], [element.op])[0]
         if name is not None:
             return self._stored.content(name)
         return self._run(element, self._fed(element.op))
 
     def _assign(self, group: Any) -> None:
-        """Runs what a group of operations consists of.
+        """Runs the operations of a group.
 
-        What is not plain runs together with all else that assigns: it may share what it needs.
+        If one is not a plain assignment, all that assign run together, as they may depend on the
+        same tensors.
         """
         parts = {op: self._stored.assigned_by(op) for op in _parts(group)}
         sources = {op: _source(op.inputs[1]) for op in parts if self._is_plain(op)}
-        lends = any(names and op not in sources for op, names in parts.items())
+        in_session = any(names and op not in sources for op, names in parts.items())
         together: list[Any] = []
         restores: dict[Any, dict[str, str]] = {}
         values: dict[str, Any] = {}
@@ -294,35 +297,35 @@ class _ServedRun:
                 self._run(op, self._fed(op))
             elif source is not None and source.op.type == "RestoreV2" and not self._is_fed(source):
                 restores.setdefault(source.op, {})[self._entry(source)] = names[0]
-            elif lends:
+            elif in_session:
                 together.append(op)
             else:
                 values[names[0]] = op.inputs[1]
         if together:
-            self._run_lent(together, together)
+            self._run_in_session(together, together)
         initial_values.put_values(self._value, values, self._stored.store)
         for restore, keys in restores.items():
             self._stored.put(self._text(restore.inputs[0]), keys)
 
     def _is_plain(self, op: Any) -> bool:
-        """Whether an operation is one assignment, of a value for which variables can be fed."""
+        """Whether an operation is one assignment, of a value that depends on feedable variables."""
         before = [other for other in ancestors(op) if other is not op]
         return (
             op.type == "AssignVariableOp"
             and not any(map(self._stored.assigns, before))
-            and self._stored.reads_plainly(op)
+            and self._stored.has_plain_reads(op)
         )
 
-    def _run_lent(self, fetches: list[Any], operations: list[Any]) -> list[Any]:
-        """Runs what assigns otherwise than plainly, such as an optimizer's update, in one go."""
+    def _run_in_session(self, fetches: list[Any], operations: list[Any]) -> list[Any]:
+        """Runs assignments that are not plain, such as an optimizer's update, together."""
         touched = [name for op in operations for name in self._stored.touched_by(op)]
         assigned = [name for op in operations for name in self._stored.assigned_by(op)]
         feed: dict[Any, Any] = {}
         for op in operations:
             feed.update(self._fed(op, reads=False))
-        with self._stored.lent(self._run, dict.fromkeys(touched)):
+        with self._stored.in_session(self._run, dict.fromkeys(touched)):
             results: list[Any] = self._run(fetches, feed)
-            self._stored.adopt(self._run, dict.fromkeys(assigned))
+            self._stored.move_to_store(self._run, dict.fromkeys(assigned))
         return results
 
     def _value(self, tensors: dict[str, Any]) -> Any:
@@ -335,17 +338,17 @@ class _ServedRun:
         return any(self.element(key) is tensor for key in self._feed)
 
     def _fed(self, op: Any, reads: bool = True) -> dict[Any, Any]:
-        """What to feed so that an operation finds stored variables, and reads only what it needs.
+        """The feed_dict of an operation, with stored variables and restored tensors.
 
-        A restore of all variables would otherwise run as a whole for one of them.
+        Without it, a restore of all variables would run for one of them.
 
         Args:
             op: the operation.
-            reads: whether to feed reads of variables, too, which the session does not have.
+            reads: whether to feed reads of variables, too.
         """
         fed: dict[Any, Any] = {}
         inputs = {t.ref(): t for other in ancestors(op) for t in other.inputs}
-        if op.type == "ReadVariableOp":  # the value that a plain copy assigns
+        if op.type == "ReadVariableOp":  # as the value of an assignment
             inputs[op.outputs[0].ref()] = op.outputs[0]
         for tensor in inputs.values():
             if self._is_fed(tensor):
@@ -353,7 +356,7 @@ class _ServedRun:
             if tensor.op.type == "RestoreV2":
                 path, key = self._text(tensor.op.inputs[0]), self._entry(tensor)
                 reader = open_checkpoint(path)
-                check_content(path, {key: ()}, {key: ()} if reader.has_tensor(key) else {})
+                check_variables(path, {key: ()}, {key: ()} if reader.has_tensor(key) else {})
                 fed[tensor] = read_variable(reader, path, key)
             elif reads and tensor.op.type == "ReadVariableOp" and not tensor.op.control_inputs:
                 name = self._stored.read_by(tensor)
@@ -366,9 +369,9 @@ class _ServedRun:
         names, slices = (tf.get_static_value(t) for t in tensor.op.inputs[1:3])
         if names is None or slices is None or slices[tensor.value_index]:
             raise CheckpointError(
-                "Scaffold.saver: variables on the wafer must be restored whole, by names known "
-                f"beforehand. Received: {tensor.op.name!r}. Leave partitioned variables out, or "
-                "train with use_cs=False."
+                "Scaffold.saver: variables on the wafer must be restored whole, by constant names. "
+                f"Received: {tensor.op.name!r}. Exclude partitioned variables, or train with "
+                "use_cs=False."
             )
         return str(names[tensor.value_index].decode())
 
@@ -376,7 +379,7 @@ class _ServedRun:
         return str(tf.compat.as_str(np.asarray(self._run(tensor, self._feed)).item()))
 
     def _saves(self, op: Any) -> list[Any]:
-        """SaveV2 operations before a fetched one that write stored variables."""
+        """SaveV2 operations among an operation's ancestors that write stored variables."""
         return [
             other
             for other in ancestors(op)
@@ -390,7 +393,7 @@ class _ServedRun:
         merges = [other for other in before if other.type == "MergeV2Checkpoints"]
         saves = [other for other in before if other.type == "SaveV2"]
         path = self._text(merges[0].inputs[1] if merges else saves[0].inputs[0])
-        if not is_kept(path, self._stored.restored):
+        if not is_restored(path, self._stored.restored):
             write_checkpoint(path, self._shards(saves))
         return path
 
@@ -407,7 +410,7 @@ class _ServedRun:
                 if part:
                     raise CheckpointError(
                         "Scaffold.saver: variables on the wafer must be saved whole. Received: "
-                        f"a slice of {name.decode()!r}. Leave partitioned variables out, or train "
+                        f"a slice of {name.decode()!r}. Exclude partitioned variables, or train "
                         "with use_cs=False."
                     )
                 shard[name.decode()] = np.asarray(self.value(tensor))
@@ -418,15 +421,90 @@ class _ServedRun:
             yield shard
 
 
+class UserSaver:
+    """A user's Saver for variables in the store.
+
+    Args:
+        saver: the Saver.
+        stored: the variables.
+        connect: called with a session after a restore.
+        training: the step, in training: a restore sets its counts of random ops.
+    """
+
+    def __init__(
+        self,
+        saver: Any,
+        stored: StoredVariables,
+        connect: Callable[[Any], None] = lambda session: None,
+        training: Optional[TensorFlowStep] = None,
+    ) -> None:
+        self._saver = saver
+        self._connect = connect
+        self._stored = stored
+        self._step = training
+        self._has_warned_of_draws = False
+        if training is not None:
+            stored.draws = training.draws_to_save
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._saver, name)
+
+    def save(self, sess: Any, *args: Any, **kwargs: Any) -> Any:
+        """See tf.train.Saver.save. A checkpoint that was just restored is not written again."""
+        with self._stored.serving(sess):
+            path = self._saver.save(sess, *args, **kwargs)
+        lost = set(self._stored.draws()).difference(_saved_draws(path))
+        if lost and not self._has_warned_of_draws:
+            self._has_warned_of_draws = True
+            tf.compat.v1.logging.warning(
+                "Scaffold.saver: %s does not contain how often random operations have drawn, so a "
+                "run that continues from it repeats random numbers. Let the saver write a "
+                "TensorFlow checkpoint of all variables, or remove it.",
+                path,
+            )
+        return path
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """See tf.train.Saver.restore.
+
+        Raises:
+            CheckpointError: the checkpoint does not fit, or lacks variables.
+        """
+        with self._stored.serving(sess):
+            self._saver.restore(sess, save_path)
+        self._stored.move_all_to_store(sess)
+        self._stored.restored = save_path
+        missing = self._stored.missing()
+        if missing:
+            raise CheckpointError(
+                f"Scaffold.saver: must restore every variable of the model from {save_path}. "
+                f"Received: a saver without {named(missing)}. Add them to its var_list."
+            )
+        if self._step is not None:
+            self._step.restore_draws(_saved_draws(save_path))
+        self._connect(sess)
+
+
+def _saved_draws(path: Optional[str]) -> dict[str, int]:
+    """Counts of random ops that a user's saver has written; {} if it wrote no checkpoint."""
+    if path is None:
+        return {}
+    try:
+        reader = open_checkpoint(path)
+    except CheckpointError:
+        return {}
+    return read_draws(reader, path)
+
+
 def _parts(op: Any) -> list[Any]:
-    """The operations that a group of groups consists of."""
+    """The operations of a group, also of nested ones."""
     if op.type != "NoOp":
         return [op]
     return list(dict.fromkeys(part for other in op.control_inputs for part in _parts(other)))
 
 
 def _source(tensor: Any) -> Any:
-    """The tensor that one is a plain copy of."""
+    """The tensor that this one is a copy of."""
     while tensor.op.type in _COPIES and not tensor.op.control_inputs:
         tensor = tensor.op.inputs[0]
     return tensor

@@ -1,4 +1,4 @@
-"""Writes arrays as a TensorFlow checkpoint, shard by shard; all of it appears, or nothing."""
+"""Writes arrays as a TensorFlow checkpoint, shard by shard, and atomically."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from cerebras_tf.checkpoints.partitions import Key
 from cerebras_tf.memoryx.process_folder import OwnFolder, remove_abandoned
 
 Shard = Union[Mapping[Key, np.ndarray], Callable[[str], None]]
-# In the names of folders, between the name of the checkpoint that they are for and chance.
+# In names of folders, between the name of the checkpoint and a random suffix.
 _UNFINISHED = "_writing_"
 _CONVERTED = "_converted_"
 
 
 def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
-    """Writes arrays as a TensorFlow checkpoint; all of it or nothing appears under the prefix.
+    """Writes arrays as a TensorFlow checkpoint, completely or not at all.
 
-    It is on the disk when this returns: older ones may be deleted.
+    It is on the disk when this returns, so older ones may be deleted.
 
     Args:
         prefix: path prefix of the checkpoint's files.
-        shards: arrays by variable name, or (name of the whole, slice) of a part; one shard is in
-            memory at a time. Or functions that write a checkpoint of their own, which becomes part
-            of this one, under the path they are given.
+        shards: arrays by key, of which one shard is in memory at a time; or functions that write a
+            checkpoint under the path they receive, which becomes part of this one.
     """
     with unfinished(prefix) as folder:
         merged = os.path.join(folder, os.path.basename(prefix))
@@ -47,24 +46,24 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
 
 @contextlib.contextmanager
 def unfinished(prefix: str) -> Iterator[str]:
-    """Within: a folder for the parts of a checkpoint in the making, or in the going.
+    """Within: a folder for the parts of a checkpoint that is being written or deleted.
 
-    Where the process is killed, its name tells whose files are not whole; see _remove_unfinished.
+    If the process is killed, its name says which checkpoint is incomplete; the next one removes it.
     """
-    with _beside(prefix, _UNFINISHED) as folder:
+    with _temporary_folder(prefix, _UNFINISHED) as folder:
         yield folder
 
 
 @contextlib.contextmanager
-def beside_for_conversion(prefix: str) -> Iterator[str]:
-    """Within: a folder for what is made of a checkpoint's content to be read in place of it."""
-    with _beside(prefix, _CONVERTED) as folder:
+def conversion_folder(prefix: str) -> Iterator[str]:
+    """Within: a folder for a converted copy of a checkpoint."""
+    with _temporary_folder(prefix, _CONVERTED) as folder:
         yield folder
 
 
 @contextlib.contextmanager
-def _beside(prefix: str, marker: str) -> Iterator[str]:
-    """Within: a folder of this process beside a checkpoint; what killed ones left there goes."""
+def _temporary_folder(prefix: str, marker: str) -> Iterator[str]:
+    """Within: a folder of this process next to a checkpoint. Those of killed ones are removed."""
     parent = Path(os.path.abspath(prefix)).parent
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(parent, f"*{_UNFINISHED}*", _remove_unfinished)
@@ -77,14 +76,14 @@ def _beside(prefix: str, marker: str) -> Iterator[str]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Removes the files of the checkpoint that a folder was for, unless it became whole."""
+    """Removes the files of a folder's checkpoint unless it is complete."""
     prefix = str(folder).rpartition(_UNFINISHED)[0]
     if not os.path.exists(index_path(prefix)):
         remove_checkpoint(prefix)
 
 
 def write_shards(folder: str, shards: Iterable[Shard]) -> Iterator[str]:
-    """Writes each shard as a checkpoint of its own; yields their prefixes."""
+    """Writes each shard as a separate checkpoint; yields their prefixes."""
     for number, shard in enumerate(shards):
         part = os.path.join(folder, f"part-{number:05d}")
         if callable(shard):

@@ -1,7 +1,7 @@
-"""The import names that hold nothing of their own: one table, from which their modules are made.
+"""The import names of objects that are defined elsewhere: one table, from which modules are made.
 
-A module of the table has no file. It is made when it is imported, and imports then where its names
-are defined, so `cerebras.pb` needs no TensorFlow. Every package that has such modules calls
+A module of the table has no file. It is made when it is imported, and only then imports the modules
+that define its names, so `cerebras.pb` needs no TensorFlow. Every package with such modules calls
 `serve_names()`.
 """
 
@@ -25,11 +25,23 @@ _HOST_CALL = dict.fromkeys(
 _TENSORS = dict.fromkeys(
     ("boundary_cast", "summarize_tensor", "summary_layer"), "cerebras_tf.estimator.layer_tensors"
 )
+_SPARSIFIERS = dict.fromkeys(
+    (
+        "SPARSIFIER_MAP",
+        "BalancedTopKSparsifier",
+        "BaseSparsifier",
+        "CheckerboardSparsifier",
+        "ConstantMaskSparsifier",
+        "TopKSparsifier",
+        "get_AdamW_aware_sparsifier_class",
+    ),
+    "cerebras_tf.memoryx.sparsifier",
+)
 _SWITCHES = dict.fromkeys(
     ("cs1_disable_summaries", "cs1_enable_summaries"), "cerebras_tf.estimator.layer_tensors"
 )
 _APPLIANCE_PB = "cerebras_appliance.pb.workflow.appliance.common.common_config_pb2"
-# Where the names of each module are defined: a module, or "module:name" where it is another name.
+# For each module: its names, and the module that defines them, or "module:name" for another name.
 MODULES: dict[str, dict[str, str]] = {
     "cerebras.tf.cs_estimator": _ESTIMATOR,
     "cerebras.tf.cs_estimator_spec": _SPEC,
@@ -41,6 +53,7 @@ MODULES: dict[str, dict[str, str]] = {
         "GetWeights": "cerebras_tf.checkpoints.reader:CheckpointReader",
     },
     "cerebras.tf.ws.cs_estimator_ws": _ESTIMATOR,
+    "cerebras.tf.ws.ws_sparsify": _SPARSIFIERS,
     "cerebras_appliance.cs_run_config": _RUN_CONFIG,
     "cerebras_appliance.pb.client.common_config_pb2": dict.fromkeys(
         ("ES_PIPELINE", "ES_WEIGHT_STREAMING", "DebugArgs", "ExecutionStrategy"), _APPLIANCE_PB
@@ -60,7 +73,7 @@ MODULES: dict[str, dict[str, str]] = {
     "cerebras_tensorflow.saver.checkpoint_reader": _CHECKPOINT_READER,
     "cerebras_tensorflow.summary": _TENSORS,
 }
-# Packages that hold modules of the table and nothing else.
+# Packages without other modules.
 _PACKAGES = {
     "cerebras_appliance.pb.client",
     "cerebras_appliance.pb.common",
@@ -70,7 +83,7 @@ _PACKAGES = {
 
 
 class _Names(MetaPathFinder, Loader):
-    """Finds and makes the modules of the table."""
+    """Imports the modules of the table."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -81,7 +94,7 @@ class _Names(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Gives a module its names."""
+        """Sets the names of a module."""
         names = MODULES.get(module.__name__, {})
         for name, place in names.items():
             setattr(module, name, _look_up(name, place))
@@ -97,6 +110,6 @@ _NAMES = _Names()
 
 
 def serve_names() -> None:
-    """Lets the modules of the table be imported. A file of the same name would come first."""
+    """Makes the modules of the table importable. Files of the same name take precedence."""
     if _NAMES not in sys.meta_path:
         sys.meta_path.append(_NAMES)

@@ -20,9 +20,10 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from cerebras_tf.bundle.paths import check_checkpoint_path
+from cerebras_tf.capture.replacement import without_deprecation_warnings
 from cerebras_tf.capture.variables import resource_variables
-from cerebras_tf.checkpoints.content import find_listed, tell_of_cut_files
 from cerebras_tf.checkpoints.folder_lock import locked
+from cerebras_tf.checkpoints.reader import find_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, say
@@ -60,8 +61,7 @@ from cerebras_tf.step import cluster
 from cerebras_tf.step.split_batch import split_batch
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session import synchronous_batches
-from cerebras_tf.tf_session.lean_session import keep_lean, with_pruned_graphs
-from cerebras_tf.tf_session.replacement import without_deprecation_warnings
+from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_pruned_graphs
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
@@ -201,7 +201,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """
         found = find_listed(self.model_dir, "training starts from the beginning")
         if self._warm_start_settings and not found:
-            tell_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
+            warn_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
             sparsifier = self._call.sparsifier  # of a training with evaluations
         bound = self._in_call(use_cs, steps=steps, last_step=max_steps, sparsifier=sparsifier)
@@ -287,7 +287,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs what a checkpoint lacks that is not read from it; refuses a damaged list of them."""
         if path := checkpoint_path or find_listed(self.model_dir, "weights are initialized"):
-            tell_of_cut_files(path)
+            warn_of_cut_files(path)
 
     def train_and_evaluate(
         self, train_spec: Any, eval_spec: Any, use_cs: Optional[bool] = None, sparsifier: Any = None
@@ -450,7 +450,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         )
         self._call.model.step.source.cache = self._compiled_programs(mode)
         if options.staging and not self._config.cluster_spec:
-            keep_lean(tf.compat.v1.get_default_graph())
+            make_lean(tf.compat.v1.get_default_graph())
         return self._call.model.spec
 
     def _call_model_fn_eval(self, input_fn: Any, config: Any) -> Any:
@@ -495,7 +495,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 @contextlib.contextmanager
 def _process_state() -> Iterator[None]:
     """Within: what a call changes of the whole process, restored when it ends."""
-    with without_deprecation_warnings(), cluster.first_writes_events():
+    with without_deprecation_warnings(), lean_sessions(), cluster.first_writes_events():
         yield
 
 

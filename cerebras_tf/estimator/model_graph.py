@@ -169,7 +169,7 @@ def _wired(
     step_read = training_util._get_or_create_global_step_read()
     effects = _effects(model) if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, independent = placement.boundary(model.capture({}), _roots(placement, spec, effects))
-    placement.refuse_stranded(_fetched(spec))
+    placement.check_fetches(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
         _refuse_assignments(placement.assignments(_fetched(spec)), mode)
     front_end = TensorFlowModel(
@@ -185,7 +185,7 @@ def _wired(
     options = replace(options, sparse=() if sparse is None else sparse.weights)
     step = TensorFlowStep(front_end, store, options, settings)
     metrics = _operations(spec.eval_metric_ops)
-    checks = [*independent, *placement.behind, *placement.with_checks]
+    checks = [*independent, *placement.after_step, *placement.with_checks]
     whole = fed if split is None else split.fed(fed, checks, placement.on_wafer)
     wiring = Wiring(
         step, placement, whole, global_step, step_read, independent, bool(effects), metrics
@@ -457,4 +457,4 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
 
 def _is_of_variables(value: Any, placement: Placement) -> bool:
     """Whether a metric can be had without a batch: it is fetched when the data has ended."""
-    return isinstance(value, tf.Tensor) and placement.reads_variables_alone(value.op)
+    return isinstance(value, tf.Tensor) and placement.depends_on_variables_only(value.op)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.replacement import without_deprecation_warnings
 from cerebras_tf.config import schema
 from cerebras_tf.config.address import check_wafer_address, normalize_cs_ip
 from cerebras_tf.config.run_options import EstimatorOptions
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job
-from cerebras_tf.tf_session.replacement import without_deprecation_warnings
 
 __all__ = ["CSRunConfig", "as_cs_run_config", "check_wafer_address", "refuse_strategies"]
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from cerebras_tf.checkpoints.content import named
+from cerebras_tf.checkpoints.reader import named
 from cerebras_tf.console.log import say
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Variable

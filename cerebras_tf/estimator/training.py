@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from cerebras_tf.checkpoints.saver_hook import SaverHook
+from cerebras_tf.checkpoints.saver import SaverHook
 from cerebras_tf.console.log import say
 from cerebras_tf.console.profile import ProfileHook
 from cerebras_tf.console.progress import ProgressHook

@@ -24,11 +24,11 @@ from tensorflow.python.framework import random_seed
 from tensorflow.python.summary.writer import writer_cache
 from tensorflow.python.training import basic_session_run_hooks
 
+from cerebras_tf.capture.replacement import Replacement
 from cerebras_tf.errors import CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import mistake_file
 from cerebras_tf.swarmx.swarm import Alone, Swarm
-from cerebras_tf.tf_session.replacement import Replacement
 
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 # Another attempt repeats them.

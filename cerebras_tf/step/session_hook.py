@@ -56,7 +56,7 @@ class WaferHook(tf.estimator.SessionRunHook):
     def begin(self) -> None:
         """Re-routes readers of wafer values; compiles now where shapes are known."""
         self._wiring.reroute()
-        self._stored.prepare_for(self._wiring.placement.assigning_alone())
+        self._stored.prepare_for(self._wiring.placement.separate_assignments())
         self._nothing = tf.no_op(name="wafer/nothing")
         self._wiring.step.prepare()
 
@@ -148,7 +148,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         alone = [other for other in assigned if not wiring.placement.is_computed(other)]
         has_step = len(alone) < len(assigned) or wiring.token.op in before
         has_batch = not wiring.fed_operations.isdisjoint(before)
-        if alone and (has_step or has_batch or wiring.placement.takes_batch(before)):
+        if alone and (has_step or has_batch or wiring.placement.reads_batch(before)):
             within = "" if alone[0] is op else f", which runs {alone[0].name!r} ({alone[0].type})"
             raise ConfigError(
                 "session.run: what assigns variables on the wafer must not depend on a batch or a "

@@ -19,7 +19,7 @@ from cerebras_tf.ir import StepGraph, TensorType
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.step.graph_digest import graph_digest, tensor_named
 from cerebras_tf.step.split_batch import SplitBatch
-from cerebras_tf.tf_session.arrays import for_tensorflow
+from cerebras_tf.tf_session.structures import for_tensorflow
 
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
 

@@ -74,7 +74,7 @@ class Wiring:
                 self._run, [global_step_read, *fed], tf.int64, name="step"
             )
             self.token.set_shape([])
-        self._after_step = [self._join_branches(op, op) for op in placement.behind]
+        self._after_step = [self._join_branches(op, op) for op in placement.after_step]
         self._after_step += [
             twin for op in placement.with_checks for twin in self._copy_with_checks(op)
         ]
@@ -185,8 +185,8 @@ class Wiring:
         What assigns variables between steps, as a hook does, is not changed: the store serves it.
         """
         self.placement.update()
-        awaiting = self.placement.awaiting([self.token.op])
-        alone = self.placement.assigning_alone()
+        awaiting = self.placement.needing_step([self.token.op])
+        alone = self.placement.separate_assignments()
         for op, index, tensor in self.placement.host_readers():
             if op.type == "SaveV2" or tensor.op in alone:  # a user's Saver is served likewise
                 continue
@@ -200,13 +200,13 @@ class Wiring:
             if op in before:  # what the step waits for cannot wait for the step
                 kept = [other for other in given if other not in awaiting]
             else:
-                kept = [o for o in given if o in alone or not self.placement.stands_for(o)]
+                kept = [o for o in given if o in alone or not self.placement.is_replaced(o)]
             if len(kept) != len(given):
                 others = [] if op in before else [other for other in given if other not in kept]
                 after = dict.fromkeys(map(self._in_place_of, others))
                 self.placement.replace_control_inputs(op, [*kept, *after])
         # At the end of the data the step fails, and no part of a metric may count once more.
-        for op in self.placement.assignments_beside(self._metrics):
+        for op in self.placement.session_assignments(self._metrics):
             if op not in before and op not in awaiting:
                 self.placement.replace_control_inputs(op, [*op.control_inputs, self.token.op])
         self._update_after_reads()
@@ -241,7 +241,7 @@ class Wiring:
         """
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:
-            self.placement.refuse_stranded([op])
+            self.placement.check_fetches([op])
             before = all_before([op])
             if self.step.split is not None and not self.placement.on_wafer(op):
                 found_before = all_before([op], lambda _: (), lambda o: o is self.token.op)

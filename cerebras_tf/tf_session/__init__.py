@@ -1,1 +1,1 @@
-"""TensorFlow sessions that hold little: structures, lean graphs, initial values, input threads."""
+"""TensorFlow sessions: fetches, lean graphs, initial values, input threads, replacements."""

@@ -1,6 +1,6 @@
-"""Gives the wafer's variables their first values: each TensorFlow initializer runs once.
+"""Initializes the wafer's variables by TensorFlow's initializers.
 
-Host and wafer therefore start equal, and only a few variables are in the session at a time.
+Host and wafer therefore start equal. Only a few variables are in the session at a time.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from cerebras_tf.capture.order import all_before
 from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.tf_session.lean_session import LeanSession
 
-# Initializers run together until their results are this large: a session call costs milliseconds.
+# Size of the results of initializers that run together, as a session call takes milliseconds.
 BATCH_BYTES = 1 << 28
-# Where a store holds less in memory than all variables: this part of that, for TensorFlow has them
-# a few times over.
+# If the store keeps less than all variables in memory, the size is that memory divided by this,
+# since TensorFlow needs several copies.
 _SHARE = 32
 
 
-def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None:
+def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None:
     """Runs the initializers.
 
     Args:
         session: session of the model's graph.
         variables: TensorFlow variables by name.
-        store: gets the values.
+        store: receives the values.
     """
-    # The second input of the assignment: what a warm start put there, or the initial value.
+    # The second input of the assignment is the initial value, or that of a warm start.
     values = {name: variable.initializer.inputs[1] for name, variable in variables.items()}
     computed = {}
     for name, tensor in values.items():
@@ -44,18 +44,18 @@ def initialise(session: Any, variables: Mapping[str, Any], store: Store) -> None
 
 
 def _run(session: Any, tensors: dict[str, Any]) -> Any:
-    """Computes tensors: in a session of their own where nothing of them is needed any more.
+    """Computes tensors, if possible in a separate session.
 
-    A session keeps for as long as it lives what it needs to compute them again.
+    A session keeps everything that it would need to compute them again.
     """
     if not isinstance(session, LeanSession) or any(map(_needs_state, tensors.values())):
         return session.run(tensors)
-    with session.apart() as own:
+    with session.separate() as own:
         return own.run(tensors)
 
 
 def _needs_state(tensor: Any) -> bool:
-    """Whether a tensor follows from variables or other resources of a session."""
+    """Whether a tensor depends on variables or other resources of a session."""
     types = {made.dtype for op in all_before([tensor.op]) for made in op.outputs}
     return any(dtype == tf.resource or dtype != dtype.base_dtype for dtype in types)
 
@@ -63,20 +63,20 @@ def _needs_state(tensor: Any) -> bool:
 def put_values(
     run: Callable[[dict[str, Any]], Any], values: Mapping[str, Any], store: Store
 ) -> None:
-    """Computes tensors and puts them into the store, few enough at a time to be small together.
+    """Computes tensors in small groups and writes them to the store.
 
-    Tensors that draw the same random number, as a weight and its moving average do, are computed
-    together: TensorFlow would draw anew in a second run.
+    Tensors that depend on the same random number, such as a weight and its moving average, are
+    computed together: TensorFlow would draw another number in a second run.
 
     Args:
-        run: gives the content of a dict of tensors.
+        run: returns the content of a dict of tensors.
         values: tensors by variable name.
-        store: gets the values.
+        store: receives the values.
     """
     batch: dict[str, Any] = {}
     size = 0
     most = bytes_at_once(store)
-    for group in _that_draw_alike(values):
+    for group in _group_by_draws(values):
         batch.update(group)
         size += sum(store.specs[name].type.most_bytes for name in group)
         if size >= most:
@@ -86,8 +86,8 @@ def put_values(
         _put(run(batch), store)
 
 
-def _that_draw_alike(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tensors by name, grouped so that an operation with a state of its own is in one group alone.
+def _group_by_draws(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Groups of tensors by name; no two groups depend on the same stateful operation.
 
     Groups come in the order of their first tensors.
     """
@@ -95,12 +95,12 @@ def _that_draw_alike(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     groups: list[dict[str, Any]] = []
     for name, tensor in values.items():
         drawn = [op for op in all_before([tensor.op]) if _draws(op)]
-        met = list({id(group_of[op]): group_of[op] for op in drawn if op in group_of}.values())
-        group = met[0] if met else {}
-        if not met:
+        sharing = list({id(group_of[op]): group_of[op] for op in drawn if op in group_of}.values())
+        group = sharing[0] if sharing else {}
+        if not sharing:
             groups.append(group)
         group[name] = tensor
-        for other in met[1:]:
+        for other in sharing[1:]:
             group.update(other)
             groups = [kept for kept in groups if kept is not other]
             group_of = {op: group if found is other else found for op, found in group_of.items()}
@@ -109,14 +109,14 @@ def _that_draw_alike(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _draws(op: Any) -> bool:
-    """Whether an operation may give something else when it runs again."""
+    """Whether an operation may return something else when it runs again."""
     return op.op_def.is_stateful and "Variable" not in op.type and op.type != "VarHandleOp"
 
 
 def _filled(tensor: Any) -> Optional[np.ndarray]:
-    """The content of a tensor that is one number over and over, as optimizer state is; else None.
+    """Content of a tensor that repeats one number, as optimizer state does; else None.
 
-    TensorFlow would fold it into a constant and keep that for as long as the session lives.
+    TensorFlow would fold it into a constant and keep that as long as the session exists.
     """
     while tensor.op.type == "Identity" and not tensor.op.control_inputs:
         tensor = tensor.op.inputs[0]
@@ -127,7 +127,7 @@ def _filled(tensor: Any) -> Optional[np.ndarray]:
 
 
 def bytes_at_once(store: Store) -> int:
-    """Bytes of variables that TensorFlow may have at a time: few where the store has few itself."""
+    """Bytes of variables that TensorFlow may compute at a time."""
     if store.total_resident_bytes < sum(spec.type.most_bytes for spec in store.specs.values()):
         return min(BATCH_BYTES, store.total_resident_bytes // _SHARE)
     return BATCH_BYTES

@@ -1,7 +1,7 @@
-"""A session that holds of its graph only what was run in it.
+"""A session that copies only the operations it has run.
 
-TensorFlow's session copies the whole graph at its first run: of a GPT's training graph, whose steps
-the wafer runs, 2 MB a layer, and as much again for a moment whenever something new is fetched.
+TensorFlow's session copies the whole graph at its first run. For a GPT's training graph, whose
+steps the wafer runs, that is 2 MB per layer, and temporarily as much again for every new fetch.
 """
 
 from __future__ import annotations
@@ -14,36 +14,34 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private API of TF 2.15: tf.estimator has no public way to be given a session, and a session none
-# to be given operations of another graph than that whose nodes it keeps.
+# Private API of TF 2.15: tf.estimator creates its session in session_manager, and LeanSession
+# overrides private methods of sessions.
 from tensorflow.python.client import session as client_session
 from tensorflow.python.training import session_manager
 
 from cerebras_tf.capture.order import all_before
+from cerebras_tf.capture.replacement import Replacement
 
 # Graphs whose sessions are lean.
 _GRAPHS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class LeanSession(tf.compat.v1.Session):
-    """A session of a graph, run on a second graph that gets operations as they are asked for.
+    """A session of a graph that runs a second graph, to which it copies operations when needed.
 
-    Args:
-        target: as TensorFlow's.
-        graph: what fetches name; `session.graph`.
-        config: as TensorFlow's.
+    Arguments and methods are those of tf.compat.v1.Session; `graph` is the first graph.
     """
 
     def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
-        self._held = tf.Graph()
+        self._copy = tf.Graph()
         self._growing = threading.RLock()
         self._names: set[str] = set()
         self._functions: set[str] = set()
-        super().__init__(target, self._held, config)
+        super().__init__(target, self._copy, config)
         self._graph = graph or tf.compat.v1.get_default_graph()
 
-    def apart(self) -> LeanSession:
-        """Another session of the same graph, which has nothing of this one's state."""
+    def separate(self) -> LeanSession:
+        """Another session of the same graph, without the state of this one."""
         return LeanSession(graph=self._graph, config=self._config)
 
     def make_callable(
@@ -60,86 +58,85 @@ class LeanSession(tf.compat.v1.Session):
         """Prepares a run in parts; see tf.compat.v1.Session.partial_run_setup."""
         items = [*tf.nest.flatten(fetches), *tf.nest.flatten(feeds or [])]
         elements = [self._graph.as_graph_element(item) for item in items]
-        held = dict(zip(map(id, items), self._twins(elements)))
+        copies = dict(zip(map(id, items), self._copies(elements)))
 
-        def twin(item: Any) -> Any:
-            return held[id(item)]
+        def copy_of(item: Any) -> Any:
+            return copies[id(item)]
 
-        graph, self._graph = self._graph, self._held
+        graph, self._graph = self._graph, self._copy
         try:
             return super().partial_run_setup(
-                tf.nest.map_structure(twin, fetches), tf.nest.map_structure(twin, feeds or [])
+                tf.nest.map_structure(copy_of, fetches), tf.nest.map_structure(copy_of, feeds or [])
             )
         finally:
             self._graph = graph
 
     def _make_callable_from_options(self, callable_options: Any) -> Any:
         names = (*callable_options.feed, *callable_options.fetch, *callable_options.target)
-        self._twins([self._graph.as_graph_element(name) for name in names])
+        self._copies([self._graph.as_graph_element(name) for name in names])
         return super()._make_callable_from_options(callable_options)
 
     def _do_run(
         self, handle: Any, targets: Any, fetches: Any, feeds: Any, options: Any, metadata: Any
     ) -> Any:
         fed = [reference.deref() for reference in feeds]
-        twins = iter(self._twins([*targets, *fetches, *fed]))
-        targets = [next(twins) for _ in targets]
-        fetches = [next(twins) for _ in fetches]
-        feeds = {next(twins).ref(): value for value in feeds.values()}
+        copies = iter(self._copies([*targets, *fetches, *fed]))
+        targets = [next(copies) for _ in targets]
+        fetches = [next(copies) for _ in fetches]
+        feeds = {next(copies).ref(): value for value in feeds.values()}
         return super()._do_run(handle, targets, fetches, feeds, options, metadata)
 
     def _extend_graph(self) -> None:
-        with self._growing:  # another thread's run must not find half of what is being added
+        with self._growing:  # another thread must not run a part of the added operations
             super()._extend_graph()
 
-    def _twins(self, elements: list[Any]) -> list[Any]:
-        """What stands for tensors and operations in the graph that is held."""
+    def _copies(self, elements: list[Any]) -> list[Any]:
+        """Copies of tensors and operations in the second graph."""
         with self._growing:
             self._grow([e if isinstance(e, tf.Operation) else e.op for e in elements])
-        return [self._held.as_graph_element(element.name) for element in elements]
+        return [self._copy.as_graph_element(element.name) for element in elements]
 
     def _grow(self, roots: Iterable[Any]) -> None:
-        """Copies operations, and what they depend on, that are not held yet."""
-        fresh = all_before(roots, left_out=lambda op: op.name in self._names)
+        """Copies operations and their ancestors that have no copy yet."""
+        fresh = all_before(roots, excluded=lambda op: op.name in self._names)
         if not fresh:
             return
-        held, added = self._held, {op.name for op in fresh}
+        copy, added = self._copy, {op.name for op in fresh}
         definition = tf.compat.v1.GraphDef(versions=self._graph.graph_def_versions)
         known: dict[str, Any] = {}
         waiting: list[tuple[str, list[Any]]] = []
         for op in fresh:
             node = definition.node.add()
             node.CopyFrom(op.node_def)
-            node.attr.pop("_class", None)  # what it stands beside may be left out
+            node.attr.pop("_class", None)  # colocated operations may have no copy
             inputs = [tensor.name for tensor in op.inputs if tensor.op.name not in added]
-            known.update((name, held.get_tensor_by_name(name)) for name in inputs)
+            known.update((name, copy.get_tensor_by_name(name)) for name in inputs)
             before = [other.name for other in op.control_inputs if other.name not in added]
             if before:
-                waiting.append((op.name, [held.get_operation_by_name(name) for name in before]))
+                waiting.append((op.name, [copy.get_operation_by_name(name) for name in before]))
             for name in before:
                 node.input.remove(f"^{name}")
         self._add_functions(_called(definition.node))
-        with held.as_default():
+        with copy.as_default():
             tf.import_graph_def(definition, known, name="")
         for name, others in waiting:
-            # Private API of TF 2.15: an import takes no operations without results.
-            held.get_operation_by_name(name)._add_control_inputs(others)
+            # Private API of TF 2.15: an import cannot map control inputs.
+            copy.get_operation_by_name(name)._add_control_inputs(others)
         self._names |= added
 
     def _add_functions(self, names: Iterable[str]) -> None:
-        """Copies functions, and those that they run, that are not held yet."""
-        # Private API of TF 2.15: there is no public way to a graph's functions.
-        given, waiting = self._graph._functions, list(names)
+        """Copies functions, and functions that they call, that have no copy yet."""
+        functions, waiting = self._graph._functions, list(names)  # private API of TF 2.15
         while waiting:
             name = waiting.pop()
-            if name in given and name not in self._functions:
+            if name in functions and name not in self._functions:
                 self._functions.add(name)
-                self._held._add_function(given[name])
-                waiting.extend(_called(given[name].definition.node_def))
+                self._copy._add_function(functions[name])
+                waiting.extend(_called(functions[name].definition.node_def))
 
 
 def _called(nodes: Iterable[Any]) -> Iterator[str]:
-    """Names of the functions that nodes run."""
+    """Names of the functions that nodes call."""
     for node in nodes:
         for value in node.attr.values():
             called = [value.func] if value.HasField("func") else value.list.func
@@ -147,18 +144,15 @@ def _called(nodes: Iterable[Any]) -> Iterator[str]:
 
 
 def with_pruned_graphs(config: Any) -> Any:
-    """A session's configuration that keeps no second copy of what is never run in the session.
-
-    It still has the one that it makes programs from.
-    """
+    """A copy of a session's configuration by which it does not copy operations that never run."""
     found = tf.compat.v1.ConfigProto()
     found.CopyFrom(config)
     found.graph_options.place_pruned_graph = True
     return found
 
 
-def keep_lean(graph: Any) -> None:
-    """Has tf.estimator make lean sessions of a graph."""
+def make_lean(graph: Any) -> None:
+    """Lets tf.estimator create lean sessions of a graph, within `lean_sessions()`."""
     _GRAPHS.add(graph)
 
 
@@ -167,4 +161,7 @@ def _session(target: str = "", graph: Any = None, config: Any = None) -> Any:
     return kind(target, graph=graph, config=config)
 
 
-session_manager.session = types.SimpleNamespace(Session=_session)
+# Within `lean_sessions()`: tf.estimator creates lean sessions of the graphs of `make_lean`.
+lean_sessions = Replacement(
+    session_manager, "session", types.SimpleNamespace(Session=_session)
+).active

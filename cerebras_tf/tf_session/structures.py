@@ -1,4 +1,4 @@
-"""Structures of tensors as TensorFlow's sessions take them, whose keys need not be comparable."""
+"""Fetches and values of TensorFlow sessions: nested structures and arrays."""
 
 from __future__ import annotations
 
@@ -7,42 +7,37 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-# Of a class of structures: what takes one apart, and what makes one like it of other parts.
+import numpy as np
+import tensorflow as tf
+
+# Of a class of structures: functions that split one, and that make one like it of other parts.
 _Form = tuple[Callable[[Any], list[Any]], Callable[[Any, list[Any]], Any]]
 
 
 def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
-    """Applies a function to the leaves of a structure: what is no dict, list, tuple or attrs."""
+    """Applies a function to the leaves of nested dicts, lists, tuples and attrs classes."""
     if structure is None:
         return None
-    form = _form(structure.__class__)  # of what TensorFlow wraps to track it, what it wraps
+    form = _form(structure.__class__)  # of a tracking wrapper of TensorFlow, the wrapped class
     if form is None:
         return change(structure)
-    take, make = form
-    return make(structure, [map_fetches(part, change) for part in take(structure)])
+    split, make = form
+    return make(structure, [map_fetches(part, change) for part in split(structure)])
 
 
 def leaves(structure: Any) -> list[Any]:
-    """Leaves of a structure in its own order; keys of its dicts need not be comparable."""
-    found: list[Any] = []
-    _add_leaves(structure, found)
-    return found
-
-
-def _add_leaves(structure: Any, found: list[Any]) -> None:
+    """Leaves of a structure in its own order. Unlike in tf.nest, keys may be incomparable."""
     if structure is None:
-        return
+        return []
     form = _form(structure.__class__)  # as in map_fetches
     if form is None:
-        found.append(structure)
-        return
-    for part in form[0](structure):
-        _add_leaves(part, found)
+        return [structure]
+    return [leaf for part in form[0](structure) for leaf in leaves(part)]
 
 
 @functools.cache
 def _form(kind: Any) -> Optional[_Form]:
-    """How structures of a class are taken apart and made, as TensorFlow's session does; or None."""
+    """How TensorFlow's session splits and makes structures of a class; None for leaves."""
     if issubclass(kind, Mapping):
         if issubclass(kind, defaultdict):
             return _values, lambda like, parts: kind(like.default_factory, zip(like, parts))
@@ -63,3 +58,8 @@ def _form(kind: Any) -> Optional[_Form]:
 
 def _values(structure: Mapping[Any, Any]) -> list[Any]:
     return list(structure.values())
+
+
+def for_tensorflow(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array of the IR's dtype as TensorFlow takes it; bfloat16 is stored as uint16 here."""
+    return array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array

@@ -1,7 +1,7 @@
-"""Batches that a session takes in the thread that runs the step.
+"""Batches that a session reads in the thread that runs the step.
 
-TensorFlow hands a step from thread to thread, of its pool and of its iterators: 0.2 to 0.4 ms a
-step, and as much again for Python, whose memory is then in another core's cache.
+TensorFlow passes a step between threads of its pool and of its iterators. This takes 0.2 to 0.4 ms
+per step, and as much again because Python's memory is then in another core's cache.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private API of TF 2.15: tf.estimator makes the iterator itself, of any dataset.
+# Private API of TF 2.15: tf.estimator creates the iterator of a dataset itself.
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.data.util import structure
 
-_NAME = "IteratorGetNext"  # of tf.estimator's operation, which hooks fetch by it
+_NAME = "IteratorGetNext"  # of tf.estimator's operation; hooks may fetch it by name
 
 
 class SynchronousBatches(dataset_ops.DatasetV1Adapter):
-    """A dataset whose iterator in a graph gives each batch where it is asked for.
-
-    Args:
-        dataset: a tf.data.Dataset.
-    """
+    """A dataset whose iterator in a graph returns each batch in the calling thread."""
 
     def _make_initializable_iterator(self, shared_name: Any = None) -> Any:
         iterator = super()._make_initializable_iterator(shared_name)
@@ -45,43 +41,37 @@ def _next_batch(iterator: Any, name: str = _NAME) -> Any:
 
 
 def are_synchronous(features: Any) -> bool:
-    """Whether a step gets some of the features from SynchronousBatches.
+    """Whether some of the features come from SynchronousBatches.
 
-    tf.estimator knows batches by another operation, and warns of predictions from no dataset.
+    tf.estimator does not recognize these and warns that predictions do not come from a dataset.
     """
     tensors = [item for item in tf.nest.flatten(features) if isinstance(item, tf.Tensor)]
     return any(tensor.op.type == "IteratorGetNextSync" for tensor in tensors)
 
 
 def has_threads(batches: Any) -> bool:
-    """Whether something is a dataset whose functions have threads of their own.
+    """Whether batches are a dataset with its own threads.
 
-    That is `options.threading.private_threadpool_size` of tf.data.Options. Functions of others
-    share the session's pool.
+    This is `options.threading.private_threadpool_size` of tf.data.Options. The functions of other
+    datasets use the session's thread pool.
     """
     if not isinstance(batches, tf.data.Dataset):
         return False
     with warnings.catch_warnings():
-        # Options that TensorFlow may add by itself are not read here, of which it warns in a graph.
+        # In a graph, TensorFlow warns that options it may add are not included.
         warnings.simplefilter("ignore", UserWarning)
         return (batches.options().threading.private_threadpool_size or 0) > 0
 
 
 def without_pool(config: Any) -> Any:
-    """A session's configuration by which operations run where they are asked for.
+    """A copy of a ConfigProto by which operations run in the calling thread.
 
-    Between batches and a wafer's step stands little to compute.
-
-    Args:
-        config: a ConfigProto, which stays as it is.
-
-    Returns:
-        A copy; None where the configuration asks for threads.
+    Returns None if the configuration sets threads.
     """
     asked = config.inter_op_parallelism_threads or config.session_inter_op_thread_pool
     if asked or config.use_per_session_threads:
         return None
     found = tf.compat.v1.ConfigProto()
     found.CopyFrom(config)
-    found.inter_op_parallelism_threads = -1  # TensorFlow's number for it
+    found.inter_op_parallelism_threads = -1  # no pool
     return found

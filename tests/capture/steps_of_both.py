@@ -1,7 +1,4 @@
-"""Captures a small TensorFlow graph and runs the same steps in TensorFlow and by plain kernels.
-
-What the tests of capture share.
-"""
+"""Captures a small TensorFlow graph and runs the same steps in TensorFlow and by plain kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from cerebras_tf.capture.capture import RANDOM_STEP, Capture
@@ -21,7 +19,7 @@ from cerebras_tf.passes.differentiate import differentiate
 from tests.graphs import run_plain
 
 Arrays = dict[str, np.ndarray]
-# Formulas of a few float32 operations; optimizers divide and take roots, several steps long.
+# Relative and absolute tolerance for a few float32 operations over several steps.
 CLOSE = (2e-5, 1e-6)
 
 
@@ -31,7 +29,7 @@ class Built:
 
     Attributes:
         results: tensors whose values are compared.
-        effects: operations (or tensors of them) whose assignments are made.
+        effects: operations, or tensors of them, whose assignments are made.
     """
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -40,6 +38,17 @@ class Built:
 
 # Placeholders in, tensors and operations out.
 Build = Callable[..., Built]
+
+
+class Cases(list[Any]):
+    """Parameters (build, batches) of a test that compares steps; `@cases(*batches)` adds one."""
+
+    def __call__(self, *batches: Sequence[np.ndarray]) -> Callable[[Build], Build]:
+        def add(build: Build) -> Build:
+            self.append(pytest.param(build, batches, id=build.__name__))
+            return build
+
+        return add
 
 
 def variables_by_handle() -> dict[Any, Any]:

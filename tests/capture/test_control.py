@@ -1,4 +1,4 @@
-"""Compares captured conditionals and calls with TensorFlow: values, gradients, assignments."""
+"""Captured conditionals and calls against TensorFlow: values, gradients, assignments."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.capture.capture import Capture
-from cerebras_tf.capture.variables import managed_variables, variable_spec
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import TensorType
-from tests.capture.steps_of_both import Built, captured, check_steps
-from tests.graphs import run_plain
+from tests.capture.steps_of_both import Built, Cases, captured, check_steps
 
 pytestmark = pytest.mark.tf
+case, in_both_versions = Cases(), Cases()
 v1 = tf.compat.v1
 
 
@@ -28,30 +25,21 @@ def control_flow(request):
     v1.enable_control_flow_v2()
 
 
-def both(build, flag):
-    """[output, total, count afterwards] by TensorFlow and through the capture."""
-    with tf.Graph().as_default() as graph, v1.variable_scope("", use_resource=True):
-        x = v1.placeholder(tf.float32, [3], "x")
-        pred = v1.placeholder(tf.bool, [], "pred")
-        total = v1.get_variable("total", initializer=np.full(3, 2.0, np.float32))
-        count = v1.get_variable("count", initializer=np.float32(1.0))
-        output = build(x, pred, total, count)
-        handles = {op: variable_spec(v) for op, v in managed_variables(graph).items()}
-        types = {x: TensorType("float32", (3,)), pred: TensorType("bool", ())}
-        step = Capture(handles, types).run({"output": output}, [output.op])
-        content = np.array([1.0, -2.0, 3.0], np.float32)
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            expected = [session.run(output, {x: content, pred: flag}), *session.run([total, count])]
-    arrays = {"x:0": content, "pred:0": np.array(flag)}
-    arrays.update(total=np.full(3, 2.0, np.float32), count=np.array(1.0, np.float32))
-    given = [arrays[value.name] for value in step.graph.inputs]
-    values = dict(zip(step.graph.outputs, run_plain(step.graph, given)))
-    found = [values[step.results["output"]]]
-    for name in ("total", "count"):
-        update = step.updates.get(name)
-        found.append(arrays[name] if update is None else values[update])
-    return expected, found
+START = np.arange(1, 4, dtype=np.float32)
+# Content of the placeholders in three steps: the first element decides, in both directions.
+BATCHES = [(sign * np.array([1.0, -2.0, 3.0], np.float32),) for sign in (1, -1, 2)]
+
+
+def check_function(function):
+    """Compares steps of function(x, pred, total, count), whose last two operands are variables."""
+
+    def build(x):
+        total = tf.Variable(np.full(3, 2.0, np.float32), name="total")
+        count = tf.Variable(np.float32(1.0), name="count")
+        output = function(x, x[0] > 0.0, total, count)
+        return Built({"output": output}, [output.op])
+
+    check_steps(build, *BATCHES, close=(1e-6, 0))
 
 
 def conditional_values(x, pred, total, count):
@@ -95,69 +83,52 @@ def assignments_of_a_called_function(x, pred, total, count):
     return tf.cond(pred, lambda: called(x), lambda: x * 3.0)
 
 
-@pytest.mark.parametrize("flag", [True, False])
+def called_function(x, pred, total, count):
+    @tf.function
+    def called(y):
+        total.assign_add(y)
+        count.assign(tf.reduce_sum(total))
+        return y * count
+
+    return called(x) + 1.0
+
+
 @pytest.mark.parametrize(
-    "build",
+    "function",
     [
         assignments_of_a_called_function,
+        called_function,
         conditional_values,
         nested_values,
         one_sided_assignment,
         assignments_of_different_variables,
     ],
 )
-def test_conditional_gives_and_assigns_what_tensorflow_does(control_flow, build, flag):
-    expected, found = both(build, flag)
-    for theirs, ours in zip(expected, found):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+def test_conditionals_and_calls_return_and_assign_what_tensorflow_does(control_flow, function):
+    check_function(function)
 
 
-def test_called_functions_assign_and_return_what_tensorflow_does():
-    def build(x, pred, total, count):
-        @tf.function
-        def called(y):
-            total.assign_add(y)
-            count.assign(tf.reduce_sum(total))
-            return y * count
-
-        return called(x) + 1.0
-
-    expected, found = both(build, True)
-    for theirs, ours in zip(expected, found):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
-START = np.arange(1, 4, dtype=np.float32)
-# Content of the placeholders in three steps: the first element decides, in both directions.
-BATCHES = [(sign * np.array([1.0, -2.0, 3.0], np.float32),) for sign in (1, -1, 2)]
-
-
-def test_branches_draw_random_numbers_as_tensorflow_does(control_flow):
+@in_both_versions(*BATCHES)
+def branches_draw_random_numbers_as_tensorflow_does(x):
     """The branch not taken draws nothing; numbers of a step depend on the step alone."""
-
-    def build(x):
-        y = tf.cond(
-            x[0] > -9.0,
-            lambda: x + v1.random_uniform([3], seed=4),
-            lambda: x * v1.random_uniform([3], seed=5),
-        )
-        return Built({"y": y})
-
-    check_steps(build, *BATCHES)
+    y = tf.cond(
+        x[0] > -9.0,
+        lambda: x + v1.random_uniform([3], seed=4),
+        lambda: x * v1.random_uniform([3], seed=5),
+    )
+    return Built({"y": y})
 
 
-def test_gradients_pass_through_nested_conditionals(control_flow):
-    def build(x):
-        w = tf.Variable(START)
+@in_both_versions(*BATCHES)
+def gradients_pass_through_nested_conditionals(x):
+    w = tf.Variable(START)
 
-        def inner():
-            return tf.cond(x[2] > 3.5, lambda: tf.exp(-w), lambda: w * w * x)
+    def inner():
+        return tf.cond(x[2] > 3.5, lambda: tf.exp(-w), lambda: w * w * x)
 
-        loss = tf.reduce_sum(tf.cond(x[0] > 0, inner, lambda: tf.sin(w) * x))
-        by_w, by_x = tf.gradients(loss, [w, x])
-        return Built({"w": by_w, "x": by_x})
-
-    check_steps(build, *BATCHES)
+    loss = tf.reduce_sum(tf.cond(x[0] > 0, inner, lambda: tf.sin(w) * x))
+    by_w, by_x = tf.gradients(loss, [w, x])
+    return Built({"w": by_w, "x": by_x})
 
 
 def test_a_guarded_optimizer_step_moves_slots_and_weights_or_neither(control_flow):
@@ -179,27 +150,23 @@ def test_a_guarded_optimizer_step_moves_slots_and_weights_or_neither(control_flo
     assert set(step.updates) == {"w", "w/Momentum", "good"}
 
 
-def test_inner_conditionals_assign_under_both_conditions(control_flow):
-    def build(x):
-        w = tf.Variable(START, name="w")
+@in_both_versions(*BATCHES)
+def inner_conditionals_assign_under_both_conditions(x):
+    w = tf.Variable(START, name="w")
 
-        def inner():
-            return tf.cond(x[1] < -3.0, lambda: w.assign(2.0 * w).op, lambda: w.assign_sub(x).op)
+    def inner():
+        return tf.cond(x[1] < -3.0, lambda: w.assign(2.0 * w).op, lambda: w.assign_sub(x).op)
 
-        return Built({}, [tf.cond(x[0] > 0, inner, lambda: w.assign_add(x).op)])
-
-    check_steps(build, *BATCHES)
+    return Built({}, [tf.cond(x[0] > 0, inner, lambda: w.assign_add(x).op)])
 
 
-def test_a_case_takes_the_first_condition_that_holds(control_flow):
-    def build(x):
-        w = tf.Variable(START)
-        y = tf.case(
-            [(x[0] < 0.0, lambda: x - w), (x[0] < 1.5, lambda: x * w)], default=lambda: tf.exp(x)
-        )
-        return Built({"y": y})
-
-    check_steps(build, *BATCHES)
+@in_both_versions(*BATCHES)
+def a_case_takes_the_first_condition_that_holds(x):
+    w = tf.Variable(START)
+    y = tf.case(
+        [(x[0] < 0.0, lambda: x - w), (x[0] < 1.5, lambda: x * w)], default=lambda: tf.exp(x)
+    )
+    return Built({"y": y})
 
 
 def test_a_function_called_twice_reads_what_its_first_call_assigned():
@@ -235,13 +202,11 @@ def test_gradients_pass_through_functions_that_call_functions():
     check_steps(build, *BATCHES)
 
 
-def test_dropout_of_a_keras_layer_is_tensorflows():
-    def build(x):
-        layer = tf.keras.layers.Dropout(0.5, seed=3)
-        tf.compat.v1.set_random_seed(5)
-        return Built({"y": layer(tf.tile(x, [20]), training=True)})
-
-    check_steps(build, *BATCHES)
+@case(*BATCHES)
+def dropout_of_a_keras_layer_is_tensorflows(x):
+    layer = tf.keras.layers.Dropout(0.5, seed=3)
+    tf.compat.v1.set_random_seed(5)
+    return Built({"y": layer(tf.tile(x, [20]), training=True)})
 
 
 @pytest.mark.parametrize("traced", [True, False])
@@ -256,3 +221,13 @@ def test_a_loop_is_refused_by_its_name(control_flow, traced):
 
     with pytest.raises(UnsupportedOpError, match=r"^1 TensorFlow op type has no IR form: While \("):
         captured(build, *BATCHES[0])
+
+
+@pytest.mark.parametrize(("build", "batches"), case)
+def test_steps_are_those_of_tensorflow(build, batches):
+    check_steps(build, *batches)
+
+
+@pytest.mark.parametrize(("build", "batches"), in_both_versions)
+def test_steps_with_conditionals_are_those_of_tensorflow(control_flow, build, batches):
+    check_steps(build, *batches)

@@ -46,7 +46,7 @@ def test_gradients_of_sums_over_wafers_are_summed_over_wafers(gradient, whole):
         custom = prepare_custom_gradients(graph, recorder)
         calls = ((), recorder.calls) if whole else (recorder.calls, ())
         types = {x: TensorType("float32", X.shape)}
-        capture = Capture({}, types, calls[0], custom, whole=calls[1])
+        capture = Capture({}, types, calls[0], custom, tf_gradients=calls[1])
         step = capture.run({"slope": slope})
         with v1.Session() as session:  # on the host both are the identity
             found = session.run(slope, {x: X})
@@ -56,7 +56,7 @@ def test_gradients_of_sums_over_wafers_are_summed_over_wafers(gradient, whole):
     np.testing.assert_allclose(found, 2 * X / X.sum() - np.sum(X**2) / X.sum() ** 2, rtol=1e-6)
 
 
-def test_a_sum_over_wafers_has_a_gradient_of_its_own_on_the_host_and_eagerly():
+def test_a_sum_over_wafers_has_a_custom_gradient_on_the_host_and_eagerly():
     assert float(by_tape(tf.constant(X))[0]) == pytest.approx(
         float(2 * X[0] / X.sum() - np.sum(X**2) / X.sum() ** 2)
     )

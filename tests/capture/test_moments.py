@@ -1,4 +1,4 @@
-"""Which variables count as moments: by what updates say, never by names."""
+"""Which variables are moments of an optimizer: their updates decide, never their names."""
 
 import pytest
 
@@ -56,27 +56,21 @@ def test_rows_of_adam():
     assert moments_of(build) == {"w/Adam", "w/Adam_1"}
 
 
-@pytest.mark.parametrize("form", ["sum", "other_way", "add", "sub", "both", "where"])
+FORMS = {
+    "sum": lambda w, g, m: m.assign(0.1 * g + 0.9 * m),
+    "toward": lambda w, g, m: m.assign(m + (g - m) * 0.1),
+    "away": lambda w, g, m: m.assign(m - (m - g) * 0.1),
+    "add": lambda w, g, m: m.assign_add((g - m) * 0.1),
+    "sub": lambda w, g, m: m.assign_sub(0.1 * (m - g)),
+    "where": lambda w, g, m: m.assign(tf.where(tf.reduce_sum(w) > 0, 0.9 * m + 0.1 * g, m)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_assignments_of_every_form(form):
     def build(w):
         g, m = w * 2.0, slot("m")
-        if form == "sum":
-            new = 0.1 * g + 0.9 * m
-            done = m.assign(new)
-        elif form == "other_way":
-            new = m + (g - m) * 0.1
-            done = m.assign(new)
-        elif form == "add":
-            done = m.assign_add((g - m) * 0.1)
-        elif form == "sub":
-            done = m.assign_sub(0.1 * (m - g))
-        elif form == "where":
-            new = tf.where(tf.reduce_sum(w) > 0, 0.9 * m + 0.1 * g, m)
-            done = m.assign(new)
-        else:
-            new = m - (m - g) * 0.1
-            done = m.assign(new)
-        with tf.control_dependencies([done]):
+        with tf.control_dependencies([FORMS[form](w, g, m)]):
             w.assign_sub(m.read_value() * 0.1)
 
     assert moments_of(build) == {"m"}
@@ -96,7 +90,7 @@ def test_assignments_within_a_condition_are_found():
     assert moments_of(build) == {"m"}
 
 
-def test_what_only_looks_alike_is_none():
+def test_similar_variables_are_no_moments():
     def build(w):
         g = w * 2.0
         average, largest, whole = slot("average"), slot("largest"), slot("half", (3, 4), tf.float64)
@@ -113,7 +107,7 @@ def test_what_only_looks_alike_is_none():
     assert moments_of(build) == set()
 
 
-def test_a_decay_that_is_no_constant_is_none():
+def test_a_variable_decay_makes_no_moment():
     def build(w):
         m, decay = slot("m"), slot("decay", ())
         new = decay * m + w

@@ -16,11 +16,8 @@ def test_operations_come_after_what_they_need_and_otherwise_as_built():
     assert order(["d"]) == ["a", "c", "b", "d"]
 
 
-def test_what_no_root_needs_is_left_out():
+def test_only_what_the_roots_need_comes_and_once():
     assert order(["b"]) == ["a", "b"]
-
-
-def test_roots_come_once_also_when_named_twice():
     assert order(["b", "d", "b"]) == ["a", "c", "b", "d"]
 
 
@@ -28,5 +25,5 @@ def test_dependencies_win_over_the_order_of_building():
     assert order(["a"], {"a": ["d"], "d": []}) == ["d", "a"]
 
 
-def test_loops_and_what_follows_them_have_no_place():
+def test_loops_and_operations_after_them_are_omitted():
     assert order(["d"], {"d": ["b"], "b": ["c", "a"], "c": ["b"], "a": []}) == ["a"]

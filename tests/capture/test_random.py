@@ -1,4 +1,4 @@
-"""Seeds of random ops: given ones are kept, others are drawn once for a graph.
+"""Seeds of random ops: given ones are used, others are drawn once per graph.
 
 The numbers that seeds give are compared with TensorFlow's in tests/parity/test_random.py.
 """
@@ -34,15 +34,14 @@ def drawn(graph, step=0):
     return run_plain(graph, [np.array(step, np.int64)])
 
 
-def test_seeds_of_the_op_and_of_the_graph_are_kept():
+@pytest.mark.parametrize("of_graph", [5, None])
+def test_seeds_of_op_and_graph_are_used(of_graph):
     with tf.Graph().as_default():
-        v1.set_random_seed(5)
-        assert seeds(capture(y=v1.random_normal([3], seed=7))) == [(5, 7)]
-
-
-def test_an_op_seed_alone_goes_with_the_default_seed_of_graphs():
-    with tf.Graph().as_default():
-        assert seeds(capture(y=v1.random_normal([3], seed=7))) == [(v1.get_seed(7)[0], 7)]
+        if of_graph:
+            v1.set_random_seed(of_graph)
+        assert seeds(capture(y=v1.random_normal([3], seed=7))) == [
+            (of_graph or v1.get_seed(7)[0], 7)
+        ]
 
 
 def test_two_captures_of_one_graph_draw_the_same_numbers():

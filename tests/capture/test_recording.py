@@ -1,4 +1,4 @@
-"""Checks which gradient calls are recorded, and that TensorFlow is left as it was."""
+"""Which gradient calls are recorded, and that TensorFlow is restored afterwards."""
 
 from __future__ import annotations
 
@@ -39,13 +39,6 @@ def test_a_gradient_call_is_recorded_with_what_it_made(graph):
     assert loss.op not in call.made
 
 
-def test_variables_without_a_gradient_have_none(graph):
-    used, unused = v1.get_variable("used", [2]), v1.get_variable("unused", [2])
-    with GradientRecorder() as recorder:
-        tf.gradients(tf.reduce_sum(used * 2.0), [used, unused])
-    assert recorder.calls[0].results[1] is None
-
-
 def test_optimizers_and_tapes_are_recorded_once_each(graph):
     weight = v1.get_variable("weight", [2])
     with GradientRecorder() as recorder:
@@ -58,12 +51,14 @@ def test_optimizers_and_tapes_are_recorded_once_each(graph):
     assert recorder.calls[1].results == [found["w"]]
 
 
-def test_stop_gradients_are_recorded(graph):
-    weight = v1.get_variable("weight", [2])
+def test_stop_gradients_and_variables_without_a_gradient_are_recorded(graph):
+    weight, unused = v1.get_variable("weight", [2]), v1.get_variable("unused", [2])
     with GradientRecorder() as recorder:
         middle = weight * 3.0
-        tf.gradients(tf.reduce_sum(middle * weight), weight, stop_gradients=[middle])
+        loss = tf.reduce_sum(middle * weight)
+        tf.gradients(loss, [weight, unused], stop_gradients=[middle])
     assert recorder.calls[0].stops == [middle]
+    assert recorder.calls[0].results[1] is None
 
 
 def test_sparse_gradients_are_recorded_as_they_are(graph):
@@ -74,7 +69,7 @@ def test_sparse_gradients_are_recorded_as_they_are(graph):
     assert recorder.calls[0].results == [slices]
 
 
-def test_tensorflow_is_as_before_also_after_an_error(graph):
+def test_tensorflow_is_restored_after_an_error(graph):
     before = gradients_util._GradientsHelper, tf.GradientTape.gradient
     with pytest.raises(ZeroDivisionError), GradientRecorder():
         assert gradients_util._GradientsHelper is not before[0]
@@ -125,7 +120,7 @@ def test_eager_tapes_are_not_recorded():
     assert recorder.calls == []
 
 
-def test_a_call_inside_a_recorded_call_is_left_out(graph):
+def test_a_call_inside_a_recorded_call_is_not_recorded(graph):
     @tf.custom_gradient
     def cube(x):
         return x * x * x, lambda upstream: upstream * tf.gradients(x * x * x, x)[0]
@@ -145,7 +140,7 @@ def test_a_second_derivative_is_a_call_of_its_own(graph):
     assert [call.ys for call in recorder.calls][1] == [first]
 
 
-def test_a_result_that_is_an_older_tensor_is_left_out(graph):
+def test_a_result_that_is_an_older_tensor_is_none(graph):
     older = tf.constant([1.0, 2.0])
 
     @tf.custom_gradient

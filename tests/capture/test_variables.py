@@ -1,4 +1,4 @@
-"""Which variables the wafer owns, and what is known of them."""
+"""Which variables are on the wafer, with their names and types."""
 
 from __future__ import annotations
 
@@ -65,16 +65,12 @@ def test_a_partitioned_variable_is_owned_part_by_part(graph):
     assert all(spec.type.shape == (2, 2) for spec in found.values())
 
 
-def test_local_variables_and_the_global_step_stay_in_the_session(graph):
+def test_local_variables_strings_and_the_global_step_stay_in_the_session(graph):
     v1.train.get_or_create_global_step()
     v1.metrics.mean(tf.constant(2.0))
+    tf.Variable("vocabulary.txt", name="path", trainable=False)
     v1.get_variable("weight", [2])
     assert set(specs(graph)) == {"weight"}
-
-
-def test_variables_of_strings_stay_in_the_session(graph):
-    tf.Variable("vocabulary.txt", name="path", trainable=False)
-    assert specs(graph) == {}
 
 
 def test_variables_are_found_by_the_operation_of_their_handle(graph):
@@ -82,10 +78,7 @@ def test_variables_are_found_by_the_operation_of_their_handle(graph):
     assert managed_variables(graph) == {weight.handle.op: weight}
 
 
-def test_the_type_of_a_tensor_keeps_dimensions_that_are_not_known():
+def test_the_type_of_a_tensor():
     assert tensor_type(v1.placeholder("float16", [None, 3])) == TensorType("float16", (None, 3))
-
-
-def test_a_tensor_of_strings_has_no_type():
     with pytest.raises(GraphError, match="string"):
         tensor_type(tf.constant("text"))

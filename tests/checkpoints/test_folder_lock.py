@@ -1,8 +1,9 @@
-"""Checks that one process at a time trains in a folder, through the Python API too."""
+"""One process at a time trains in a folder, also through the Python API."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import resource
 import threading
 
@@ -13,13 +14,14 @@ pytest.importorskip("tensorflow")
 from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.errors import ConfigError
 from tests.estimator.regression import build, dataset
+from tests.messages import raises
 
 pytestmark = pytest.mark.tf
 
 
 @pytest.fixture
 def other_training(tmp_path):
-    """Another process, number 123, that trains in the folder."""
+    """Another process, of id 123, trains in the folder."""
     with open(tmp_path / ".lock", "w") as file:
         file.write("123\n")
         file.flush()
@@ -29,23 +31,23 @@ def other_training(tmp_path):
 
 @pytest.mark.parametrize("use_cs", [True, False])
 def test_training_where_another_process_trains_is_refused(tmp_path, other_training, use_cs):
-    with pytest.raises(ConfigError, match="process 123 is training"):
+    with raises(ConfigError, "model_dir", "process 123"):
         build(tmp_path, use_cs=use_cs).train(dataset, max_steps=1)
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
-def test_evaluation_beside_training_is_allowed_and_the_lock_ends_with_training(tmp_path):
+def test_evaluation_during_training_is_allowed_and_the_lock_ends_with_training(tmp_path):
     build(tmp_path).train(dataset, max_steps=1)
     with open(tmp_path / ".lock", "a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else has it
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no one else has it
         assert build(tmp_path).evaluate(dataset, steps=1)["global_step"] == 1
 
 
-def test_who_has_locked_a_folder_may_again_and_another_thread_may_not(tmp_path):
+def test_the_lock_is_reentrant_and_held_by_a_thread(tmp_path):
     refused = []
 
     def lock():
-        with pytest.raises(ConfigError, match="must not be in use"), locked(str(tmp_path)):
+        with raises(ConfigError, "model_dir", os.getpid()), locked(str(tmp_path)):
             pass
         refused.append(True)
 
@@ -58,18 +60,17 @@ def test_who_has_locked_a_folder_may_again_and_another_thread_may_not(tmp_path):
         pass
 
 
-def test_a_folder_without_room_is_told(tmp_path):
+def test_a_full_disk_is_an_error(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        fault = "must have room .*File too large"
-        with pytest.raises(ConfigError, match=fault), locked(str(tmp_path)):
+        with raises(ConfigError, "model_dir", "File too large"), locked(str(tmp_path)):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_folders_elsewhere_are_not_locked(tmp_path, monkeypatch):
+def test_folders_of_other_file_systems_are_not_locked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with locked("gs://bucket/run"):
         assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Checks when training writes checkpoints, and how often the saver reads the global step."""
+"""When training writes checkpoints, and how often the saver reads the global step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.checkpoints.saver_hook import SaverHook
+from cerebras_tf.checkpoints.saver import SaverHook
 from cerebras_tf.errors import ConfigError
 from tests.estimator import regression
+from tests.messages import raises
 
 pytestmark = pytest.mark.tf
 
@@ -25,12 +26,12 @@ def saved_steps(folder):
         (0, 1, [0, 5, 10, 12]),
         (0, 3, [0, 6, 12, 15, 21, 27, 30, 36]),
         (5, 1, [5, 10, 15, 17]),
-        (7, 1, [7, 10, 15, 19]),  # as a run that was stopped there, and one that never was
+        (7, 1, [7, 10, 15, 19]),  # resumed at 7: the first step of a run is saved too
         (9, 3, [9, 12, 15, 21, 27, 30, 36, 42, 45]),
         (15, 3, [15, 21, 27, 30, 36, 42, 45, 51]),
     ],
 )
-def test_checkpoints_come_at_the_steps_of_a_run_never_stopped(
+def test_checkpoints_are_written_at_the_steps_of_an_uninterrupted_run(
     begin, a_run, saved, tmp_path, monkeypatch
 ):
     runs, run = [], tf.compat.v1.Session.run
@@ -51,20 +52,20 @@ def test_checkpoints_come_at_the_steps_of_a_run_never_stopped(
                 session.run(train_op)
             before = len(runs)
             session.run(train_op)
-            if begin % 5 == 0:  # the step is read apart only where a checkpoint may be due
+            if begin % 5 == 0:  # reads the step only when a checkpoint may be due
                 assert len(runs) - before == (3 if begin + 5 * a_run in saved else 1)
             for _ in range(7):
                 session.run(train_op)
     assert saved_steps(tmp_path) == saved
 
 
-def test_a_saver_that_counts_seconds_is_tensorflows(tmp_path):
+def test_a_hook_that_counts_seconds_has_the_timer_of_tensorflow(tmp_path):
     hook = SaverHook(str(tmp_path), save_secs=600)
     assert type(hook._timer) is tf.compat.v1.train.SecondOrStepTimer
 
 
-def test_what_a_hook_is_refused_at_the_end_is_told_when_the_last_checkpoint_is_written(tmp_path):
-    """It reads what a step assigns; nothing shows before that it will, alone."""
+def test_an_error_of_a_hook_at_the_end_is_raised_after_the_last_checkpoint(tmp_path):
+    """The hook reads what a step assigns, alone; this is not known earlier."""
 
     def model(features, labels, mode, params):
         spec = regression.model_fn(features, labels, mode, params)
@@ -74,6 +75,6 @@ def test_what_a_hook_is_refused_at_the_end_is_told_when_the_last_checkpoint_is_w
             hook = tf.estimator.LoggingTensorHook([tf.identity(spec.loss)], at_end=True)
         return spec._replace(train_op=tf.group(spec.train_op, halve), training_hooks=[hook])
 
-    with pytest.raises(ConfigError, match="must be fetched together with train_op"):
+    with raises(ConfigError, "session.run", "train_op"):
         regression.build(tmp_path, model=model).train(regression.dataset, max_steps=3)
     assert saved_steps(tmp_path) == [0, 3]

@@ -1,4 +1,4 @@
-"""Checkpoints appear whole or not at all, and what killed processes left of them goes."""
+"""Checkpoints are written completely or not at all; leftovers of killed processes are removed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.bundle import links, writer
-from cerebras_tf.checkpoints.reader import CheckpointReader
-from cerebras_tf.checkpoints.storage_dtypes import converted
+from cerebras_tf.checkpoints.reader import CheckpointReader, converted
 from cerebras_tf.checkpoints.writer import unfinished, write_checkpoint
 from cerebras_tf.errors import CheckpointError
+from tests.messages import raises
 
 pytestmark = pytest.mark.tf
 
@@ -29,13 +29,13 @@ def names(folder):
 
 
 def leave(folder, *files):
-    """Makes what a killed process leaves: a folder with a lock that nobody holds."""
+    """Makes the folder of a killed process, with a lock file that no one holds."""
     folder.mkdir()
     for name in ("lock", *files):
         (folder / name).touch()
 
 
-def test_leftovers_of_a_killed_process_of_this_number_are_no_obstacle(tmp_path):
+def test_leftovers_of_a_killed_process_of_the_same_id_are_removed(tmp_path):
     leave(tmp_path / f"model-5_writing_{os.getpid()}", "part-00000.index")
     leave(tmp_path / "model-5_writing_x7", "part-00000.index")
     write_checkpoint(str(tmp_path / "model-5"), SHARDS)
@@ -49,19 +49,19 @@ def test_a_folder_in_use_stays(tmp_path):
         assert os.path.isdir(folder)
 
 
-def test_data_without_an_index_goes_where_a_killed_process_left_it(tmp_path):
+def test_data_without_an_index_of_a_killed_process_is_removed(tmp_path):
     write_checkpoint(str(tmp_path / "model-2"), SHARDS)
-    for step in (2, 4):  # one was killed behind the last move, one before
+    for step in (2, 4):  # one was killed after the last move, one before
         leave(tmp_path / f"model-{step}_writing_x{step}")
     for end in ("data-00000-of-00002", "data-00001-of-00002.part", "index.part"):
         (tmp_path / f"model-4.{end}").touch()
-    (tmp_path / "other.data-00000-of-00001").touch()  # a copy on its way, not ours
+    (tmp_path / "other.data-00000-of-00001").touch()  # of someone else who is copying
     write_checkpoint(str(tmp_path / "model-6"), SHARDS)
     found = {name.partition(".")[0] for name in names(tmp_path)}
     assert found == {"model-2", "model-6", "other"}
 
 
-def test_old_data_of_the_name_goes_and_the_index_comes_last(tmp_path, monkeypatch):
+def test_old_data_of_the_name_is_removed_and_the_index_written_last(tmp_path, monkeypatch):
     prefix = str(tmp_path / "model-1")
     write_checkpoint(prefix, [{"a": np.zeros(3)}, {"b": np.zeros(3)}, {"c": np.zeros(3)}])
     seen = []
@@ -78,8 +78,18 @@ def test_old_data_of_the_name_goes_and_the_index_comes_last(tmp_path, monkeypatc
     assert names(tmp_path) == [*data, "model-1.index"]
 
 
+def test_a_failure_between_shards_leaves_nothing(tmp_path):
+    def shards():
+        yield SHARDS[0]
+        raise FULL
+
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(str(tmp_path / "model-1"), shards())
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("fails", ["replace", "fsync"])
-def test_a_failure_behind_the_shards_leaves_nothing(tmp_path, monkeypatch, fails):
+def test_a_failure_after_the_shards_leaves_nothing(tmp_path, monkeypatch, fails):
     done = getattr(os, fails)
     calls = []
 
@@ -104,7 +114,7 @@ def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     assert order == ["sync"] * 3 + ["move"] * 3 + ["sync"]
 
 
-def test_a_conversion_without_room_is_a_checkpoint_error_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_conversion_without_disk_space_leaves_nothing(tmp_path, monkeypatch):
     prefix = str(tmp_path / "model-1")
     write_checkpoint(prefix, [{"b": np.ones(2, np.float32)}])
     leave(tmp_path / f"model-1_converted_{os.getpid()}")
@@ -114,7 +124,7 @@ def test_a_conversion_without_room_is_a_checkpoint_error_and_leaves_nothing(tmp_
         raise FULL
 
     monkeypatch.setattr(writer, "_hand_over", full)
-    with pytest.raises(CheckpointError, match="beside it. Received: No space left"):
+    with raises(CheckpointError, prefix, "Received: No space left"):
         converted(prefix, {"b": "bfloat16"}).__enter__()
     assert names(tmp_path) == before
     monkeypatch.undo()

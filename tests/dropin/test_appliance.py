@@ -1,4 +1,4 @@
-"""Checks what the appliance's names hold: cluster settings, debugging settings, sparsifiers."""
+"""The appliance's names: cluster settings, debug settings, sparsifiers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cerebras_appliance.run_utils import get_debug_args
 
 from cerebras.tf.ws.ws_sparsify import SPARSIFIER_MAP, get_AdamW_aware_sparsifier_class
 from cerebras_tf.errors import ConfigError
+from tests.messages import raises
 
 
 def test_cs_config_takes_every_known_setting():
@@ -52,7 +53,7 @@ def test_debug_args_that_cannot_be_read_are_refused_by_path(tmp_path, text):
     path = tmp_path / "debug.proto"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match=f"{path}: must be a readable file with a DebugArgs"):
+    with raises(ConfigError, path, "DebugArgs"):
         get_debug_args(str(path))
 
 

@@ -1,4 +1,4 @@
-"""Checks that configuration messages behave as protocol buffers and hold the known fields."""
+"""Configuration messages behave as protocol buffers and have the known fields."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_nested_messages_appear_when_assigned_to():
 
 
 @pytest.mark.parametrize("round_trip", ["binary", "text", "json", "deepcopy"])
-def test_messages_survive_every_form(round_trip):
+def test_messages_are_preserved_by_every_format(round_trip):
     config = fill_full_config()
     twin = FullConfig()
     if round_trip == "binary":
@@ -95,7 +95,7 @@ def test_messages_survive_every_form(round_trip):
     assert twin != config
 
 
-def test_merge_from_keeps_what_the_other_does_not_set():
+def test_merge_from_keeps_fields_that_the_other_does_not_set():
     config, other = FullConfig(), FullConfig()
     config.target_num_replicas = 3
     config.matching.kernel.use_legacy_vsl = True
@@ -131,7 +131,7 @@ def test_enum_values_differ_and_know_their_names():
     assert ExecutionStrategy.Value("ES_WEIGHT_STREAMING") == ExecutionStrategy.ES_WEIGHT_STREAMING
 
 
-def test_debug_args_hold_what_launch_scripts_set():
+def test_debug_args_have_the_fields_of_launch_scripts():
     args = DebugArgs()
     args.debug_ini.frozen_content = "ws_dense_dmatmul: true"
     args.debug_mgr.clean_pod_policy = DebugArgs.DebugMGR.CleanPodPolicy.NONE

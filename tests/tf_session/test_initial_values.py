@@ -1,4 +1,4 @@
-"""Checks that variables start on the wafer with what TensorFlow's initializers give."""
+"""Variables on the wafer have the values of TensorFlow's initializers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.tf_session import initial_values
-from cerebras_tf.tf_session.initial_values import initialise
+from cerebras_tf.tf_session.initial_values import initialize
 from tests.machines import content_of
 
 pytestmark = pytest.mark.tf
@@ -48,14 +48,14 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
             expected = session.run({name: v.value() for name, v in variables.items()})
         store = store_for(variables)
         with v1.Session() as session:
-            initialise(session, variables, store)
+            initialize(session, variables, store)
             assert not any(session.run([v.is_initialized() for v in variables.values()]))
     for name, content in expected.items():
         np.testing.assert_array_equal(content_of(store, name), content)
         assert content_of(store, name).dtype == content.dtype
 
 
-def test_variables_that_start_from_one_draw_start_equal(monkeypatch):
+def test_variables_that_depend_on_one_random_tensor_are_consistent(monkeypatch):
     monkeypatch.setattr(initial_values, "BATCH_BYTES", 1)
     with tf.Graph().as_default():
         v1.set_random_seed(3)
@@ -68,15 +68,15 @@ def test_variables_that_start_from_one_draw_start_equal(monkeypatch):
         variables = {variable.op.name: variable for variable in v1.global_variables()}
         store = store_for(variables)
         with v1.Session() as session:
-            initialise(session, variables, store)
+            initialize(session, variables, store)
     content = {name: content_of(store, name) for name in variables}
     np.testing.assert_array_equal(content["first_copy"], content["first"])
     np.testing.assert_array_equal(content["average"], content["second"])
     np.testing.assert_array_equal(content["row"], content["first"][0] + content["second"][0])
 
 
-def test_what_is_one_number_over_and_over_is_not_asked_of_the_session():
-    """A session keeps what it folds into constants: optimizer state would stay in memory twice."""
+def test_constant_initial_values_are_not_computed_by_the_session():
+    """A session keeps folded constants, so optimizer state would be in memory twice."""
     asked = []
 
     class Watched:
@@ -98,7 +98,7 @@ def test_what_is_one_number_over_and_over_is_not_asked_of_the_session():
         variables = {variable.op.name: variable for variable in v1.global_variables()}
         store = store_for(variables)
         with v1.Session() as session:
-            initialise(Watched(session), variables, store)
+            initialize(Watched(session), variables, store)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             expected = session.run({name: v.value() for name, v in variables.items()})

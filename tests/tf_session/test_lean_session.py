@@ -1,4 +1,4 @@
-"""The session that keeps of its graph what was run in it."""
+"""The session that copies only the operations it has run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,29 @@ v1 = tf.compat.v1
 
 from tensorflow.python.training import session_manager
 
-from cerebras_tf.tf_session.lean_session import LeanSession, keep_lean
+from cerebras_tf.tf_session.lean_session import LeanSession, lean_sessions, make_lean
 
 pytestmark = pytest.mark.tf
 
 
-def _held(session):
-    return {op.name for op in session._held.get_operations()}
-
-
-def test_a_lean_session_holds_what_it_ran_alone(graph):
+def test_a_lean_session_copies_only_what_it_ran(graph):
     wanted = tf.constant(1.0, name="wanted")
     tf.constant(2.0, name="other")
     with LeanSession(graph=graph) as session:
         assert session.graph is graph
         assert session.run(wanted) == 1.0
-        assert _held(session) == {"wanted"}
+        assert [op.name for op in session._copy.get_operations()] == ["wanted"]
 
 
-def test_a_lean_session_holds_no_function_that_it_did_not_run(graph):
+def test_a_lean_session_copies_only_functions_that_it_ran(graph):
     inner = tf.function(lambda x: 2.0 * x, autograph=False)
     outer = tf.function(lambda x: inner(x) + 1.0, autograph=False)
     wanted = outer(tf.constant(3.0))
     tf.cond(tf.greater(wanted, 0.0), lambda: wanted - 1.0, lambda: wanted)
     with LeanSession(graph=graph) as session:
         assert session.run(wanted) == 7.0
-        held = [f.signature.name for f in session._held.as_graph_def().library.function]
-    assert len(held) == 2 and not any("cond" in name for name in held)
+        copied = [f.signature.name for f in session._copy.as_graph_def().library.function]
+    assert len(copied) == 2 and not any("cond" in name for name in copied)
 
 
 def test_a_lean_session_keeps_state_between_runs(graph):
@@ -53,7 +49,7 @@ def test_a_lean_session_keeps_state_between_runs(graph):
         assert session.run(following) == 3
         first, second = session.run(draw), session.run(draw)
         assert not np.array_equal(first, second)
-        with session.apart() as other:
+        with session.separate() as other:
             np.testing.assert_array_equal(other.run(draw), first)
 
 
@@ -90,7 +86,10 @@ def test_a_lean_session_names_the_operation_that_failed(graph):
 
 
 def test_estimators_sessions_are_lean_where_asked(graph):
-    keep_lean(graph)
-    make = session_manager.session.Session
-    assert isinstance(make("", graph=graph), LeanSession)
-    assert not isinstance(make("", graph=tf.Graph()), LeanSession)
+    make_lean(graph)
+    original = session_manager.session
+    with lean_sessions():
+        make = session_manager.session.Session
+        assert isinstance(make("", graph=graph), LeanSession)
+        assert not isinstance(make("", graph=tf.Graph()), LeanSession)
+    assert session_manager.session is original

@@ -1,4 +1,4 @@
-"""Batches are taken in the thread of the step where that costs nobody threads."""
+"""Batches are read in the thread of the step if the dataset has its own threads."""
 
 from __future__ import annotations
 
@@ -21,26 +21,20 @@ def with_threads(batches, count=2):
     return batches.with_options(options)
 
 
-def test_a_configuration_is_copied():
+def test_a_configuration_without_threads_is_copied():
     given = v1.ConfigProto(allow_soft_placement=True)
     found = without_pool(given)
     assert found.allow_soft_placement and found.inter_op_parallelism_threads == -1
     assert given == v1.ConfigProto(allow_soft_placement=True)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
+    for threads in (
         {"inter_op_parallelism_threads": 3},
         {"session_inter_op_thread_pool": [{"num_threads": 2}]},
         {"use_per_session_threads": True},
-    ],
-)
-def test_threads_that_are_asked_for_are_kept(asked):
-    assert without_pool(v1.ConfigProto(**asked)) is None
+    ):
+        assert without_pool(v1.ConfigProto(**threads)) is None
 
 
-def test_a_dataset_tells_whether_it_has_threads(recwarn):
+def test_whether_a_dataset_has_threads(recwarn):
     with tf.Graph().as_default():
         batches = tf.data.Dataset.range(3)
         assert has_threads(with_threads(batches).map(lambda number: number + 1))
@@ -48,7 +42,7 @@ def test_a_dataset_tells_whether_it_has_threads(recwarn):
     assert not recwarn.list
 
 
-def test_batches_of_every_kind_come_in_the_thread_that_asks(graph):
+def test_batches_of_every_kind_come_in_the_calling_thread(graph):
     threads = []
 
     def noted(dense):
@@ -100,7 +94,7 @@ def test_a_dataset_with_threads_of_its_own_gives_the_same_results(tmp_path, own)
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_predictions_from_a_dataset_are_no_mistake(tmp_path, own, caplog):
+def test_predictions_warn_only_of_features_that_are_no_dataset(tmp_path, own, caplog):
     made = build(tmp_path)
     made.train(dataset, max_steps=1)
 

@@ -1,8 +1,7 @@
-"""Builds protocol buffer classes from tables of fields, so that no compiler of .proto is needed.
+"""Builds protocol buffer classes from tables of fields, without a .proto compiler.
 
-Classes behave as generated ones do: nested messages appear when assigned to, and unknown or
-mistyped fields are refused. Field numbers follow the order of the table, so the binary form is our
-own; text and JSON forms depend on names only.
+The classes behave like generated ones. Field numbers follow the order of the table, so the binary
+format differs from the original software's; text and JSON depend on names only.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _SCALARS = {
     "double": FieldDescriptorProto.TYPE_DOUBLE,
     "string": FieldDescriptorProto.TYPE_STRING,
 }
-# A pool of our own: another library's message of the same name cannot clash with ours.
+# A separate pool, so that messages of other libraries may have the same names.
 _pool = descriptor_pool.DescriptorPool()
 
 
 @dataclass(frozen=True)
 class Message:
-    """The type of a field that holds a message of a class of its own, nested in the outer one."""
+    """Type of a field whose message class is nested in the outer class."""
 
     name: str
     fields: Mapping[str, Any]
@@ -41,7 +40,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Enum:
-    """The type of a field that holds a value of an enum nested in the outer message."""
+    """Type of a field whose enum is nested in the outer class."""
 
     name: str
     values: Mapping[str, int]
@@ -49,14 +48,14 @@ class Enum:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The type of a field that holds a list."""
+    """Type of a repeated field."""
 
     item: Any
 
 
 @dataclass(frozen=True)
 class MapTo:
-    """The type of a field that maps strings to values."""
+    """Type of a map field with string keys."""
 
     value: Any
 
@@ -64,9 +63,7 @@ class MapTo:
 def declare_enum(name: str, values: Mapping[str, int]) -> EnumTypeWrapper:
     """Returns an enum: `Name(number)`, `Value(name)`, and each value as an attribute.
 
-    Args:
-      name: the name of the enum.
-      values: value name to number; the first is what an unset field reads as.
+    The first of the values is the default of a field.
     """
     file = _new_file(name)
     _fill_enum(file.enum_type.add(), name, values)
@@ -80,7 +77,7 @@ def declare_message(name: str, fields: Mapping[str, Any]) -> Any:
     Args:
       name: the name of the class.
       fields: field name to "bool", "int32", "double", "string", an enum of `declare_enum`, or one
-        of the types above. A plain dict stands for a `Message` named as the field in CamelCase.
+        of the types above. A dict is a `Message` named like the field in CamelCase.
     """
     file = _new_file(name)
     _fill_message(file, file.message_type.add(), name, fields, scope=f".{PACKAGE}")
@@ -123,7 +120,7 @@ def _set_type(
     kind: Any,
     scope: str,
 ) -> None:
-    """Sets a field's type, adding the classes it needs to `message`, whose full name is `scope`."""
+    """Sets a field's type and adds nested classes to `message`, whose full name is `scope`."""
     camel_case = "".join(part.capitalize() for part in field.name.split("_"))
     if isinstance(kind, str):
         field.type = _SCALARS[kind]
@@ -137,7 +134,7 @@ def _set_type(
         field.type_name = f"{scope}.{kind.name}"
         _fill_enum(message.enum_type.add(), kind.name, kind.values)
     elif isinstance(kind, MapTo):
-        # A map is a repeated message of key and value whose name protocol buffers prescribe.
+        # A map is a repeated message of key and value; protocol buffers prescribe its name.
         field.label = FieldDescriptorProto.LABEL_REPEATED
         entry = Message(f"{camel_case}Entry", {"key": "string", "value": kind.value})
         _set_type(file, message, field, entry, scope)

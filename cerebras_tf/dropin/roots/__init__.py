@@ -1,4 +1,1 @@
-"""Packages of the original software that had top-level names of their own; not one itself.
-
-Each folder here is installed under its own name.
-"""
+"""Packages of the original software with other top-level names; each is installed under its own."""

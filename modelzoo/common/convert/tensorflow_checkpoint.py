@@ -36,7 +36,7 @@ class TensorFlowReader:
     def __init__(self, path):
         import tensorflow as tf
 
-        from cerebras_tf.api import tell_of_cut_files
+        from cerebras_tf.api import warn_of_cut_files
 
         self._errors = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
         self.path = _find(tf, str(path))
@@ -45,7 +45,7 @@ class TensorFlowReader:
             self._reader = tf.train.load_checkpoint(self.path)
         except self._errors as error:
             raise _unreadable(self.path, error) from error
-        tell_of_cut_files(self.path)
+        warn_of_cut_files(self.path)
         shapes = self._reader.get_variable_to_shape_map()
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
         if not self.shapes:

@@ -1,4 +1,4 @@
-"""The 16-bit number formats a kernel may compute in; says nothing of how they round."""
+"""The 16-bit number formats of kernels."""
 
 from __future__ import annotations
 

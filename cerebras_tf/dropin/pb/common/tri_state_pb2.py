@@ -1,4 +1,4 @@
-"""A switch that may also be left to the compiler; no message uses anything else of this file."""
+"""A switch with a third state, in which the compiler chooses."""
 
 from __future__ import annotations
 

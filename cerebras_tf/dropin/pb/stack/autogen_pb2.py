@@ -1,4 +1,4 @@
-"""Whether kernels may be generated for what no written kernel matches; decides nothing itself."""
+"""Whether kernels may be generated where no existing kernel matches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""`FullConfig`, the compiler settings that models hand over in `stack_params["config"]`.
+"""`FullConfig`, the compiler settings that models pass in `stack_params["config"]`.
 
-It has the fields that published models set. None of them has an effect: they tune a compiler that
-is not here.
+It has the fields that published models set. They tune another compiler and have no effect.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PLACEMENT = {
     "prep_recolor_kernels": {"wrap_pack_kernel": "bool"},
     "pathfinder_inter_replica": {"fix_existing": "bool", "allow_infeasible_initial_state": "bool"},
 }
-# target_num_replicas: -1 lets the compiler choose how many copies of the model fit.
+# target_num_replicas: -1 lets the compiler choose the number of replicas.
 FullConfig = declare_message(
     "FullConfig", {"target_num_replicas": "int32", "matching": _MATCHING, "placement": _PLACEMENT}
 )

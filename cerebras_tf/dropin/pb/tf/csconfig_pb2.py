@@ -1,4 +1,4 @@
-"""`CSConfig`, the settings of a run that are not the compiler's; applies none of them."""
+"""`CSConfig`, settings of a run other than the compiler's. They have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`CSConfig`, how a run uses the cluster; no cluster is there to apply it to."""
+"""`CSConfig`: how a run uses the cluster. Without a cluster it has no effect."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from .cluster_client import VolumeMount
 
 @dataclass
 class CSConfig:
-    """How a run uses the cluster. None leaves the choice to the software.
+    """How a run uses the cluster. None lets the software choose.
 
     Attributes:
       num_csx: number of wafers.
-      max_wgt_servers: most processes that hold weights.
-      max_act_per_csx: most processes that feed one wafer with activations.
-      num_workers_per_csx: input workers of one wafer; 0 chooses.
+      max_wgt_servers: maximum number of weight servers.
+      max_act_per_csx: maximum number of activation servers per wafer.
+      num_workers_per_csx: input workers per wafer; 0 lets the software choose.
       transfer_processes: processes that transfer weights.
       mgmt_address: address of the cluster's manager.
-      mgmt_namespace: namespace of the run there.
-      credentials_path: file of the credentials for it.
+      mgmt_namespace: namespace of the run in the cluster.
+      credentials_path: file with the credentials for the manager.
       debug_args: a DebugArgs message.
       execution_strategy: a value of ExecutionStrategy.
-      mount_dirs: folders that workers see.
-      python_paths: folders workers import from.
-      volume_mounts: volumes that workers see.
+      mount_dirs: folders mounted in workers.
+      python_paths: folders that workers import from.
+      volume_mounts: volumes mounted in workers.
       job_labels: labels of the run, "key=value".
       job_time_sec: seconds after which the run is ended.
       disable_version_check: accept a cluster of another version.

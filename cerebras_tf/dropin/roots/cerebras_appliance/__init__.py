@@ -1,4 +1,4 @@
-"""The appliance's import names for configuring a run; starts no appliance."""
+"""The appliance's import names for the configuration of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders made visible to the workers of a cluster; mounts nothing, for there is no cluster."""
+"""Volumes mounted in the workers of a cluster. Without a cluster they have no effect."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class VolumeMount:
-    """A named volume and where workers see it.
-
-    Attributes:
-      name: the name of the volume.
-      mount_path: the path under which workers see it.
-    """
+    """A volume and the path where workers mount it."""
 
     name: str
     mount_path: str

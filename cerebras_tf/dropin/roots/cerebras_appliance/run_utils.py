@@ -1,4 +1,4 @@
-"""Reads debugging settings from a file; applies none, for they are another stack's."""
+"""Reads debug settings from a file. They belong to another software stack and have no effect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .pb.workflow.appliance.common.common_config_pb2 import DebugArgs
 
 
 def get_debug_args(debug_args_path: str) -> Any:
-    """Reads a DebugArgs message from a file in protocol buffers' text form or JSON.
+    """Reads a DebugArgs message from a file in protocol buffer text format or JSON.
 
     Raises:
-      ConfigError: the file cannot be read or does not hold such a message.
+      ConfigError: the file is unreadable or has no such message.
     """
     try:
         text = Path(debug_args_path).read_text(encoding="utf-8")
@@ -26,5 +26,5 @@ def get_debug_args(debug_args_path: str) -> Any:
     except (OSError, UnicodeDecodeError, json_format.ParseError, text_format.ParseError) as error:
         raise ConfigError(
             f"{debug_args_path}: must be a readable file with a DebugArgs message as text or "
-            f"JSON. Received: {error}. Correct the file or leave the option out."
+            f"JSON. Received: {error}. Correct the file or remove the option."
         ) from error

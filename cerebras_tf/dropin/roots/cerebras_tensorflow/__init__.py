@@ -1,4 +1,4 @@
-"""The appliance's TensorFlow import names; the same objects as under `cerebras.tf`."""
+"""The appliance's TensorFlow import names: the same objects as in `cerebras.tf`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The estimator under the appliance's name, which runs on the wafer unless told otherwise."""
+"""The estimator under the appliance's name."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from cerebras_tf.estimator.estimator import CerebrasEstimator
 
 
 class CerebrasAppEstimator(CerebrasEstimator):
-    """`CerebrasEstimator` by another name; arguments and methods are the same."""
+    """`CerebrasEstimator` under another name."""

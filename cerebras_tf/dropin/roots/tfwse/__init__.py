@@ -1,7 +1,6 @@
-"""A module without contents: that it can be imported says that weight streaming is on.
+"""An empty module that can be imported in weight streaming mode only, as in the original software.
 
-In pipelined execution the import fails, as it did in the original's pipelined environment. The
-launcher chooses, through an environment variable.
+The launcher sets the mode by an environment variable.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from cerebras_tf.environment import EXECUTION_MODE
 
 if EXECUTION_MODE.get() != "weight_streaming":
     raise ModuleNotFoundError(
-        "tfwse: can be imported in weight-streaming execution only. Received: pipelined "
-        "execution. Start the run with python-ws to stream weights.",
+        "tfwse: must be imported in weight streaming mode. Received: pipelined mode. Start the run "
+        "with python-ws.",
         name="tfwse",
     )

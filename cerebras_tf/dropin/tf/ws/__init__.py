@@ -1,1 +1,1 @@
-"""Weight-streaming names of the original software; re-exports and the sparsity interface."""
+"""Weight streaming names of the original software."""

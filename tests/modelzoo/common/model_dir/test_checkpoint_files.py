@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow").compat.v1
 from tensorflow.python.lib.io import file_io
 
 from cerebras_tf.bundle.index import advice_on_damage
-from cerebras_tf.checkpoints.content import open_checkpoint, read_variable
+from cerebras_tf.checkpoints.reader import open_checkpoint, read_variable
 from cerebras_tf.checkpoints.writer import write_checkpoint
 from cerebras_tf.errors import CheckpointError
 from modelzoo.common.model_dir import checkpoint_files

@@ -1,4 +1,4 @@
-"""Messages of the appliance: debugging settings and the execution strategy; applies none."""
+"""Messages of the appliance: debug settings and execution strategy. They have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes of TensorFlow that are replaced only while a call needs it."""
+"""Replaces attributes of TensorFlow while a call needs it."""
 
 from __future__ import annotations
 
