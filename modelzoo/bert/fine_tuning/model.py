@@ -59,15 +59,19 @@ class FineTuning:
         params = params_from_dict(self.params_class, params)
         model, training = params.model, mode == tf.estimator.ModeKeys.TRAIN
         self.check(params, mode)
-        sizes = params.vocab_size, params.max_position_embeddings
-        hidden, _ = bert_encoder(features, model, *sizes, training)  # (B, S, N)
-        logits = self.logits(hidden, features, model, training)
+        logits = self.run(features, params, training)
         if mode == tf.estimator.ModeKeys.PREDICT:
             rows = {name: tf.identity(features[name]) for name in self.row_ids}
             return CSEstimatorSpec(mode=mode, predictions={**self.predictions(logits), **rows})
         cost = self.loss(logits, labels, features, model)
         found = functools.partial(self.metrics, logits, labels, features, params)
         return loss_spec(mode, params, [cost], found)
+
+    def run(self, features, params, training=False):
+        """Returns the logits of a batch, with dropout if `training`; see `logits`."""
+        sizes = params.vocab_size, params.max_position_embeddings
+        hidden, _ = bert_encoder(features, params.model, *sizes, training)  # (B, S, N)
+        return self.logits(hidden, features, params.model, training)
 
     def predict(self, estimator, inputs, params, checkpoint_path, use_cs):
         """Predicts `predict_steps` batches and writes files to ``model_dir/predict``.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import numpy as np
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.installing import install_peers
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.convert import PARAMS
 from modelzoo.common.convert.hugging_face import HuggingFaceReader
@@ -228,8 +228,8 @@ def our_outputs(checkpoint, params, batch, wanted):
     """
     import tensorflow.compat.v1 as tf
 
-    model = importlib.import_module(f"modelzoo.{params.model_name}.model")
-    build = _BUILDERS.get(params.model_name, _next_token_outputs)
+    model, _ = registry.load_model(params.model_name)
+    build = _BUILDERS.get(params.model_name, _next_fine_tuning_outputs)
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(value) for name, value in batch.items()}
         outputs = build(tf, model, features, params, wanted)
@@ -237,7 +237,7 @@ def our_outputs(checkpoint, params, batch, wanted):
         return session.run(outputs)
 
 
-def _next_token_outputs(tf, model, features, params, wanted):
+def _next_fine_tuning_outputs(tf, model, features, params, wanted):
     run = model.gptj_logits if params.model_name == "gptj" else model.gpt_logits
     ids = features["input_ids"]
     logits = run(ids, params, training=False)
@@ -260,22 +260,14 @@ def _bert_outputs(tf, model, features, params, wanted):
     return {name: outputs[name] for name in wanted}
 
 
-def _sequence_outputs(tf, model, features, params, wanted):
-    return {"logits": model.classifier_logits(features, params, training=False)}
-
-
-def _token_outputs(tf, model, features, params, wanted):
-    return {"logits": model.token_logits(features, params, training=False)}
-
-
-def _span_outputs(tf, model, features, params, wanted):
-    starts, ends = model.span_logits(features, params, training=False)
-    return {"starts": starts, "ends": ends}
+def _fine_tuning_outputs(tf, model, features, params, wanted):
+    logits = model.run(features, params)
+    return dict(zip(("starts", "ends"), logits)) if "starts" in wanted else {"logits": logits}
 
 
 _BUILDERS = {
     "bert": _bert_outputs,
-    "bert.fine_tuning.classifier": _sequence_outputs,
-    "bert.fine_tuning.token_classifier": _token_outputs,
-    "bert.fine_tuning.question_answering": _span_outputs,
+    "bert.fine_tuning.classifier": _fine_tuning_outputs,
+    "bert.fine_tuning.token_classifier": _fine_tuning_outputs,
+    "bert.fine_tuning.question_answering": _fine_tuning_outputs,
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
+from modelzoo.common.config import registry
 from modelzoo.common.convert import google_bert
 from modelzoo.common.convert.layout import (
     SAME,
@@ -146,7 +145,7 @@ def test_both_tables_of_bert_have_the_same_variables_and_order():
 def test_variables_of_a_table_are_those_of_the_model(name):
     tf = pytest.importorskip("tensorflow.compat.v1")
     params = params_of(name)
-    model = importlib.import_module(f"modelzoo.{params.model_name}.model")
+    model, _ = registry.load_model(params.model_name)
     with tf.Graph().as_default():
         ids = tf.constant(np.zeros((1, 4), np.int32))
         features = {"input_ids": ids, "input_mask": 0 * ids, "segment_ids": ids}
