@@ -168,12 +168,12 @@ def test_a_disk_that_is_too_small_is_refused_for_training_alone(begun, monkeypat
 
 
 def test_settings_that_make_no_sense_are_refused(make):
-    with pytest.raises(ConfigError, match="memoryx_ram_gb: needs memoryx_dir"):
+    with pytest.raises(ConfigError, match="memoryx_ram_gb.*memoryx_dir"):
         CSRunConfig(memoryx_ram_gb=1)
-    with pytest.raises(ConfigError, match="memoryx_dir must name a folder"):
+    with pytest.raises(ConfigError, match="memoryx_dir must name"):
         CSRunConfig(memoryx_dir="")
     for size in (0, -1, "2", True, float("nan")):
-        with pytest.raises(ConfigError, match="memoryx_ram_gb: must be a number of gigabytes"):
+        with pytest.raises(ConfigError, match="memoryx_ram_gb"):
             CSRunConfig(memoryx_dir="x", memoryx_ram_gb=size)
 
 
