@@ -111,6 +111,13 @@ def test_the_environment_is_left_as_it_was(monkeypatch):
     assert "OPENBLAS_CORETYPE" not in os.environ
 
 
+def test_a_core_type_set_by_the_user_is_respected(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "SkylakeX")
+    monkeypatch.setattr(blas, "_is_zen", lambda: True)
+    with blas._core_type_set():
+        assert os.environ["OPENBLAS_CORETYPE"] == "SkylakeX"
+
+
 @pytest.mark.parametrize(
     ("rows", "inner", "columns", "chunks"),
     [(256, 1373, 128, 2), (128, 800, 256, 2), (128, 800, 128, 2), (128, 400, 128, 1)],

@@ -106,6 +106,12 @@ def test_every_op_equals_its_plain_kernel(dtype):
     _check(body, _operands(dtype), [0 if op in EXACT else near for op in ops])
 
 
+def test_select_ignores_nan_of_the_branch_that_is_not_taken():
+    x, y = _operands("float32")
+    body = _body(lambda b, c, v, w: b.op("select", c, v, w), "bool", "float32", "float32")
+    _check(body, [x > 0, x, y], 0)
+
+
 DTYPES = ["float32", "float64", "float16", "int32", "int64", "bool"]
 
 
