@@ -24,7 +24,7 @@ from cerebras_tf.kernels.scratch import (
 @pytest.fixture
 def fresh(monkeypatch):
     """Stacks of this test alone: none has taken anything yet."""
-    for name, empty in (("_held", {}), ("_free", []), ("_stacks", [])):
+    for name, empty in (("_stacks_by_thread", {}), ("_free", []), ("_stacks", [])):
         monkeypatch.setattr(scratch, name, empty)
 
 
