@@ -286,7 +286,7 @@ MISTAKE = """
 import os, sys
 if os.environ["CEREBRAS_TF_RANK"] == "0":
     from cerebras_tf.errors import ConfigError
-    from cerebras_tf.estimator import cluster
+    from cerebras_tf.step import cluster
     with cluster.fail_together():
         raise ConfigError("model_dir: must not be in use")
 import time

@@ -220,8 +220,8 @@ def test_finished_run_is_told_that_nothing_is_left(call, caplog):
 
 def test_the_address_of_no_wafer_is_refused_also_where_nothing_is_left(call):
     call("train", device=None)
-    for address, says in (("127.0.0.1:1", "a wafer must answer"), ("a:b", "must read HOST or")):
-        with pytest.raises(CerebrasError, match=f"cs_ip: .*{says}"):
+    for address, says in (("127.0.0.1:1", "a wafer must answer"), ("a:b", "must be an address")):
+        with pytest.raises(CerebrasError, match=f"cs_ip.*{says}"):
             call("train", "--cs_ip", address, device=None)
 
 
