@@ -4,7 +4,7 @@
 
 A comment `<!-- output: keep=REGEX -->` marks a block of commands; the next ```text block is its
 output, of which lines that match REGEX are shown, and `...` for lines between them. A comment
-`<!-- file: NAME = OTHER + -->` writes the next block behind a copy of OTHER. Everything is made in
+`<!-- file: NAME = OTHER + -->` writes the next block after a copy of OTHER. Everything is made in
 FOLDER, so that pages continue with what earlier ones made. Times of lines, rates and long lines are
 cut.
 """
