@@ -100,10 +100,17 @@ class CSRunConfig(tf.estimator.RunConfig):
 
 
 def as_cs_run_config(config: tf.estimator.RunConfig) -> Any:
-    """Returns a CSRunConfig with the fields of any RunConfig, and defaults for our own."""
+    """Returns a CSRunConfig with the fields of any RunConfig, and defaults for our own.
+
+    Of a subclass of RunConfig, what it overrides stays.
+    """
     if isinstance(config, CSRunConfig):
         return config
-    made = CSRunConfig.__new__(CSRunConfig)
+    given: Any = type(config)
+    kind: Any = CSRunConfig
+    if given is not tf.estimator.RunConfig:
+        kind = type(given.__name__, (given, CSRunConfig), {})
+    made = kind.__new__(kind)
     made.__dict__.update(vars(config), _options=_checked({}))
     return made
 
