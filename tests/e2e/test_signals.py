@@ -92,10 +92,10 @@ def test_a_signal_while_tensorflow_loads_says_that_nothing_was_begun(start, comm
     assert not (command_line.folder / "out").exists()
 
 
-# Raises a signal as the data of a run are looked for, behind the loading of TensorFlow.
+# Raises a signal when the data of a run are looked for, after TensorFlow was loaded.
 LATER = """
 import signal, sys
-from modelzoo.common import run
+from modelzoo.common.train import run
 def stopped(*_):
     signal.raise_signal(signal.SIGTERM)
 run.start_mode = stopped
@@ -124,12 +124,13 @@ def test_a_signal_before_tensorflow_loads_says_so(command_line, monkeypatch, num
     assert not (command_line.folder / "out").exists()
 
 
-# Runs the runner's module, sending Ctrl-C as soon as its own imports have begun.
+# Runs the runner's module as the launchers do, with SIGINT blocked, and sends Ctrl-C as it imports.
 EARLY = """
 import builtins, runpy, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 load = builtins.__import__
 def interrupted(name, *rest, **named):
-    if name == "cerebras_tf.cli.arguments":
+    if name == "cerebras_tf.errors":
         signal.raise_signal(signal.SIGINT)
     return load(name, *rest, **named)
 builtins.__import__ = interrupted
@@ -142,7 +143,7 @@ def test_ctrl_c_while_modules_load_shows_nothing():
     done = subprocess.run(
         [sys.executable, "-c", EARLY], env=environment, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == -signal.SIGINT
+    assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == ""
 
 
