@@ -152,11 +152,11 @@ def test_a_run_that_goes_on_by_a_saver_of_the_users_draws_what_it_would_have(tmp
         again.train(lambda start=start: dataset(start), hooks=[parts], max_steps=last)
     np.testing.assert_array_equal(parts.seen, whole.seen)
     assert variables_of(tmp_path / "parts")["cerebras_tf/random_step"] == 12
-    assert "repeats numbers" not in caplog.text
+    assert "repeats random numbers" not in caplog.text
     made = build(tmp_path / "none", {**params, "saver": Notes}, model=saved_by_user)
     with caplog.at_level("WARNING", logger="tensorflow"):
         made.train(dataset, max_steps=2)
-    assert caplog.text.count("repeats numbers") == 1
+    assert caplog.text.count("repeats random numbers") == 1
 
 
 SIZES = (8, 16, 8, 5, 16, 8)

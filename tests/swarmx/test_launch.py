@@ -276,6 +276,7 @@ def test_more_local_processes_than_make_sense_are_refused_at_once(tmp_path):
         assert f"Received: {wafers}." in done.stderr
 
 
+@needs_mpi()
 def test_an_error_that_all_ranks_have_is_told_once(tmp_path):
     done = run(tmp_path, f"{MEET}; import time; time.sleep(s.rank == 0); mpi.fail(); 1 / s.size.x")
     assert done.returncode == 1
