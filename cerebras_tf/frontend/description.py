@@ -41,7 +41,7 @@ def describe(
         if program is not None:
             held = step.session.held_bytes
             facts += [f"{len(program.layers)} layers", memory(program, store, held)]
-            lines = streaming(program, store, split)
+            lines = streaming(program, store, step=step)
         lines += products(program, precision)
     if tokens is not None:
         facts.append(f"{tokens:,} tokens per {'micro-batch' if split else 'batch'}")
@@ -126,15 +126,19 @@ def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
 
 
 def streaming(
-    program: Program, store: Store, split: bool = False, trains: bool = True
+    program: Program,
+    store: Store,
+    split: bool = False,
+    trains: bool = True,
+    step: Optional[ModelStep] = None,
 ) -> list[str]:
     """What a step reads and writes if variables are stored in files, and what bounds its time.
 
-    With several wafers, the figures are those of one. With micro-batches, the program is the last
-    micro-batch's, which also moves the optimizer state. Without training, only weights are on the
-    disk, in the checkpoint's own files.
+    With several wafers, the figures are those of one. With micro-batches, figures are those of
+    all where `step` is given, else of the last, which also moves the optimizer state. Without
+    training, only weights are on the disk, in the checkpoint's own files.
     """
-    found = _plan(program, store)
+    found = _plan(program, store, step)
     if found is None:
         return []
     plan, folder, wafer = found
@@ -151,6 +155,8 @@ def streaming(
     ]
     what = "the last micro-batch of a step" if split else "a step"
     moved = f"{what} reads {_size(plan.bytes_read)} and writes {_size(plan.bytes_written)}"
+    if plan.together > 1:
+        moved += f", with one pass over the weights for {plan.together} micro-batches"
     try:
         read, write = measured_disk_speeds(folder)
     except OSError:  # no space to measure with; training will raise
@@ -165,14 +171,17 @@ def streaming(
     ]
 
 
-def _plan(program: Program, store: Store) -> Optional[tuple[StreamingPlan, str, Optional[int]]]:
+def _plan(
+    program: Program, store: Store, step: Optional[ModelStep] = None
+) -> Optional[tuple[StreamingPlan, str, Optional[int]]]:
     """The plan of a step from files, the folder, and the rank with several wafers."""
     folder, most = store.folder, store.memory_limit
     if folder is None or most is None:
         return None
     wafer = store.rank if store.is_shared and program.wafers > 1 else None
     specs = store.specs.values()
-    return plan_streaming(program, specs, most, CpuBackend(), wafer), folder, wafer
+    given = () if step is None else (step.prepared_micro_batches, step.activation_bytes)
+    return plan_streaming(program, specs, most, CpuBackend(), wafer, *given), folder, wafer
 
 
 def memory(program: Program, store: Store, held_bytes: int = 0) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Optional
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from cerebras_tf.passes.split_micro_batches import (
     split_micro_batches,
 )
 from cerebras_tf.runtime.client import SessionClient
-from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.runtime.protocol import Batch, Request
 
 
 @dataclass
@@ -69,6 +70,7 @@ class MicroBatches:
         wanted: frozenset[str],
         updates: bool,
         learn: Callable[[Mapping[str, TensorType]], None],
+        activation_bytes: Optional[int] = None,
     ) -> dict[str, Array]:
         """Runs a step as micro-batches; see SessionClient.run.
 
@@ -78,6 +80,7 @@ class MicroBatches:
             wanted: names of the values to return.
             updates: whether the step updates variables.
             learn: captures the step for a micro-batch of these types, which calls `transform`.
+            activation_bytes: the most memory for activations; None for what the session has.
 
         Raises:
             UnsupportedOpError: a wanted value does not follow from those of the micro-batches.
@@ -99,12 +102,13 @@ class MicroBatches:
         kinds = [FIRST, *[MIDDLE] * (self.count - 2), LAST] if updates else [VALUES] * self.count
         shared = self._sums_of(session, parts)
         averaged = self._averaged(wanted)
-        found = [
-            session.run(
+        batches = [
+            Batch(
                 {**part, **shared}, averaged if kind in (FIRST, MIDDLE) else wanted, updates, kind
             )
             for part, kind in zip(parts, kinds)
         ]
+        found = session.run_micro_batches(batches, activation_bytes)
         return {name: self._combine(name, found) for name in found[-1]}
 
     def requests(self, request: Request) -> list[Request]:

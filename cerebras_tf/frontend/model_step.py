@@ -73,6 +73,7 @@ class ModelStep:
         client: gives batches and programs to the session.
         store: as given.
         prepared: the program compiled before the first step, if shapes were known.
+        prepared_micro_batches: the programs of all micro-batches then, in order.
         micro_batches: how a batch is split; None if it runs whole.
         swarm: the wafers that make the steps together.
         profiler: as given.
@@ -98,6 +99,8 @@ class ModelStep:
         swarm = self.swarm = settings.swarm
         self.profiler, self.micro_batches = settings.profiler, settings.micro_batches
         self._model, self._log = model, settings.log
+        memory_gb = settings.memory_gb
+        self._activation_bytes = None if memory_gb is None else int(memory_gb * 1e9)
         backend, listeners = timed(swarm, settings.profiler)
         budget = ActivationBudget(
             store,
@@ -122,6 +125,7 @@ class ModelStep:
         )
         self.client, self.store = SessionClient(self.session, self.source), store
         self.results: dict[str, Array] = {}
+        self.prepared_micro_batches: list[Program] = []
         self._wanted, self._updates = frozenset[str](), model.trains
         self._has_agreed = False
 
@@ -181,7 +185,8 @@ class ModelStep:
             if self.micro_batches is None:
                 self.results = client.run(*asked)
             else:
-                self.results = self.micro_batches.run(client, *asked, self._learn)
+                most = self._activation_bytes
+                self.results = self.micro_batches.run(client, *asked, self._learn, most)
                 features = self.micro_batches.part(features)
         assert client.plan is not None
         self.source.padding.on_step(client.plan, features)
@@ -197,7 +202,17 @@ class ModelStep:
             self._learn(types)
             requests = self.micro_batches.requests(requests[0])
         with self._advising():
-            self.prepared, *_ = map(self.client.prepare, requests)
+            self.prepared, *others = map(self.client.prepare, requests)
+        if self.micro_batches is not None and self._updates:
+            first, *middle = others[: 2 if self.micro_batches.count > 2 else 1]
+            middle *= self.micro_batches.count - 2
+            self.prepared_micro_batches = [first, *middle, self.prepared]
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes that activations may take: as the user set it, and what is free."""
+        limit = self.session.activation_limit
+        return limit if self._activation_bytes is None else min(limit, self._activation_bytes)
 
     @contextlib.contextmanager
     def _advising(self) -> Iterator[None]:

@@ -336,10 +336,14 @@ class FileStore(BaseStore):
         """
         at = self._access_order
         self._ahead = max(self._ahead, at.position)
-        before = sum(self._size_of(at.group(p)) for p in range(at.position, self._ahead))
+        # Micro-batches acquire the same variables in turn: each counts once, those in use never.
+        known = {r for r in self._records.values() if r.users}
+        before = 0
+        for position in range(at.position, self._ahead):
+            before += self._add_size(known, position)
         while self._ahead < at.position + len(at.order):
             records = [self._records[name] for name in dict.fromkeys(at.group(self._ahead))]
-            size = _size_of(records)
+            size = _size_of(r for r in records if r not in known)
             is_whole = not before or before + size <= self._window
             missing = [r for r in records if r.has_value and not r.is_here]
             if not is_whole:
@@ -355,8 +359,14 @@ class FileStore(BaseStore):
                 self.disk.read(part)
             if not is_whole:
                 return
-            before += size
+            before += self._add_size(known, self._ahead)
             self._ahead += 1
+
+    def _add_size(self, known: set[Record], position: int) -> int:
+        """Bytes of the records of a group that are not known yet; they are from now on."""
+        new = {self._records[name] for name in self._access_order.group(position)} - known
+        known |= new
+        return _size_of(new)
 
     def _ready(self, record: Record) -> Array:
         """The record's array, once it is here."""

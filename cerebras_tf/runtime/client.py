@@ -7,8 +7,8 @@ results = client.run({"x": batch})
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Optional, Protocol, Union
 
 from cerebras_tf.errors import DataError
@@ -113,17 +113,27 @@ class SessionClient:
         Raises:
             CerebrasError: the features, the memory or the variables do not allow it.
         """
-        agreed: Optional[str] = None
+        return self.run_micro_batches([Batch(features, wanted, updates, part)])[0]
+
+    def run_micro_batches(
+        self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
+    ) -> list[dict[str, Array]]:
+        """Runs the micro-batches of one step; see SessionProtocol.step.
+
+        Returns:
+            What `run` returns, for every micro-batch.
+        """
+        batches = [replace(batch, global_step=self.global_step) for batch in batches]
         while True:
-            batch = Batch(features, wanted, updates, part, self.global_step, agreed)
-            answer = self.session.step(batch)
+            answer = self.session.step(batches, activation_bytes)
             if not isinstance(answer, ProgramNeeded):
                 break
             self._supply(answer)
-            agreed = answer.agreed
-        self.plan, self._sizes = self._submitted[answer.program], answer.sizes
-        self.global_step = answer.global_step
-        return dict(answer.values)
+            if len(batches) == 1:
+                batches = [replace(batches[0], agreed=answer.agreed)]
+        self.plan, self._sizes = self._submitted[answer[-1].program], answer[-1].sizes
+        self.global_step = answer[-1].global_step
+        return [dict(result.values) for result in answer]
 
     def prepare(self, request: Request) -> Program:
         """Has what serves a request loaded; returns the program with numbers for its sizes."""

@@ -35,7 +35,7 @@ class Listener(Protocol):
     """Is called around every entry of a schedule."""
 
     def begin(self, program: Program) -> None:
-        """A step of training or evaluation is about to run the program's schedule."""
+        """Entries of the program's schedule are about to run: all of a step's, or a layer's."""
 
     def before(self, step: Entry) -> None:
         """The entry is about to run."""
@@ -294,9 +294,9 @@ class Executor:
         self._swarm = swarm or Alone()
         self._stores = [store] if store.local is store else [store, store.local]
         self._reset()
-        self._names = _names_of(program)
+        self.names = _names_of(program)
         self.acquisitions = [
-            [self._names[slot] for slot in step.slots]
+            [self.names[slot] for slot in step.slots]
             for step in _of_all(program.steps)
             if isinstance(step, StreamIn)
         ]
@@ -309,7 +309,7 @@ class Executor:
         self._types = self._parts.types(self.sizes)
         self._calls = self._load_bodies()
         loader = self.loader(program, self._swarm.rank, self._kept)
-        self._entries, self._standing = loader.load(), loader.standing
+        self.entries, self._standing = loader.load(), loader.standing
         self._load_entries()
         self.table: _Table = [None] * len(program.slots)
         for index, content in program.constants.items():
@@ -346,10 +346,10 @@ class Executor:
 
     def _load_entries(self) -> None:
         """Gives runs their calls, and finds the entries that do something."""
-        self._entries = [
-            entry.load(self._calls) if isinstance(entry, _Run) else entry for entry in self._entries
+        self.entries = [
+            entry.load(self._calls) if isinstance(entry, _Run) else entry for entry in self.entries
         ]
-        self._active = [entry for entry in self._entries if not entry.is_idle]
+        self._active = [entry for entry in self.entries if not entry.is_idle]
 
     @functools.cached_property
     def program(self) -> Program:
@@ -375,7 +375,7 @@ class Executor:
             if isinstance(step, (OnWafer, Share)):
                 return {}, 0
             if isinstance(step, StreamIn):
-                kept.update((self._names[slot], slot) for slot in step.slots)
+                kept.update((self.names[slot], slot) for slot in step.slots)
                 size += sum(self.plan.slots[slot].type.most_bytes for slot in step.slots)
             elif isinstance(step, StreamOut):
                 written.update(name for name, _ in step.stores if name not in kept)
@@ -387,9 +387,9 @@ class Executor:
         for step in self.plan.steps:
             if isinstance(step, StreamIn):
                 held.update(step.slots)
-                found.append([self._names[slot] for slot in held])
+                found.append([self.names[slot] for slot in held])
             elif isinstance(step, StreamOut):
-                here = [self._names[slot] for slot in held]
+                here = [self.names[slot] for slot in held]
                 found.extend([*here, name] for name, _ in step.stores if name not in here)
             elif isinstance(step, Free):
                 held.difference_update(step.slots)
@@ -437,34 +437,46 @@ class Executor:
         """
         self.backend.begin()
         try:
-            self.execute(features)
-            self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
-            download = self.backend.download
-            return {name: download(self._read(slot)) for name, slot in self.plan.results.items()}
+            self.start(features)
+            self.execute(self.entries if self._listeners else self._active)
+            return self.finish()
         finally:
-            self.release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
+            self.release_all()
 
-    def execute(self, features: Mapping[str, Array]) -> None:
-        """Runs the schedule; values stay where they were computed, and variables acquired."""
+    def start(self, features: Mapping[str, Array]) -> None:
+        """Begins a step: its features get their slots."""
         slots = self.plan.features
         for slot, array in zip(slots.values(), self.backend.upload([features[n] for n in slots])):
             self.table[slot] = array
-        for listener in self._listeners:
-            listener.begin(self.program)
         if self._kept:
             self.acquire(False, list(self._kept), self._kept.values())
             self.bytes_in += self._kept_bytes
+
+    def execute(self, entries: Sequence[LoadedEntry]) -> None:
+        """Runs entries of the schedule; values stay where they were computed."""
+        for listener in self._listeners:
+            listener.begin(self.program)
         with np.errstate(all="ignore"):
             if not self._listeners:
-                for entry in self._active:
+                for entry in entries:
                     entry.run(self)
                 return
-            for entry in self._entries:
+            for entry in entries:
                 for listener in self._listeners:
                     listener.before(entry.step)
                 entry.run(self)
                 for listener in self._listeners:
                     listener.after(entry.step)
+
+    def finish(self) -> dict[str, Array]:
+        """The wanted values, by name, after all entries have run; copies."""
+        self.scratch_bytes = max(self.scratch_bytes, self.backend.peak_bytes())
+        download = self.backend.download
+        return {name: download(self._read(slot)) for name, slot in self.plan.results.items()}
+
+    def release_all(self) -> None:
+        """Releases the variables that are still acquired."""
+        self.release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
 
     def value(self, name: str) -> Array:
         """A wanted value of the last step where it was computed; the next step overwrites it."""
@@ -534,7 +546,7 @@ class Executor:
     def _read(self, slot: int) -> Array:
         array = self.table[slot]
         if array is None:  # a variable that was freed
-            with reading(self.store, self._names[slot]) as array:
+            with reading(self.store, self.names[slot]) as array:
                 (uploaded,) = self.backend.upload([np.array(array)])
                 return uploaded
         return array

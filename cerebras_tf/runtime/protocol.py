@@ -6,7 +6,7 @@ a batch, `step` returns what is needed, and the client submits a program and rep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol, Union
 
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step to run.
+    """A batch or micro-batch to run.
 
     Attributes:
         features: array of every feature, by name.
@@ -127,8 +127,19 @@ class SessionProtocol(Protocol):
     def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
         """Loads what serves a request, before its first batch."""
 
-    def step(self, batch: Batch) -> Union[StepResult, ProgramNeeded]:
-        """Runs a step; with several wafers all call it together.
+    def step(
+        self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
+    ) -> Union[list[StepResult], ProgramNeeded]:
+        """Runs a step of one batch or several micro-batches; with several wafers all call it.
+
+        Results are the same as if the micro-batches ran sequentially.
+
+        Where variables are streamed from files, the layers of as many micro-batches as fit into
+        memory alternate, so that each layer streams in once for all of them.
+
+        Args:
+            batches: the batch, or the micro-batches in order.
+            activation_bytes: the most memory for activations; None for `activation_limit`.
 
         Raises:
             CerebrasError: the features, the memory or the variables do not allow it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Protocol, Union
@@ -24,6 +25,7 @@ from cerebras_tf.runtime.capacity import (
     return_freed_memory,
 )
 from cerebras_tf.runtime.executor import Executor, Listener
+from cerebras_tf.runtime.interleave import Interleaving, align, count_together, interleave
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
 from cerebras_tf.runtime.protocol import (
     Accepted,
@@ -67,7 +69,8 @@ class _Variant:
 
     Attributes:
         most: bound of every symbol of the program, by name.
-        executors: in the order of their last uses.
+        executors: by their region of the activation memory and the sizes of the symbols, in the
+            order of their last uses.
         last_use: requests served before it was used last.
     """
 
@@ -76,7 +79,7 @@ class _Variant:
     updates: bool
     part: str
     most: dict[str, int]
-    executors: dict[tuple[tuple[str, int], ...], Executor] = field(default_factory=dict)
+    executors: dict[tuple[int, tuple[tuple[str, int], ...]], Executor] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
 
@@ -95,6 +98,15 @@ class _Variant:
         if all(size <= self.most[name] for name, size in sizes.items()):
             return None
         return {name: max(bound, sizes.get(name, 0)) for name, bound in self.most.items()}
+
+
+@dataclass(eq=False)
+class _Work:
+    """What serves a batch: a program, the sizes of its symbols, and features."""
+
+    variant: _Variant
+    sizes: dict[str, int]
+    features: dict[str, Array]
 
 
 class Session:
@@ -138,6 +150,8 @@ class Session:
         self._numbers = itertools.count()
         self._uses = 0
         self._arena: Optional[Array] = None
+        self._regions: dict[int, Array] = {}  # views of it, by offset
+        self._interleavings: dict[tuple[Any, ...], Interleaving] = {}
         self._peak_bytes = 0
 
     def listen(self, listener: Listener) -> None:
@@ -214,40 +228,97 @@ class Session:
 
     # Steps.
 
-    def step(self, batch: Batch) -> Union[StepResult, ProgramNeeded]:
+    def step(
+        self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
+    ) -> Union[list[StepResult], ProgramNeeded]:
         """See SessionProtocol.step."""
-        if batch.global_step is not None:
-            self._global_step = batch.global_step
-        arrays = {name: _contiguous(array) for name, array in batch.features.items()}
-        types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
-        request = Request(types, batch.wanted, batch.updates, batch.agreed or "", batch.part)
-        found = self._find(request, arrays, batch.agreed)
-        if isinstance(found, ProgramNeeded):
-            return found
-        variant, executor, derived = found
+        found: list[_Work] = []
+        for batch in batches:
+            if batch.global_step is not None:
+                self._global_step = batch.global_step
+            arrays = {name: _contiguous(array) for name, array in batch.features.items()}
+            types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
+            request = Request(types, batch.wanted, batch.updates, batch.agreed or "", batch.part)
+            work = self._find(request, arrays, batch.agreed)
+            if isinstance(work, ProgramNeeded):
+                return work
+            found.append(work)
+        if len(found) == 1:
+            executors = [self._loaded(found[0].variant, found[0].sizes)]
+            run: Callable[..., list[dict[str, Array]]] = _run_one(executors[0])
+            self._follow(executors[0])
+        else:
+            schedule = self._interleaved(found, activation_bytes)
+            executors, run = list(schedule.executors), schedule.run
+            self._store.set_access_order(schedule.acquisitions)
+        features = [
+            self._features(work, executor, batch.updates)
+            for work, executor, batch in zip(found, executors, batches)
+        ]
+        new = [work.variant for work in found if not work.variant.has_run]
+        if not new:
+            results = run(features)
+        else:  # kernels are compiled at their first call, or read from the cache on disk
+            with self._phase("first step, compiling kernels not in the cache"):
+                results = run(features)
+            for variant in new:
+                variant.has_run = True
+            return_freed_memory()  # what compiling took
+        scratch_bytes = max(executor.scratch_bytes for executor in executors)
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + scratch_bytes)
+        answers = []
+        for work, executor, values in zip(found, executors, results):
+            self._global_step = int(values.pop(GLOBAL_STEP_UPDATE, self._global_step))
+            answers.append(
+                StepResult(work.variant.number, executor.sizes, values, self._global_step)
+            )
+        return answers
+
+    def _features(self, work: _Work, executor: Executor, updates: bool) -> dict[str, Array]:
+        """All features of a program; counts what its random ops draw."""
         slots, program = executor.plan.slots, executor.plan
         given = {
             program.global_step: np.array(self._global_step, np.int64),
             **self._random.features(program, self._global_step),
-            **arrays,
-            **derived,
+            **work.features,
         }
-        features = {
+        self._random.advance(program, executor.sizes, updates)
+        return {
             name: to_storage(given[name], slots[slot].type.dtype)
             for name, slot in program.features.items()
         }
-        self._follow(executor)
-        if variant.has_run:
-            results = executor.run(features)
-        else:  # kernels are compiled at their first call, or read from the cache on disk
-            with self._phase("first step, compiling kernels not in the cache"):
-                results = executor.run(features)
-            variant.has_run = True
-            return_freed_memory()  # what compiling took
-        self._random.advance(program, executor.sizes, batch.updates)
-        self._global_step = int(results.pop(GLOBAL_STEP_UPDATE, self._global_step))
-        self._peak_bytes = max(self._peak_bytes, self.held_bytes + executor.scratch_bytes)
-        return StepResult(variant.number, executor.sizes, results, self._global_step)
+
+    def _interleaved(self, found: Sequence[_Work], most_bytes: Optional[int]) -> Interleaving:
+        """The order in which micro-batches run, and their executors."""
+        key = tuple((id(work.variant), tuple(sorted(work.sizes.items()))) for work in found)
+        kept = self._interleavings.get(key)
+        if kept is None:
+            limit = self.activation_limit
+            limit = limit if most_bytes is None else min(limit, most_bytes)
+            programs = [work.variant.program for work in found]
+            together = count_together(programs, self._store, limit)
+        else:
+            together = kept.together
+        executors = self._regions_for(found, together)
+        if kept is not None and all(map(operator.is_, kept.executors, executors)):
+            return kept
+        made = interleave(executors, together, self._store)
+        if made is None:
+            made = interleave(self._regions_for(found, 1), 1, self._store)
+            assert made is not None
+        if len(self._interleavings) >= MOST_VARIANTS:
+            self._interleavings.clear()
+        self._interleavings[key] = made
+        return made
+
+    def _regions_for(self, found: Sequence[_Work], together: int) -> list[Executor]:
+        """Executors of micro-batches; those that run together have memory of their own."""
+        size = max(work.variant.program.arena_bytes for work in found)
+        stride = align(size) if together > 1 else 0
+        return [
+            self._loaded(work.variant, work.sizes, number % together, stride, together)
+            for number, work in enumerate(found)
+        ]
 
     def _follow(self, executor: Executor) -> None:
         """Gives the store, and this wafer's own store, the order in which a step reads them."""
@@ -257,8 +328,8 @@ class Session:
 
     def _find(
         self, request: Request, arrays: Mapping[str, Array], agreed: Optional[str]
-    ) -> Union[ProgramNeeded, tuple[_Variant, Executor, dict[str, Array]]]:
-        """What serves a request with these features, and the features that follow from them."""
+    ) -> Union[ProgramNeeded, _Work]:
+        """What serves a request with these features."""
         found = self._variant(request)
         if found is None:
             return ProgramNeeded(request, agreed=agreed)
@@ -284,7 +355,7 @@ class Session:
         larger = variant.needed(sizes)
         if larger is not None:
             return ProgramNeeded(request, variant.number, larger, agreed)
-        return variant, self._loaded(variant, sizes), derived
+        return _Work(variant, sizes, {**arrays, **derived})
 
     def _agreed(self, padded: str) -> str:
         """Why padding is computed by all wafers, which run the same: because one of them must."""
@@ -317,40 +388,57 @@ class Session:
         executor = self._loaded(variant, {**variant.most, **sizes})  # of tokens all that may be
         return Prepared(variant.number, executor.sizes)
 
-    def _loaded(self, variant: _Variant, sizes: dict[str, int]) -> Executor:
-        """The variant's program, loaded for these sizes."""
-        key = tuple(sorted(sizes.items()))
+    def _loaded(
+        self,
+        variant: _Variant,
+        sizes: dict[str, int],
+        position: int = 0,
+        stride: int = 0,
+        count: int = 1,
+    ) -> Executor:
+        """The variant's program, loaded for these sizes.
+
+        Args:
+            variant: the program.
+            sizes: of its symbols.
+            position: number of its region of the activation memory.
+            stride: bytes from one region to the next.
+            count: number of regions.
+        """
+        key = position, tuple(sorted(sizes.items()))
+        region = self._region(max(variant.program.arena_bytes, stride * count), position * stride)
         executor = variant.executors.pop(key, None)
-        if executor is not None:
-            variant.executors[key] = executor
-            return executor
-        arena = self._memory(variant.program.arena_bytes)
-        like = next(iter(variant.executors.values()), None)
-        if like is not None:
+        like = executor or next(iter(variant.executors.values()), None)
+        if like is not None and like.arena is None:
+            like.bind(region)
+        if executor is None and like is not None:
             executor = like.resized(sizes)
-        else:
+        if executor is None:
             backend, listeners = self._backend, self._listeners
             executor = Executor(
-                variant.program, self._store, backend, listeners, arena, self._swarm, sizes
+                variant.program, self._store, backend, listeners, region, self._swarm, sizes
             )
             self._follow(executor)
             self._store.require_memory(executor.held_together)
+        if executor.arena is not region:
+            executor.bind(region)
         variant.executors[key] = executor
         if len(variant.executors) > MOST_SIZES:
             del variant.executors[next(iter(variant.executors))]
         return executor
 
-    def _memory(self, size: int) -> Array:
-        """Activation memory that all programs share; it grows when needed."""
+    def _region(self, size: int, offset: int) -> Array:
+        """The activation memory that all programs share, from an offset on; grown to a size."""
         if self._arena is None or self._arena.nbytes < size:
-            executors = [m for v in self._variants.values() for m in v.executors.values()]
-            for executor in executors:
-                executor.unbind()
+            for variant in self._variants.values():
+                for executor in variant.executors.values():
+                    executor.unbind()
+            self._regions.clear()
             self._arena = None  # given back before more is taken
             self._arena = self._backend.allocate(size)
-            for executor in executors:
-                executor.bind(self._arena)
-        return self._arena
+        if offset not in self._regions:
+            self._regions[offset] = self._arena[offset:]
+        return self._regions[offset]
 
     # Programs.
 
@@ -402,6 +490,10 @@ class Session:
         if program.wafers > 1 and program.homes:
             store.shard(program.homes)
         return memory_fault(program, store.total_resident_bytes, self.held_bytes, self._share)
+
+
+def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:
+    return lambda features: [executor.run(*features)]
 
 
 def _contiguous(array: Any) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -15,6 +15,7 @@ from cerebras_tf.memoryx.process_folder import require_usable
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.executor import Executor
+from cerebras_tf.runtime.interleave import count_together, interleave
 from cerebras_tf.runtime.null import NullBackend, stand_in
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone
@@ -37,6 +38,7 @@ class StreamingPlan:
         bytes_read: bytes that a step reads from files.
         bytes_written: bytes that a step writes to files.
         flops: floating point operations of a step.
+        together: micro-batches that share one pass over the weights.
     """
 
     weight_bytes: int
@@ -48,6 +50,7 @@ class StreamingPlan:
     bytes_read: int
     bytes_written: int
     flops: int
+    together: int = 1
 
 
 def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
@@ -87,6 +90,8 @@ def plan_streaming(
     most_bytes: int,
     backend: Backend,
     wafer: Optional[int] = None,
+    micro_batches: Sequence[Program] = (),
+    activation_bytes: Optional[int] = None,
 ) -> StreamingPlan:
     """Runs the program's schedule without arithmetic and without files.
 
@@ -96,14 +101,16 @@ def plan_streaming(
         most_bytes: main memory for variables.
         backend: prices instructions.
         wafer: which of the program's several wafers; None for one that keeps all.
+        micro_batches: the programs of a step's micro-batches, in order, of which `program` is one;
+            none if it runs whole.
+        activation_bytes: main memory for the activations of micro-batches.
 
     Raises:
         CapacityError: variables that are used together do not fit into that memory.
     """
     specs = list(specs)
-    sizes = {symbol.name: symbol.most for symbol in program.symbols}
-    if sizes:
-        program = program.at(sizes, backend.price)
+    programs = [_at_bounds(each, backend) for each in micro_batches or [program]]
+    program = programs[-1]
     disk = PlannedDisk(most_bytes)
     here: Store = FileStore(specs, disk)
     kept, store = specs, here
@@ -112,32 +119,78 @@ def plan_streaming(
         store = SharedStore(here, swarm)
         store.shard(program.homes)
         kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
-    given = [name for name in program.variables if name not in here.specs]  # by other parts
-    here.reserve(Variable(name, program.slots[program.variables[name]].type) for name in given)
-    executor = Executor(program, store, NullBackend(backend), swarm=swarm)
+    sums = _sums(programs, here)
+    here.reserve(sums)
+    executors = [Executor(each, store, NullBackend(backend), swarm=swarm) for each in programs]
     if wafer is None:
-        here.require_memory(executor.held_together)
+        for executor in executors:
+            here.require_memory(executor.held_together)
     _write(here, [spec.name for spec in kept])
-    features = {name: stand_in(program.slots[slot].type) for name, slot in program.features.items()}
-    read = written = 0
-    for _ in range(_ROUNDS):
-        read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
-        store.set_access_order(executor.acquisitions)
-        if wafer is not None:
-            here.set_access_order(executor.acquisitions_here)
-            store.require_memory(executor.held_together)
-        _write(here, given)
-        executor.run(features)
-    asked = {name for names in executor.acquisitions_here for name in names}
-    staged = [program.slots[slot] for name, slot in program.staged.items() if name in asked]
+    given = [] if micro_batches else [spec.name for spec in sums]  # by other micro-batches
+    together, read, written = _run(executors, here, store, disk, given, activation_bytes)
+    asked = {name for names in executors[-1].acquisitions_here for name in names}
+    staged = [program.slots[slot].type for name, slot in program.staged.items() if name in asked]
+    if micro_batches:
+        staged += [spec.type for spec in sums]
     return StreamingPlan(
         weight_bytes=sum(spec.type.most_bytes for spec in kept if spec.trainable),
         state_bytes=sum(spec.type.most_bytes for spec in kept if not spec.trainable),
-        staged_bytes=sum(slot.type.most_bytes for slot in staged),
+        staged_bytes=sum(type.most_bytes for type in staged),
         memory_bytes=store.total_resident_bytes,
-        activation_bytes=program.arena_bytes,
+        activation_bytes=program.arena_bytes * together,
         scratch_bytes=program.scratch_bytes,
-        bytes_read=disk.io_stats.bytes_read - read,
-        bytes_written=disk.io_stats.bytes_written - written,
-        flops=program.flops,
+        bytes_read=read,
+        bytes_written=written,
+        flops=sum(each.flops for each in programs),
+        together=together,
     )
+
+
+def _sums(programs: Iterable[Program], store: Store) -> list[Variable]:
+    """The sums over micro-batches: what programs read or write besides the variables."""
+    found = {
+        name: Variable(name, program.slots[slot].type)
+        for program in programs
+        for name, slot in program.variables.items()
+        if name not in store.specs
+    }
+    return list(found.values())
+
+
+def _run(
+    executors: Sequence[Executor],
+    here: Store,
+    store: Store,
+    disk: PlannedDisk,
+    given: Sequence[str],
+    activation_bytes: Optional[int],
+) -> tuple[int, int, int]:
+    """Runs steps; returns how many micro-batches run together, bytes read and bytes written."""
+    programs = [executor.plan for executor in executors]
+    together = 1
+    if len(executors) > 1:
+        together = count_together(programs, store, activation_bytes or 0)
+    schedule = interleave(executors, together, store) or interleave(executors, 1, store)
+    assert schedule is not None
+    order = schedule.acquisitions if len(executors) > 1 else executors[0].acquisitions
+    features = [
+        {name: stand_in(each.slots[slot].type) for name, slot in each.features.items()}
+        for each in programs
+    ]
+    read = written = 0
+    for _ in range(_ROUNDS):
+        read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
+        store.set_access_order(order)
+        if store is not here:
+            here.set_access_order(executors[0].acquisitions_here)
+            store.require_memory(executors[0].held_together)
+        _write(here, given)
+        schedule.run(features)
+    moved = disk.io_stats
+    return schedule.together, moved.bytes_read - read, moved.bytes_written - written
+
+
+def _at_bounds(program: Program, backend: Backend) -> Program:
+    """The program for the largest sizes that it serves."""
+    sizes = {symbol.name: symbol.most for symbol in program.symbols}
+    return program.at(sizes, backend.price) if sizes else program

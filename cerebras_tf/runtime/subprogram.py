@@ -54,7 +54,8 @@ class Subprogram:
             if _address(memory) != self._address:
                 executor.bind(memory)
                 self._address = _address(memory)
-            executor.execute(dict(zip(executor.program.features, operands)))
+            executor.start(dict(zip(executor.program.features, operands)))
+            executor.execute(executor.entries)
             made = [executor.value(name) for name in executor.program.results]
             if len(made) > 1:  # a result that is an operand may lie where another one goes
                 made = [unshared(value, operands) for value in made]

@@ -86,8 +86,9 @@ class WireSession:
     def prepare(self, request):
         return sent(self._session.prepare(sent(request)))
 
-    def step(self, batch):
-        return sent(self._session.step(sent(batch)))
+    def step(self, batches, activation_bytes=None):
+        answer = self._session.step(list(map(sent, batches)), activation_bytes)
+        return sent(answer) if isinstance(answer, ProgramNeeded) else list(map(sent, answer))
 
     def memory_fault(self, program):
         return self._session.memory_fault(program)
@@ -164,18 +165,20 @@ def test_batches_whose_padding_is_removed_train_alike_on_both_sides(connect):
 
 def test_a_larger_variant_is_an_answer_and_leaves_the_session_as_it_is(connect):
     session, source = connect(store()), Compiler()
-    first = session.step(Batch({"x": batch(8)}))
+    first = session.step([Batch({"x": batch(8)})])
     assert first == ProgramNeeded(Request({"x": packing.TensorType("float32", (8, 4))}))
     program = source.compile(first.request)
     accepted = session.submit(program, first)
-    assert isinstance(session.step(Batch({"x": batch(8)})), StepResult)
-    second = session.step(Batch({"x": batch(16)}))
+    (result,) = session.step([Batch({"x": batch(8)})])
+    assert isinstance(result, StepResult)
+    second = session.step([Batch({"x": batch(16)})])
     assert (second.program, second.sizes) == (accepted.program, {"R": 16})
     version = session.version
     with pytest.raises(DataError, match="must serve the request"):
         session.submit(program, second)
     assert session.version == version
-    assert session.step(Batch({"x": batch(8)})).global_step == 0
+    (result,) = session.step([Batch({"x": batch(8)})])
+    assert result.global_step == 0
     assert session.submit(source.enlarge(program, second.sizes), second) == Accepted(0)
     assert isinstance(session.prepare(second.request), Prepared)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ import tensorflow as tf
 
 from cerebras_tf import cross_wafer_sum
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
+from cerebras_tf.passes.split_micro_batches import COUNTS
+from cerebras_tf.runtime.session import Session
 from tests.estimator.regression import (
     assert_equal,
     build,
@@ -100,13 +104,60 @@ def test_losses_norms_and_variables_are_those_of_the_whole_batch(tmp_path, whole
     assert step.program.arena_bytes < whole[2].program.arena_bytes
 
 
-def test_from_files_gradients_of_parts_wait_there(tmp_path, whole):
-    given = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 0.0006}
-    found, variables, _ = trained(tmp_path / "model", 4, **given)
-    np.testing.assert_allclose(found, whole[0], rtol=RTOL)
-    for name, content in whole[1].items():
-        np.testing.assert_allclose(variables[name], content, rtol=1e-5, atol=1e-6)
+class Traffic:
+    """Records the bytes that each step moves between memory and files."""
+
+    def __init__(self, monkeypatch):
+        self.steps, run = [], Session.step
+
+        def step(session, batches, activation_bytes=None):
+            stats = session._store.io_stats
+            before = stats.bytes_read, stats.bytes_written
+            answer = run(session, batches, activation_bytes)
+            if isinstance(answer, list) and batches[0].part != COUNTS:
+                moved = stats.bytes_read - before[0], stats.bytes_written - before[1]
+                self.steps.append((*moved, session._arena.nbytes))
+            return answer
+
+        monkeypatch.setattr(Session, "step", step)
+
+
+def test_micro_batches_share_one_pass_over_weights_in_files(tmp_path, whole, monkeypatch):
+    """As many run layer by layer as fit into the memory for activations; bits stay equal."""
+    given = {"memoryx_ram_gb": 0.0001}
+    found, moved = {}, {}
+    for name, count, activations in [
+        ("whole", 1, None),
+        ("layers", 4, None),
+        ("pairs", 4, 0.00009),
+        ("sequence", 4, 0.00005),
+    ]:
+        traffic = Traffic(monkeypatch)
+        more = {"memoryx_dir": str(tmp_path / "store"), "wafer_memory_gb": activations}
+        found[name] = trained(tmp_path / name, count, **given, **more)
+        moved[name] = traffic.steps[-1]
+        monkeypatch.undo()
+    assert moved["layers"][:2] == moved["whole"][:2]
+    assert moved["layers"][0] < moved["pairs"][0] <= moved["sequence"][0]
+    assert moved["sequence"][2] < moved["pairs"][2] < 90000 < moved["layers"][2]
+    np.testing.assert_allclose(found["layers"][0], whole[0], rtol=RTOL)
+    for name in ("pairs", "sequence"):
+        assert_equal(found[name][1], found["layers"][1], rtol=0)
+        np.testing.assert_array_equal(found[name][0], found["layers"][0])
     assert not list((tmp_path / "store").iterdir())
+
+
+def test_the_plan_of_micro_batches_is_what_a_step_moves(tmp_path, monkeypatch, caplog):
+    traffic = Traffic(monkeypatch)
+    with caplog.at_level("INFO", "tensorflow"):
+        given = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 0.0001}
+        trained(tmp_path, 4, log_step_count_steps=1, **given)
+    planned = re.search(
+        r"a step reads (.*) MB and writes (.*) MB, with one pass over the weights for 4 micro",
+        caplog.text,
+    )
+    read, written, _ = traffic.steps[-1]
+    assert planned.groups() == (f"{read / 1e6:.3g}", f"{written / 1e6:.3g}")
 
 
 class Values(tf.estimator.SessionRunHook):
