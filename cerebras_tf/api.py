@@ -36,6 +36,7 @@ _PUBLIC = {
     "add_params_argument": "cerebras_tf.cli.arguments",
     "parse_arguments": "cerebras_tf.cli.arguments",
     # Run configuration.
+    "accumulates_batches": "cerebras_tf.step.accumulation",
     "SPARSIFIER_MAP": "cerebras_tf.memoryx.sparsifier",
     "check_wafer_address": "cerebras_tf.config.address",
     "EXECUTION_MODE": "cerebras_tf.environment",

@@ -14,6 +14,7 @@ from typing import Any, Optional
 from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
 from cerebras_tf.swarmx import job
+from cerebras_tf.tf_session.synchronous_batches import StepBatches
 
 _training: ContextVar[Optional[CallContext]] = ContextVar("training", default=None)
 
@@ -31,6 +32,8 @@ class CallContext:
         tokens: tokens in a batch, where shapes say so.
         systems: number of systems, for predictions.
         micro_batches: batches that each system computes one after another for a step.
+        accumulated: batches of a training step that the estimator accumulates; 1 for none.
+        batches: the input of a training whose steps have several batches; None for one.
         sparsifier: prunes weights of a training; None for no pruning.
         model: the model on the wafer, once model_fn was called; None on the host.
         stop: ends evaluations during this training when training must stop.
@@ -44,6 +47,8 @@ class CallContext:
     tokens: Optional[int] = None
     systems: int = 1
     micro_batches: int = 1
+    accumulated: int = 1
+    batches: Optional[StepBatches] = None
     sparsifier: Any = None
     model: Optional[ModelGraph] = None
     stop: Optional[EvaluationStopHook] = None

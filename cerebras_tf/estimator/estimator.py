@@ -28,6 +28,8 @@ from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, say
 from cerebras_tf.console.progress import PhaseReporter
+from cerebras_tf.environment import EXECUTION_MODE
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.call import (
     CallContext,
     enclosing_training,
@@ -58,7 +60,8 @@ from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
 from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
 from cerebras_tf.step import cluster
-from cerebras_tf.step.split_batch import split_batch
+from cerebras_tf.step.accumulation import Accumulation, accumulating
+from cerebras_tf.step.split_batch import SplitBatch, batches_for, batches_of_step, split_batch
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session import synchronous_batches
 from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_pruned_graphs
@@ -84,8 +87,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
         params: given to model_fn.
         warm_start_from: as tf.estimator takes it.
         use_cs: the default of the methods' use_cs: True for the wafer, False for the host.
-        batches_per_step: batches whose gradients model_fn accumulates for one step, on all systems.
-            Rates and predictions count them.
+        batches_per_step: batches of one training step, on all systems: the step applies the mean
+            of their gradients. On the wafer in one process, the estimator accumulates them; else
+            model_fn must, see `cerebras_tf.api.accumulates_batches`. At least `num_systems`.
+        accumulate_in_model_fn: whether model_fn accumulates them in any case.
         num_systems: systems that the predictions are for; None for num_csx of config. One wafer may
             compute the batches of several systems one after another.
 
@@ -106,6 +111,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         use_cs: bool = True,
         *,
         batches_per_step: int = 1,
+        accumulate_in_model_fn: bool = False,
         num_systems: Optional[int] = None,
     ) -> None:
         if isinstance(compile_dir, tf.estimator.RunConfig):
@@ -122,6 +128,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._config: Any = as_cs_run_config(self._config)
         self._systems = num_systems or self._config.num_csx
         self._batches_per_step = max(batches_per_step, self._systems)
+        self._accumulate_in_model_fn = accumulate_in_model_fn
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
         # know which task reports what.
@@ -163,9 +170,21 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound._call = CallContext(
             on_wafer, systems=systems, micro_batches=batches // systems, **fields
         )
+        if self._accumulates(on_wafer):
+            bound._call.accumulated = batches
         if on_wafer and not self._config.cluster_spec:
             bound._session_config = with_pruned_graphs(self._session_config)
         return bound
+
+    def _accumulates(self, on_wafer: bool) -> bool:
+        """Whether the batches of a training step are its micro-batches."""
+        return (
+            on_wafer
+            and job.wafers() == 1
+            and EXECUTION_MODE.get() == "weight_streaming"
+            and not self._config.cluster_spec
+            and not self._accumulate_in_model_fn
+        )
 
     def train(
         self,
@@ -327,7 +346,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound = self._in_call(True, runs=False, sparsifier=sparsifier)
         call = bound._call
         with _process_state(), self._new_graph(), closing(call):
-            features, labels, input_hooks = self._get_features_and_labels_from_input_fn(
+            features, labels, input_hooks = bound._get_features_and_labels_from_input_fn(
                 input_fn, mode
             )
             program = bound._compiled(features, labels, mode, input_hooks)
@@ -370,12 +389,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if fault is not None and not passes:
             raise fault
         if save and job.is_first():
-            where = "programs for micro_batches are compiled at every start"
-            if not in_parts:
-                path = model.step.source.save(program, self._compiled_programs(mode))
-                where = f"program in {path}"
+            path = model.step.source.save(self._compiled_programs(mode))
             here += [*faults, effort(program, call.batches_here if mode == _TRAIN else 1)]
-            say("%s; %s", here[-1], where)
+            say("%s; program in %s", here[-1], path)
             say("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
     def _predicted(self, program: Program, call: CallContext) -> Prediction:
@@ -402,15 +418,36 @@ class CerebrasEstimator(tf.estimator.Estimator):
             result = super()._call_input_fn(input_fn, mode, input_context)
             config = synchronous_batches.without_pool(self._session_config)
             on_host = not self._call.use_cs or self._config.cluster_spec
-            if on_host or not config or not synchronous_batches.has_threads(result):
-                return result
-            self._session_config = config
-            return synchronous_batches.SynchronousBatches(result)
+            is_synchronous = not on_host and config and synchronous_batches.has_threads(result)
+            if is_synchronous:
+                self._session_config = config
+            if mode == _TRAIN and self._call.accumulated > 1:
+                self._call.batches = batches_for(result, self._call.accumulated, is_synchronous)
+                return self._call.batches
+            return synchronous_batches.SynchronousBatches(result) if is_synchronous else result
         with cluster.same_shuffle_order():
             dealt = cluster.takes_context(input_fn)
             context = cluster.input_context() if dealt else None
             result = super()._call_input_fn(input_fn, mode, context)
             return cluster.shard_batches(result, mode, self._call.steps, dealt)
+
+    def _check_accumulation(self, accumulation: Accumulation) -> None:
+        """Checks that model_fn accumulates the batches of a step where the estimator does not."""
+        count = self._batches_per_step // job.wafers()
+        if count <= 1 or accumulation.has_asked:
+            return
+        if self._batches_per_step > self._systems:
+            raise ConfigError(
+                "batches_per_step: on the host, in several processes and in pipelined mode "
+                f"model_fn must accumulate gradients. Received: {count} batches per step, and a "
+                "model_fn that does not call cerebras_tf.api.accumulates_batches. Train on the "
+                "wafer in one process, or with batches_per_step=1."
+            )
+        tf.compat.v1.logging.warning(
+            "num_csx %d: each step trains on one batch, because model_fn does not accumulate the "
+            "gradients of several; on the wafer in one process the estimator does",
+            self._systems,
+        )
 
     def _validate_features_in_predict_input(self, result: Any) -> None:
         if not synchronous_batches.are_synchronous(result):
@@ -421,14 +458,22 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         def call() -> Any:
             # On host and wafer alike: seeds, which count operations, come out equal.
-            with resource_variables():
+            with resource_variables(), accumulating(accumulated) as accumulation:
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
+            if mode == _TRAIN and accumulated == 1:
+                self._check_accumulation(accumulation)
             return with_host_call(spec, mode)
 
         on_wafer = self._call.use_cs and _can_be_captured()
-        parts, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
+        accumulated = 1
+        parts: Optional[SplitBatch] = None
+        if mode == _TRAIN and self._call.batches is not None and on_wafer:
+            parts = batches_of_step(self._call.batches.batches)
+            accumulated = parts.count
+        else:
+            parts, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
+            self._call.micro_batches *= 1 if parts is None else parts.count
         self._call.examples, self._call.tokens = sizes(features)
-        self._call.micro_batches *= 1 if parts is None else parts.count
         sparsifier = self._call.sparsifier if mode == _TRAIN else None
         if not on_wafer:
             if sparsifier is not None:

@@ -38,7 +38,6 @@ from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store
-from cerebras_tf.passes.split_micro_batches import LAST
 from cerebras_tf.runtime.capacity import agreed_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -88,9 +87,8 @@ class ModelGraph:
         types = self.step.static_types()
         if types is None:
             types = self._types_of_first_batch(input_hooks)
-        part = "" if self.step.micro_batches is None else LAST
         self.step.want(frozenset() if updates else self._read_of_step(), updates)
-        return self.step.source.compile_to_save(self.step.request(types, part))
+        return self.step.compile_to_save(types)
 
     def _read_of_step(self) -> frozenset[str]:
         """Names of the values that evaluation or prediction reads of every step."""

@@ -1,4 +1,4 @@
-"""Runs a batch as equal micro-batches, one after another; gradients are accumulated.
+"""Runs a step as micro-batches, whose gradients are accumulated: parts of a batch, or batches.
 
 What makes the micro-batches one step is in passes/split_micro_batches.py.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Optional
+from typing import Optional, Union
 
 import numpy as np
 
@@ -32,19 +32,19 @@ from cerebras_tf.runtime.protocol import Batch, Request
 
 @dataclass
 class MicroBatches:
-    """How a batch is split.
+    """The micro-batches of a step.
 
     Attributes:
         count: number of micro-batches.
-        rows: rows of one micro-batch.
-        batched: names of the features that are split, with the names that errors show.
+        rows: rows of one micro-batch, a part of a batch; None if each is a batch of its own.
+        batched: names of the features that differ between them, with the names that errors show.
         combined: how the values of the micro-batches combine, by result.
         sums: types of the sums over wafers, by name; micro-batches share them.
         wanted: names of the values that the last step was asked for.
     """
 
     count: int
-    rows: int
+    rows: Optional[int]
     batched: dict[str, str] = field(default_factory=dict)
     combined: dict[str, str] = field(default_factory=dict)
     sums: dict[str, TensorType] = field(default_factory=dict)
@@ -52,7 +52,8 @@ class MicroBatches:
 
     def transform(self, step: StepGraph, kind: str) -> None:
         """Turns a captured step into that of one micro-batch; raises UnsupportedOpError."""
-        combined, self.sums = split_micro_batches(step, kind, self.count, self.batched)
+        whole = self.rows is not None
+        combined, self.sums = split_micro_batches(step, kind, self.count, self.batched, whole)
         self.combined.update(combined)
 
     def reserve_sums(self, program: Program, store: Store) -> None:
@@ -66,7 +67,7 @@ class MicroBatches:
     def run(
         self,
         session: SessionClient,
-        features: Mapping[str, Array],
+        parts: Sequence[Mapping[str, Array]],
         wanted: frozenset[str],
         updates: bool,
         learn: Callable[[Mapping[str, TensorType]], None],
@@ -76,7 +77,7 @@ class MicroBatches:
 
         Args:
             session: runs the micro-batches.
-            features: of the whole batch.
+            parts: the features of every micro-batch; see `parts`.
             wanted: names of the values to return.
             updates: whether the step updates variables.
             learn: captures the step for a micro-batch of these types, which calls `transform`.
@@ -84,21 +85,11 @@ class MicroBatches:
 
         Raises:
             UnsupportedOpError: a wanted value does not follow from those of the micro-batches.
-            DataError: the batch has another number of rows.
         """
         self.wanted = wanted
-        for name, shown in self.batched.items():
-            rows = features[name].shape[:1] if name in features else ()
-            if rows and rows[0] != self.rows * self.count:
-                raise DataError(
-                    f"{shown}: with micro_batches, a batch must have as many rows as its static "
-                    f"shape, {self.rows * self.count}. Received: {rows[0]}. Correct the shape in "
-                    "the input function, or leave micro_batches out."
-                )
         if not self.combined or not wanted <= self.combined.keys():
-            learn(self.types(features))
+            learn(_types(parts[0]))
         refuse_values(sorted(name for name in wanted if self.combined.get(name) == UNKNOWN))
-        parts = [self.part(features, index) for index in range(self.count)]
         kinds = [FIRST, *[MIDDLE] * (self.count - 2), LAST] if updates else [VALUES] * self.count
         shared = self._sums_of(session, parts)
         averaged = self._averaged(wanted)
@@ -131,18 +122,52 @@ class MicroBatches:
             found.append(replace(request, wanted=sums, updates=False, part=COUNTS))
         return found
 
-    def part(self, features: Mapping[str, Array], index: int = 0) -> dict[str, Array]:
-        """The features of one micro-batch."""
-        start = index * self.rows
-        return {
-            name: array[start : start + self.rows] if name in self.batched else array
-            for name, array in features.items()
-        }
+    def parts(
+        self, features: Union[Mapping[str, Array], Sequence[Mapping[str, Array]]]
+    ) -> list[Mapping[str, Array]]:
+        """The features of every micro-batch.
 
-    def types(self, features: Mapping[str, Array]) -> dict[str, TensorType]:
-        """Types of the features of a micro-batch, given those of the whole batch."""
-        part = self.part(features)
-        return {name: TensorType(array.dtype.name, array.shape) for name, array in part.items()}
+        Args:
+            features: those of the whole batch, or of each batch where `rows` is None.
+
+        Raises:
+            DataError: the batch has another number of rows.
+        """
+        if not isinstance(features, Mapping):
+            return list(features)
+        assert self.rows is not None
+        for name, shown in self.batched.items():
+            rows = features[name].shape[:1] if name in features else ()
+            if rows and rows[0] != self.rows * self.count:
+                raise DataError(
+                    f"{shown}: with micro_batches, a batch must have as many rows as its static "
+                    f"shape, {self.rows * self.count}. Received: {rows[0]}. Correct the shape in "
+                    "the input function, or leave micro_batches out."
+                )
+        return [
+            {
+                name: array[start : start + self.rows] if name in self.batched else array
+                for name, array in features.items()
+            }
+            for start in range(0, self.rows * self.count, self.rows)
+        ]
+
+    def returned(self, values: frozenset[str], wanted: frozenset[str], kind: str) -> frozenset[str]:
+        """Those of some values that a program returns.
+
+        Args:
+            values: names of the values that a program for whole batches would return.
+            wanted: names of the values that are requested of this program.
+            kind: of the micro-batch.
+        """
+        if kind == COUNTS:
+            return wanted
+        return self._averaged(values) if kind in (FIRST, MIDDLE) else values
+
+    def settings(self, kind: str) -> tuple[str, ...]:
+        """What the program of a micro-batch depends on besides the model."""
+        given = sorted(self.batched)
+        return (f"kind={kind} count={self.count} rows={self.rows} batched={given}",)
 
     def _averaged(self, wanted: frozenset[str]) -> frozenset[str]:
         """Values that every micro-batch must return, not only the last."""
@@ -167,11 +192,16 @@ class MicroBatches:
         return np.asarray(np.mean([each[name] for each in found], dtype=np.float64), last.dtype)
 
 
+def _types(features: Mapping[str, Array]) -> dict[str, TensorType]:
+    return {name: TensorType(array.dtype.name, array.shape) for name, array in features.items()}
+
+
 def refuse_values(names: Sequence[str]) -> None:
-    """Raises UnsupportedOpError if a step with micro-batches was asked for one of these values."""
+    """Raises UnsupportedOpError if a step of micro-batches was asked for one of these values."""
     if names:
         raise UnsupportedOpError(
-            f"'{names[0]}': with micro_batches, a value that is fetched must be a float32 scalar, "
+            f"'{names[0]}': with micro-batches, a value that is fetched must be a float32 scalar, "
             "which is averaged over the micro-batches, or follow from the update. Received: "
-            "another. Fetch something else, or leave micro_batches out."
+            "another. Fetch something else, or train with one batch per step and without "
+            "micro_batches."
         )

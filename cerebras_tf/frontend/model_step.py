@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class RunSettings:
 
     Attributes:
         memory_gb: gigabytes for activations of training; None for what the computer has.
-        micro_batches: how a batch is split; None if it runs whole.
+        micro_batches: those of a step; None if it runs a batch whole.
         swarm: the wafers that make every step together.
         loading_swarm: the wafers that load a model at the same time and share memory; None for
             those of `swarm`.
@@ -74,7 +74,7 @@ class ModelStep:
         store: as given.
         prepared: the program compiled before the first step, if shapes were known.
         prepared_micro_batches: the programs of all micro-batches then, in order.
-        micro_batches: how a batch is split; None if it runs whole.
+        micro_batches: those of a step; None if it runs a batch whole.
         swarm: the wafers that make the steps together.
         profiler: as given.
 
@@ -166,11 +166,16 @@ class ModelStep:
         if has_batch and ended:
             raise StopIteration
 
-    def run(self, features: Mapping[str, Array], global_step: Optional[int] = None) -> int:
+    def run(
+        self,
+        features: Union[Mapping[str, Array], Sequence[Mapping[str, Array]]],
+        global_step: Optional[int] = None,
+    ) -> int:
         """Runs a step; `results` then has its values.
 
         Args:
-            features: array of every feature, by name; with micro-batches, of the whole batch.
+            features: array of every feature, by name; with micro-batches that are parts of a batch,
+                of the whole batch; where each is a batch of its own, one such mapping for each.
             global_step: steps made before; None to continue from the last step.
 
         Returns:
@@ -181,13 +186,14 @@ class ModelStep:
         if global_step is not None:
             client.global_step = global_step
         with spanned(WAFER_STEP, "step"), self._advising():
-            asked = features, self._wanted, self._updates
+            asked = self._wanted, self._updates
             if self.micro_batches is None:
-                self.results = client.run(*asked)
+                assert isinstance(features, Mapping)
+                self.results = client.run(features, *asked)
             else:
+                features, *_ = parts = self.micro_batches.parts(features)
                 most = self._activation_bytes
-                self.results = self.micro_batches.run(client, *asked, self._learn, most)
-                features = self.micro_batches.part(features)
+                self.results = self.micro_batches.run(client, parts, *asked, self._learn, most)
         assert client.plan is not None
         self.source.padding.on_step(client.plan, features)
         return client.global_step
@@ -207,6 +213,18 @@ class ModelStep:
             first, *middle = others[: 2 if self.micro_batches.count > 2 else 1]
             middle *= self.micro_batches.count - 2
             self.prepared_micro_batches = [first, *middle, self.prepared]
+
+    def compile_to_save(self, types: Mapping[str, TensorType]) -> Program:
+        """Compiles all programs of a step, for `source.save`; returns that of the update.
+
+        Args:
+            types: of the features of a batch, or of a micro-batch.
+        """
+        requests = [self.request(types)]
+        if self.micro_batches is not None:
+            self._learn(types)
+            requests = self.micro_batches.requests(requests[0])[::-1]
+        return self.source.compile_to_save(requests)[-1]
 
     @property
     def activation_bytes(self) -> int:

@@ -8,7 +8,7 @@ import itertools
 import pickle
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -61,6 +61,16 @@ class _Target:
     fallback: bool = False
 
 
+@dataclass(frozen=True)
+class _Compiled:
+    """A program to save: its step as the passes left it, what it is for, and what it needs."""
+
+    program: Program
+    step: StepGraph
+    target: _Target
+    unfitted: Program
+
+
 class CompilingSource:
     """Makes the programs of one model for a session; see runtime.session.Programs.
 
@@ -72,11 +82,10 @@ class CompilingSource:
         wafers: number of wafers that run each program together.
         phase: context manager that logs a named phase.
         log: logs a line.
-        micro_batches: how a batch is split; None if it runs whole.
+        micro_batches: those of a step; None if it runs a batch whole.
 
     Attributes:
         cache: where compiled programs are looked for; None for nowhere.
-        compiled_step: the step that `compile_to_save` compiled, as the passes left it.
         program: the program that was made last.
         unfitted: the last program as it is where activations have all the memory they want; None
             if a program was found in the cache that was fitted into memory.
@@ -84,7 +93,6 @@ class CompilingSource:
     """
 
     cache: Optional[ProgramCache] = None
-    compiled_step: Optional[StepGraph] = None
     program: Optional[Program] = None
     unfitted: Optional[Program] = None
     _last: _Target
@@ -110,7 +118,7 @@ class CompilingSource:
         self._fixed_sizes: set[tuple[frozenset[str], bool, str]] = set()
         self._targets: dict[int, _Target] = {}  # by the identity of their programs
         self._logged: set[str] = set()
-        self._keeps_step = False
+        self._to_save: Optional[list[_Compiled]] = None
 
     def compile(self, request: Request) -> Program:
         """A program for these features; for all sizes of a batch where that is possible.
@@ -160,17 +168,26 @@ class CompilingSource:
         """
         return self._capture(self._target(request))
 
-    def compile_to_save(self, request: Request) -> Program:
-        """Compiles without looking into the cache, and keeps the step for `save`."""
-        self.cache, self._keeps_step = None, True
-        return self.compile(request)
+    def compile_to_save(self, requests: Iterable[Request]) -> list[Program]:
+        """Compiles without looking into the cache, and keeps the steps for `save`."""
+        self.cache = None
+        programs: list[Program] = []
+        saved: list[_Compiled] = []
+        self._to_save = saved
+        for request in requests:
+            before = len(saved)
+            programs.append(self.compile(request))
+            saved[before:] = saved[-1:]  # attempts before were given up
+        return programs
 
-    def save(self, program: Program, cache: ProgramCache) -> Path:
-        """Writes the program that `compile_to_save` compiled; returns its file."""
-        assert self.compiled_step is not None and self.unfitted is not None
-        needed = self.unfitted.arena_bytes + self.unfitted.scratch_bytes
-        text, seed = print_step(self.compiled_step), self._model.seed()
-        return cache.save(program, text, self._key(self._last), seed, needed)
+    def save(self, cache: ProgramCache) -> Path:
+        """Writes the programs that `compile_to_save` compiled; returns the file of the last."""
+        assert self._to_save
+        for item in self._to_save:
+            needed = item.unfitted.arena_bytes + item.unfitted.scratch_bytes
+            text, seed = print_step(item.step), self._model.seed()
+            path = cache.save(item.program, text, self._key(item.target), seed, needed)
+        return path
 
     def compile_for(self, wafers: int) -> Program:
         """The program that another number of wafers would run in place of the last one."""
@@ -269,8 +286,9 @@ class CompilingSource:
             self._log(str(fitting))
         if self._model.global_step in program.features:
             program.global_step = self._model.global_step
-        if self._keeps_step:
-            self.compiled_step = step
+        if self._to_save is not None:
+            assert self.unfitted is not None
+            self._to_save.append(_Compiled(program, step, target, self.unfitted))
         elif self._options.staging:  # weights are on files, to save memory
             written = pickle.dumps((program, self.unfitted), pickle.HIGHEST_PROTOCOL)
             del step, program
@@ -300,11 +318,13 @@ class CompilingSource:
 
     def _load(self, target: _Target) -> Optional[Program]:
         """The program from the cache, if it was compiled before."""
-        if self.cache is None or not self._model.features or self.micro_batches is not None:
+        if self.cache is None or not self._model.features:
             return None
         start = time.monotonic()
         small = {name for name, type in self._model.results.items() if is_small(type)}
         wanted, available = target.wanted | small, self._budget.bytes()
+        if self.micro_batches is not None:
+            wanted = self.micro_batches.returned(wanted, target.wanted, target.part)
         found = self.cache.find(self._key(target), wanted, available, self._model.seed())
         if found is None:
             return None
@@ -316,8 +336,12 @@ class CompilingSource:
 
     def _key(self, target: _Target) -> CacheKey:
         options = replace(self._options, strip=target.strip)
+        split = self.micro_batches
         return CacheKey(
-            settings_of(options, self._store, target.types, target.fallback, target.updates),
+            (
+                *settings_of(options, self._store, target.types, target.fallback, target.updates),
+                *(() if split is None else split.settings(target.part)),
+            ),
             lambda results: self._model.digest(results, target.updates),
         )
 

@@ -36,7 +36,7 @@ _DENSE = "unsorted_segment_sum"
 
 
 def split_micro_batches(
-    step: StepGraph, kind: str, count: int, given: Collection[str]
+    step: StepGraph, kind: str, count: int, given: Collection[str], whole: bool = True
 ) -> tuple[dict[str, str], dict[str, TensorType]]:
     """Changes the step in place.
 
@@ -45,6 +45,8 @@ def split_micro_batches(
         kind: COUNTS, FIRST, MIDDLE, LAST or VALUES.
         count: number of micro-batches.
         given: names of the features that hold rows of the batch.
+        whole: whether micro-batches are parts of one batch, whose step they must compute; else each
+            is a batch with its own loss, and the step is that of their mean.
 
     Returns:
         For every result MEAN, OF_LAST or UNKNOWN, and the types of the sums over wafers, by name.
@@ -53,7 +55,7 @@ def split_micro_batches(
         UnsupportedOpError: micro-batches would not compute the step of the whole batch.
     """
     depends = _dependences(step, given)
-    sums = _wafer_sums(step.graph, depends)
+    sums = _wafer_sums(step.graph, depends) if whole else []
     sources = [node.source for node in sums]
     named = {
         node: f"{WAFER_SUM}/{node.source}/{sources[:index].count(node.source)}"
@@ -65,13 +67,15 @@ def split_micro_batches(
         step.results = {name: node.inputs[0] for node, name in named.items()}
         step.graph.prune()
         return {}, types
-    BatchFacts(step, given, count).require_mean_losses()
+    if whole:
+        BatchFacts(step, given, count).require_mean_losses()
     combined = {name: _combination(value, depends) for name, value in step.results.items()}
     for name, value in step.updates.items():
         if depends[value] & {_BATCH, _INNER}:
             raise UnsupportedOpError(
-                "micro_batches: updates must depend on the batch through gradients only. "
-                f"Received: '{name}', which reads the batch itself. Remove micro_batches."
+                "micro-batches: updates must depend on the batch through gradients only. "
+                f"Received: '{name}', which reads the batch itself. Train with one batch per step "
+                "and without micro_batches."
             )
     totals = _accumulate(step, kind, count)
 
@@ -184,9 +188,10 @@ def _dense_gradients(step: StepGraph) -> dict[Node, str]:
         dense = len(node.outputs) == 1 and node.op in (GRADIENT, _DENSE)
         if others or not dense or node.output.dtype != "float32" or not node.output.type.is_static:
             raise UnsupportedOpError(
-                "micro_batches: a variable must have one dense float32 gradient. Received: for "
+                "micro-batches: a variable must have one dense float32 gradient. Received: for "
                 f"'{name}' {', '.join(map(repr, node.outputs))}{' and more' if others else ''}. "
-                "Multiply a table by 1.0 to make its gradient dense, or remove micro_batches."
+                "Multiply a table by 1.0 to make its gradient dense, or train with one batch per "
+                "step and without micro_batches."
             )
         found[node] = name
     return found

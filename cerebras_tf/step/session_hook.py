@@ -197,6 +197,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             error, step.error = step.error, None
             if isinstance(stopped, tf.errors.OutOfRangeError) and plan.updates:
                 step.agree(False)
+                step.end_of_data(stopped.op)
             if isinstance(error, CerebrasError):
                 raise error from None
             raise

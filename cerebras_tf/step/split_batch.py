@@ -1,6 +1,7 @@
-"""Splits the batch of a TensorFlow input function into micro-batches.
+"""Makes micro-batches of what a TensorFlow input function returns.
 
-model_fn is called with the first rows of a batch; the session feeds the whole batch.
+They are parts of a batch (`micro_batches`), or several batches make one step (`batches_per_step`).
+model_fn is called with the first micro-batch; the session feeds all of them.
 """
 
 from __future__ import annotations
@@ -17,22 +18,27 @@ from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.frontend.micro_batches import MicroBatches, refuse_values
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session.structures import leaves, map_fetches
+from cerebras_tf.tf_session.synchronous_batches import StepBatches
 
 
 @dataclass
 class SplitBatch(MicroBatches):
-    """Micro-batches of a TensorFlow batch.
+    """Micro-batches of a TensorFlow input function.
 
     Attributes:
-        whole: tensors of the whole batch, by name of the tensor that model_fn is given.
+        whole: by name of a tensor that model_fn is given, that of the whole batch, or those of all
+            batches of a step.
+        option: what asks for micro-batches, for errors.
     """
 
-    whole: dict[str, Any] = field(default_factory=dict)
+    whole: dict[str, list[Any]] = field(default_factory=dict)
+    option: str = "micro_batches"
 
     def fed(
         self, tensors: Sequence[Any], checks: Iterable[Any], on_wafer: Callable[[Any], bool]
     ) -> list[Any]:
-        """The tensors that the session feeds in place of those of a micro-batch.
+        """The tensors that the session feeds in place of those of a micro-batch: those of the whole
+        batch, or those of the first batch, of the second and so on.
 
         Args:
             tensors: tensors of a micro-batch, or independent of the batch.
@@ -47,19 +53,34 @@ class SplitBatch(MicroBatches):
         for tensor in tensors:
             if tensor.name not in self.whole and parts.intersection(all_before([tensor.op])):
                 raise UnsupportedOpError(
-                    "micro_batches: features must reach the wafer as the input function returns "
+                    f"{self.option}: features must reach the wafer as the input function returns "
                     f"them. Received: {tensor.name}, which TensorFlow computes from them. Compute "
-                    "it in the input function, or leave micro_batches out."
+                    f"it in the input function, or leave {self.option} out."
                 )
         for op in checks:
             if parts.intersection(all_before([op], lambda _: (), on_wafer)):
                 tf.compat.v1.logging.warning(
-                    "micro_batches: '%s' (%s) in model_fn sees only the first micro-batch of every "
-                    "batch; in the input function it would see the whole batch",
+                    "%s: '%s' (%s) in model_fn sees only the first micro-batch of every step; in "
+                    "the input function it would see all",
+                    self.option,
                     op.name,
                     op.type,
                 )
-        return [self.whole.get(tensor.name, tensor) for tensor in tensors]
+        found = [self.whole.get(tensor.name, [tensor] * self.count) for tensor in tensors]
+        if self.rows is not None:
+            return [tensors[0] for tensors in found]
+        return [tensors[number] for number in range(self.count) for tensors in found]
+
+    def dropped(self, operation: str) -> int:
+        """The batches of an incomplete step that are dropped where data end.
+
+        Args:
+            operation: name of the operation that found no batch.
+        """
+        if self.rows is not None:
+            return 0
+        (first, *_) = self.whole.values()
+        return [tensor.op.name for tensor in first].index(operation)
 
     def refuse_first(self, name: str, before: Iterable[Any]) -> None:
         """Raises UnsupportedOpError if the session would compute a fetch from a micro-batch.
@@ -71,6 +92,39 @@ class SplitBatch(MicroBatches):
         parts = {tensor.partition(":")[0] for tensor in self.whole}
         if any(op.name in parts for op in before):
             refuse_values([name])
+
+
+def batches_for(dataset: Any, count: int, synchronous: bool) -> StepBatches:
+    """A dataset that gives all batches of a step.
+
+    Args:
+        dataset: what an input function returns.
+        count: number of batches of a step.
+        synchronous: see StepBatches.
+
+    Raises:
+        ConfigError: it is no dataset.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ConfigError(
+            f"input_fn: with {count} batches per step (batches_per_step, num_csx), must return a "
+            f"tf.data.Dataset. Received: {type(dataset).__name__}. Return the dataset, or train "
+            "with one batch per step."
+        )
+    return StepBatches(dataset, count, synchronous)
+
+
+def batches_of_step(batches: Sequence[Any]) -> SplitBatch:
+    """Micro-batches that are the batches of a step.
+
+    Args:
+        batches: what the input function returns for each, in the default graph.
+    """
+    found = SplitBatch(len(batches), None, option="batches_per_step")
+    flat = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
+    for first, *others in zip(*flat):
+        found.whole[first.name], found.batched[first.name] = [first, *others], first.name
+    return found
 
 
 def split_batch(
@@ -101,7 +155,7 @@ def split_batch(
         if not tensor.shape.rank:
             return tensor
         part = tf.identity(tensor[: batch.rows], name="micro_batch")
-        batch.whole[part.name], batch.batched[part.name] = tensor, tensor.name
+        batch.whole[part.name], batch.batched[part.name] = [tensor], tensor.name
         return part
 
     return batch, *map_fetches((features, labels), first)

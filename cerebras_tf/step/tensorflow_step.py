@@ -119,7 +119,27 @@ class TensorFlowStep(ModelStep):
 
     def run_arrays(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:
         """Runs a step on the arrays of the fed tensors, in order; see ModelStep.run."""
-        return self.run(dict(zip(self._names, arrays)), global_step)
+        names = self._names
+        if self.split is None or self.split.rows is not None:
+            return self.run(dict(zip(names, arrays)), global_step)
+        starts = range(0, len(arrays), len(names))
+        batches = [dict(zip(names, arrays[start : start + len(names)])) for start in starts]
+        return self.run(batches, global_step)
+
+    def end_of_data(self, operation: Any) -> None:
+        """Logs how many batches of an incomplete step are dropped.
+
+        Args:
+            operation: the one that found no batch.
+        """
+        if self.split is None or operation is None:
+            return
+        count = self.split.dropped(operation.name)
+        if count:
+            self._log(
+                "training ends: the data have ended. An incomplete last step is dropped: "
+                f"{count} of its {self.split.count} batches"
+            )
 
     def result(self, name: str) -> np.ndarray:
         """A wanted value of the last step, as an array of TensorFlow's."""

@@ -137,7 +137,8 @@ def test_a_step_of_several_batches_has_the_time_and_samples_of_all(tmp_path, pre
         int(re.search(r"([\d,]+) floating-point", page(n)).group(1).replace(",", ""))
         for n in (1, 4)
     ]
-    assert operations[1] == 4 * operations[0]
+    # Adding gradients costs a little.
+    assert 4 * operations[0] <= operations[1] < 4.5 * operations[0]
     assert "4 micro-batches per step" in page(4)
 
 

@@ -183,7 +183,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, of):
         return spec
 
     made = build(tmp_path, model=model, micro_batches=2)
-    with pytest.raises(UnsupportedOpError, match="'sums.*': with micro_batches"):
+    with pytest.raises(UnsupportedOpError, match="'sums.*': with micro-batches"):
         made.train(dataset, hooks=[Values("sums:0")], steps=1)
 
 

@@ -10,7 +10,14 @@ from pathlib import PurePosixPath
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
-from cerebras_tf.api import check_wafer_address, job, named, saved_shapes, set_stop_message
+from cerebras_tf.api import (
+    EXECUTION_MODE,
+    check_wafer_address,
+    job,
+    named,
+    saved_shapes,
+    set_stop_message,
+)
 from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.errors import CheckpointError, DataError
 from modelzoo.common.config import schema
@@ -62,9 +69,11 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     latest = latest_checkpoint(runconfig.model_dir) if trains else None
     warm_start = runconfig.checkpoint_path
     partially = runconfig.restore_partially
+    middle = False  # of a step, where an earlier version or a host stopped
     if latest:
+        middle = bool(resume.checkpoint_counts(runconfig.model_dir)[1])
         compare = check_shapes if partially else check_whole
-        partially |= changes_micro_batches(runconfig.model_dir, params.batches_per_step)
+        partially |= changes_accumulation(params, use_cs and not middle)
         model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
         warm_start = find_checkpoint(warm_start)
@@ -101,19 +110,25 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         warm_start_from=warm_start if trains and not latest else None,
         use_cs=use_cs,
         batches_per_step=runconfig.num_csx * params.optimizer.grad_accum_steps,
+        accumulate_in_model_fn=middle,
         num_systems=runconfig.num_csx,
     )
 
 
-def changes_micro_batches(model_dir, batches_per_step):
+def changes_accumulation(params, by_estimator):
     """Returns whether variables of gradient accumulation are added to the checkpoint or removed.
 
     They are zero between two steps, so that a checkpoint from there fits with or without them. A
     checkpoint from the middle of a step may lack the sums of costs; they then start at zero.
 
+    Args:
+        params: a model's parameters.
+        by_estimator: whether the estimator accumulates gradients where it can.
+
     Raises:
         CheckpointError: if a step of another number of batches has not ended.
     """
+    model_dir, batches_per_step = params.runconfig.model_dir, params.batches_per_step
     step, done = resume.checkpoint_counts(model_dir)
     before = resume.batches_after(step, resume.read_history(model_dir), batches_per_step)
     if done and before != batches_per_step:
@@ -122,7 +137,9 @@ def changes_micro_batches(model_dir, batches_per_step):
             f"batches (num_csx times grad_accum_steps). Received: {done} of {before} batches after "
             f"step {step}. Run the previous command with --max_steps {step + 1} first."
         )
-    if (done is not None) != (batches_per_step > 1):
+    by_estimator &= job.wafers() == 1 and EXECUTION_MODE.get() == "weight_streaming"
+    in_model_fn = params.batches_in_turn > 1 and not by_estimator
+    if (done is not None) != in_model_fn:
         return True
     return done is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import cross_wafer_sum
-from cerebras_tf.api import job
+from cerebras_tf.api import accumulates_batches, job
 from modelzoo.common.metrics.streaming import streaming_mean
 from modelzoo.common.optimizers.training import make_train_op
 from modelzoo.common.train.estimator import CSEstimatorSpec
@@ -41,17 +41,20 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
         over_micro_batches(cost[0], cost[counted]) if splits else cost[0] for cost in costs
     )
     if training:
+        # Batches of a step that model_fn accumulates; those of the estimator are micro-batches.
+        count = params.batches_in_turn
+        accumulated = count > 1 and accumulates_batches(count)
         shown = {"train/cost": loss} if summaries is None else summaries
         train_op, (mean, *means) = make_train_op(
             loss,
             params.optimizer,
             params.model.mixed_precision,
-            params.batches_in_turn,
+            1 if accumulated else count,
             [loss, *shown.values()],
         )
         shown = {name: over_wafers(cost) for name, cost in zip(shown, means)}
         if derived:
-            splits = params.runconfig.micro_batches > 1
+            splits = accumulated or params.runconfig.micro_batches > 1
             shown |= derived({k: of_whole(v) for k, v in shown.items()} if splits else shown)
         for name, value in shown.items():
             tf.summary.scalar(name, value)
