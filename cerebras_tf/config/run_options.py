@@ -64,9 +64,9 @@ class SharedOptions:
         1,
         "Number of wafers. A step trains on the batches of all, with their gradients averaged. "
         "`csrun_wse --num_csx N` starts a process for each, with Slurm by this key alone; without "
-        "it one process computes their batches sequentially and accumulates the gradients as "
-        "`optimizer.grad_accum_steps` does. Then each batch has the same weight; over processes "
-        "each token or masked word of a step has. It may change at a checkpoint: the data continue "
+        "it one process computes their batches as micro-batches, as it does with "
+        "`optimizer.grad_accum_steps`. Then each batch has the same weight; over processes each "
+        "token or masked word of a step has. It may change at a checkpoint: the data continue "
         "where they were.",
         minimum=1,
         flag="N",

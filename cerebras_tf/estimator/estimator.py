@@ -89,10 +89,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         use_cs: the default of the methods' use_cs: True for the wafer, False for the host.
         batches_per_step: batches of one training step, on all systems: the step applies the mean
             of their gradients. On the wafer in one process, the estimator accumulates them; else
-            model_fn must, see `cerebras_tf.api.accumulates_batches`. At least `num_systems`.
+            model_fn must, see `cerebras_tf.api.accumulates_batches`. At least num_csx of config.
         accumulate_in_model_fn: whether model_fn accumulates them in any case.
-        num_systems: systems that the predictions are for; None for num_csx of config. One wafer may
-            compute the batches of several systems one after another.
 
     Raises:
         ConfigError: an argument is of the wrong kind, or model_dir has `[` or a backslash.
@@ -112,7 +110,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
         *,
         batches_per_step: int = 1,
         accumulate_in_model_fn: bool = False,
-        num_systems: Optional[int] = None,
     ) -> None:
         if isinstance(compile_dir, tf.estimator.RunConfig):
             if config is not None:
@@ -126,7 +123,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call = CallContext(bool(use_cs))
         self._users_config = self._config
         self._config: Any = as_cs_run_config(self._config)
-        self._systems = num_systems or self._config.num_csx
+        self._systems = self._config.num_csx
         self._batches_per_step = max(batches_per_step, self._systems)
         self._accumulate_in_model_fn = accumulate_in_model_fn
         self._given_config = self._config

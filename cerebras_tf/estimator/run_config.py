@@ -9,7 +9,7 @@ import os
 import textwrap
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -158,15 +158,19 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def _wafers(num_csx: Any) -> int:
+def _wafers(num_csx: Optional[int]) -> int:
+    """The number of wafers; 1 is that of the launcher's processes."""
     wafers = job.wafers()
-    if num_csx not in (None, 1, wafers):
+    if num_csx in (None, 1):
+        return wafers
+    assert num_csx is not None
+    if num_csx % wafers:
         raise ConfigError(
-            f"num_csx: must be the number of processes of this job, {wafers}. "
+            f"num_csx: must be a multiple of the {wafers} processes of this job. "
             f"Received: {num_csx}. Start with csrun_wse --num_csx {num_csx}, or set num_csx to 1, "
             "which takes the launcher's number."
         )
-    return wafers
+    return num_csx
 
 
 def _own_property(name: str) -> property:

@@ -113,7 +113,6 @@ class CompilingSource:
         self._model, self._store, self._budget = model, store, budget
         self._wafers, self._phase, self._log = wafers, phase, log
         self._options = replace(options, unfitted=self._keep_unfitted)
-        self._symbols = itertools.count()
         # Requests for which no program for all sizes can be compiled.
         self._fixed_sizes: set[tuple[frozenset[str], bool, str]] = set()
         self._targets: dict[int, _Target] = {}  # by the identity of their programs
@@ -130,7 +129,7 @@ class CompilingSource:
         target = self._target(request)
         asked = request.wanted, request.updates, request.part
         if asked not in self._fixed_sizes:
-            types = types_with_symbols(self._model.features, request.types, self._symbols)
+            types = types_with_symbols(self._model.features, request.types, itertools.count())
             if types is not None:
                 program = self._compile_symbolic(replace(target, types=types))
                 if program is not None:

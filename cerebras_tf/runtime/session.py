@@ -315,6 +315,7 @@ class Session:
         """Executors of micro-batches; those that run together have memory of their own."""
         size = max(work.variant.program.arena_bytes for work in found)
         stride = align(size) if together > 1 else 0
+        self._region(max(size, stride * together), 0)  # grows before executors are bound to it
         return [
             self._loaded(work.variant, work.sizes, number % together, stride, together)
             for number, work in enumerate(found)

@@ -74,7 +74,6 @@ def build(
     warm_start_from: Any = None,
     use_cs: bool = True,
     batches_per_step: int = 1,
-    num_systems: Optional[int] = None,
     **config: Any,
 ) -> CerebrasEstimator:
     """An estimator of the model that says and summarises nothing unless told to."""
@@ -87,7 +86,6 @@ def build(
         warm_start_from=warm_start_from,
         use_cs=use_cs,
         batches_per_step=batches_per_step,
-        num_systems=num_systems,
     )
 
 

@@ -103,7 +103,7 @@ def predicted(monkeypatch):
 
 def test_a_system_for_each_batch_that_one_wafer_takes_in_turn(tmp_path, monkeypatch, predicted):
     for num_csx in (1, 4):
-        made = build(tmp_path, batches_per_step=num_csx, num_systems=num_csx)
+        made = build(tmp_path, num_csx=num_csx)
         made.compile(dataset, validate_only=True)
     one, four = predicted
     assert (one.num_csx, four.num_csx) == (1, 4)

@@ -86,8 +86,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     shared = {each.name: getattr(runconfig, each.name) for each in fields(SharedOptions)}
-    # The launcher's wafers; this process computes the batches of others sequentially.
-    shared.update(num_csx=1, restore_partially=partially)
+    shared.update(restore_partially=partially)
     config = CSRunConfig(
         model_dir=runconfig.model_dir,
         stack_params={"ir_mode": runconfig.ir_mode},
@@ -109,9 +108,8 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         params=schema.as_tree(params),
         warm_start_from=warm_start if trains and not latest else None,
         use_cs=use_cs,
-        batches_per_step=runconfig.num_csx * params.optimizer.grad_accum_steps,
+        batches_per_step=params.batches_per_step,
         accumulate_in_model_fn=middle,
-        num_systems=runconfig.num_csx,
     )
 
 
