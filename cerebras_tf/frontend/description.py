@@ -40,7 +40,10 @@ def describe(
         program, store = step.prepared, step.store
         if program is not None:
             held = step.session.held_bytes
-            facts += [f"{len(program.layers)} layers", memory(program, store, held)]
+            facts += [
+                f"{len(program.layers)} layers",
+                memory(program, store, held, step.count_together()),
+            ]
             lines = streaming(program, store, step=step)
         lines += products(program, precision)
     if tokens is not None:
@@ -184,15 +187,17 @@ def _plan(
     return plan_streaming(program, specs, most, CpuBackend(), wafer, *given), folder, wafer
 
 
-def memory(program: Program, store: Store, held_bytes: int = 0) -> str:
+def memory(program: Program, store: Store, held_bytes: int = 0, together: int = 1) -> str:
     """The memory that a step needs, and the memory that is available.
 
     Args:
         program: its activations and scratch memory count.
         store: its weights and optimizer state count.
         held_bytes: bytes of these that are allocated already.
+        together: micro-batches that have activations at once.
     """
-    state, activations = store.total_resident_bytes, activation_bytes(program)
+    state = store.total_resident_bytes
+    activations = activation_bytes(program) + (together - 1) * program.arena_bytes
     return (
         f"{_size(state + activations)} of memory ({_size(state)} weights and optimizer state, "
         f"{_size(activations)} activations) of {_size(available_bytes() + held_bytes)} available"

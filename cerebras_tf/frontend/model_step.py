@@ -22,6 +22,7 @@ from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.passes.split_micro_batches import LAST, VALUES
 from cerebras_tf.runtime.client import SessionClient
+from cerebras_tf.runtime.interleave import count_together
 from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
 from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.session import Phase, Session
@@ -225,6 +226,11 @@ class ModelStep:
             self._learn(types)
             requests = self.micro_batches.requests(requests[0])[::-1]
         return self.source.compile_to_save(requests)[-1]
+
+    def count_together(self) -> int:
+        """How many micro-batches have activations at once; see runtime.interleave."""
+        programs = self.prepared_micro_batches
+        return count_together(programs, self.store, self.activation_bytes) if programs else 1
 
     @property
     def activation_bytes(self) -> int:

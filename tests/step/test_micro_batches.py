@@ -156,7 +156,9 @@ def test_the_plan_of_micro_batches_is_what_a_step_moves(tmp_path, monkeypatch, c
         r"a step reads (.*) MB and writes (.*) MB, with one pass over the weights for 4 micro",
         caplog.text,
     )
-    read, written, _ = traffic.steps[-1]
+    read, written, arena_bytes = traffic.steps[-1]
+    (activations,) = re.findall(r"optimizer state, (.*) MB activations", caplog.text)
+    assert 0.9 * arena_bytes < 1e6 * float(activations) < 1.3 * arena_bytes
     assert planned.groups() == (f"{read / 1e6:.3g}", f"{written / 1e6:.3g}")
 
 
