@@ -33,11 +33,7 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
     token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``.
-
-        Raises:
-            DataError: for a missing, truncated or misshapen file.
-        """
+        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         group = bucketing(self.section, _real_tokens(self.section), not training)
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training, group)
         return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
@@ -92,12 +88,7 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``.
-
-        Raises:
-            ConfigError: for a vocabulary that lacks a special token.
-            DataError: for a missing, truncated or misshapen file.
-        """
+        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
         tf_records.check_section(section, files)
@@ -141,9 +132,6 @@ class BertTextDataProcessor:
         """Returns the batches of one split of the files, without the first `skip`.
 
         See ``InputFunctions``.
-
-        Raises:
-            DataError: if files are missing or too few.
         """
         section = self.section
         seed = section.shuffle_seed or 0
@@ -194,8 +182,6 @@ def bucketing(section, length_of, keep_rest):
 
     Args:
         section: input section. Bucket i holds lengths from bound i - 1 (included) to bound i.
-        length_of: function from a serialized record to its number of tokens.
-        keep_rest: whether the last records of a bucket make a smaller batch.
     """
     if section.buckets is None:
         return None
@@ -218,12 +204,7 @@ def check_tokens(where, record, length):
     """Checks a record with the feature list ``tokens``.
 
     Args:
-        where: the record, for messages.
         record: its bytes.
-        length: maximum number of tokens.
-
-    Raises:
-        DataError: if it is malformed, or has no or too many tokens.
     """
     try:
         example = tf.train.SequenceExample.FromString(record)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
+from cerebras_tf.config.schema import build_variant
 from modelzoo.common.config.input_sections import TextFileKeys
 from modelzoo.common.config.model_sections import (
     RecordInput,
@@ -16,7 +17,6 @@ from modelzoo.common.config.model_sections import (
     count_lines,
     count_vocabulary,
 )
-from modelzoo.common.config.schema import build_variant
 from modelzoo.common.config.sections import field
 
 BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]

@@ -78,12 +78,7 @@ def _whole_words(candidates, continues, wanted, generator):
 
 
 class TokenMasker:
-    """Looks tokens up in a vocabulary and masks them.
-
-    Raises:
-        ConfigError: for a vocabulary that lacks a special token.
-        DataError: if the file of the vocabulary is not there.
-    """
+    """Looks tokens up in a vocabulary and masks them."""
 
     def __init__(self, section):
         self._section = section
@@ -95,7 +90,6 @@ class TokenMasker:
         """Masks a batch.
 
         Args:
-            number: index of the batch in the stream, which seeds the masks.
             tokens: [B, T] bytes.
             lengths: [B] integers, tokens of each row.
 
@@ -124,12 +118,7 @@ class TokenMasker:
 
 
 def read_vocabulary(path):
-    """Reads a vocabulary, and returns ids by token, as bytes.
-
-    Raises:
-        ConfigError: if the file cannot be read, has a token twice, or lacks [UNK] or [MASK].
-        DataError: if it does not exist.
-    """
+    """Reads a vocabulary, and returns ids by token, as bytes."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

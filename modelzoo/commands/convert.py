@@ -12,8 +12,6 @@ For example::
 It parses arguments and shows progress; ``modelzoo/common/convert`` does the work.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

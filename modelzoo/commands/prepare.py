@@ -107,9 +107,7 @@ class Kind:
     Attributes:
         run: called with the module of `settings`, the options of the settings and the others.
         settings: module and class of the settings, with a colon between.
-        inputs: the options that are no settings.
         fields: argparse's settings of options that do not follow from the field.
-        output_dir: default of --output_dir.
     """
 
     run: Callable[[Any, dict[str, Any], argparse.Namespace], None]

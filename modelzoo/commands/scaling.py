@@ -1,7 +1,5 @@
 """`cerebras-tf scaling`: the law of some runs, what a budget buys, and a family to fit a law to."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import subprocess
@@ -108,9 +106,6 @@ def train_family(folder):
     """Trains a family of small models, a process each, and fits their law.
 
     A model that was trained before is evaluated again, and one that was stopped continues.
-
-    Raises:
-        CerebrasError: a process failed; its message is above.
     """
     from modelzoo.common.scaling.family import SIZES, write_params
 
@@ -134,7 +129,6 @@ def fit(runs, at, out):
     """Prints the law of runs, and writes its page.
 
     Args:
-        runs: their folders.
         at: compute to predict the loss for; None for none.
         out: file of the page; None for none.
     """

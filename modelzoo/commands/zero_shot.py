@@ -9,8 +9,6 @@ For example::
 It only reads its arguments; ``modelzoo/common/evaluate`` does the work.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -59,15 +59,7 @@ class PreparationSettings:
 
 
 class Packer:
-    """Packs a stream of tokens into records of S tokens.
-
-    Args:
-        length: S.
-        pad_id: token of the padding.
-        overlap: tokens that a record shares with the previous one.
-        short_seq_prob: fraction of records that are shortened.
-        seed: of their random lengths.
-    """
+    """Packs a stream of tokens into records of S tokens."""
 
     def __init__(self, length, pad_id, overlap=0, short_seq_prob=0.0, seed=0):
         self._length = length
@@ -133,7 +125,6 @@ def encode_documents(parts, settings, on_read=lambda size: None):
 
     Args:
         parts: (path, first byte, one past the last byte), see documents.plan_units.
-        on_read: called with the bytes read since its last call.
 
     Yields:
         Tokens [n] int32, whether a document ends with them, and the bytes of their text.
@@ -155,9 +146,6 @@ def encode_documents(parts, settings, on_read=lambda size: None):
 
 def write_unit(parts, output, settings):
     """Packs the documents of one unit into records and writes them.
-
-    Args:
-        parts: see `encode_documents`.
 
     Returns:
         The counts of documents, bytes of text and tokens.
@@ -188,18 +176,8 @@ def write_unit(parts, output, settings):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
-    Args:
-        inputs: files and folders.
-        output_dir: folder of the records and ``manifest.json``.
-        processes: worker processes; the records do not depend on it.
-        on_progress: called with the bytes of the input files done since the last call.
-
     Returns:
         The manifest: settings, vocab_size, counts, files with checksums.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or a tokenizer file is wrong.
     """
     if not 0 <= settings.overlap_size < settings.max_seq_length:
         raise ConfigError(

@@ -47,10 +47,6 @@ class Assembler:
     """Makes records of articles and abstracts, and counts those it leaves out.
 
     Args:
-        length: S.
-        eos_id: begins a record and ends the abstract.
-        sep_id: stands between article and abstract.
-        pad_id: fills records.
         truncate_article: whether an article is cut rather than left out when it is too long.
 
     Attributes:
@@ -108,11 +104,7 @@ def load_tokenizer(settings):
 
 
 def special_ids(settings):
-    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings.
-
-    Raises:
-        ConfigError: if one is none of the vocabulary, or for SEP the first number beyond it.
-    """
+    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings."""
     tokenizer = load_tokenizer(settings)
     for key, more in (("eos_id", 0), ("pad_id", 0), ("sep_id", 1)):
         tokenizers.check_number(key, getattr(settings, key), tokenizer.vocab_size + more)
@@ -149,18 +141,8 @@ def write_unit(parts, output, settings):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
-    Args:
-        inputs: files and folders, see cnn_dailymail.
-        output_dir: folder of the records and ``manifest.json``.
-        processes: worker processes; the records do not depend on it.
-        on_progress: called with the bytes of the input files done since the last call.
-
     Returns:
         The manifest: settings, eos_id, sep_id, pad_id, vocab_size (with SEP), counts, files.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or a tokenizer file is wrong.
     """
     if settings.max_seq_length < SPECIAL + 2:
         raise ConfigError(

@@ -3,8 +3,6 @@
 A prompt is the beginning of a record of ``preparation.py``: ``[EOS] article [SEP]``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -21,19 +19,10 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
     A row has ``prompt_tokens``, and ``reference``, the true summary for the scores of predict mode.
 
     Args:
-        inputs: files and folders, see cnn_dailymail.
-        output_dir: created if absent.
         settings: SummarizationSettings. Articles are truncated by `max_new_tokens`.
-        max_new_tokens: maximum number of tokens of a summary.
-        on_progress: called with the bytes of the input files done since the last call.
 
     Returns:
         The path, and the number of prompts.
-
-    Raises:
-        DataError: names the file and line of a bad row; if there is no article.
-        ConfigError: if `max_new_tokens` is too large, a tokenizer file is wrong, or the folder
-            holds other prompts.
     """
     limit = settings.max_seq_length - SPECIAL - max_new_tokens
     if limit < 1:

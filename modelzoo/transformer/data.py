@@ -41,11 +41,7 @@ VECTORS = ("encoder_input_length", "decoder_input_length", "pair_index")
 
 
 class PairProcessor:
-    """Base of the processors: sentence pairs in memory, batched by length.
-
-    Args:
-        section: an input section, see params.py.
-    """
+    """Base of the processors: sentence pairs in memory, batched by length."""
 
     def __init__(self, section):
         self.section = section
@@ -62,15 +58,7 @@ class PairProcessor:
         raise NotImplementedError
 
     def pairs(self, training, cut=False):
-        """Reads the pairs of a split, and logs how many were dropped or truncated.
-
-        Args:
-            training: whether it is the training split.
-            cut: whether longer sentences are truncated, not dropped.
-
-        Raises:
-            DataError: if all are dropped.
-        """
+        """Reads the pairs of a split, and logs how many were dropped or truncated."""
         section = self.section
         sources, targets = self.tokens(training)
         if training and section.use_multiple_workers:
@@ -105,9 +93,6 @@ class PairProcessor:
 
         In training, pairs that fill no batch are skipped. Otherwise the last batch is padded with
         empty rows. With `predicting`, sentences that are too long are truncated, not dropped.
-
-        Raises:
-            DataError: if files are missing, damaged or hold too little.
         """
         section = self.section
         seed = (section.shuffle_seed or 0) if section.shuffle else None
@@ -221,16 +206,8 @@ class IdentifierDataProcessor(PairProcessor):
 def read_records(files, session, bounds):
     """Reads the tokens of all records.
 
-    Args:
-        files: paths.
-        session: its graph is extended.
-        bounds: Bounds of both features.
-
     Returns:
         Sources and targets, two lists of [n] int32.
-
-    Raises:
-        DataError: if a file is truncated, or a record lacks a feature or has tokens out of bounds.
     """
     ends = np.cumsum([tf_records.check_frames(path) for path in files])
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
@@ -275,11 +252,7 @@ def read_sentences(paths):
 
 
 def read_pairs(sources, targets):
-    """Returns the lines of two texts, each a file or a list of files.
-
-    Raises:
-        DataError: if their numbers of lines differ.
-    """
+    """Returns the lines of two texts, each a file or a list of files."""
     sources, targets = as_list(sources), as_list(targets)
     source_lines, target_lines = read_sentences(sources), read_sentences(targets)
     if len(source_lines) != len(target_lines):
@@ -300,7 +273,6 @@ def identifier_pairs(eval_fraction, training):
 
     Args:
         eval_fraction: fraction of the names in the evaluation split, selected by a hash.
-        training: whether it is the training split.
 
     Returns:
         Two sorted lists of str: ``snake_case`` and ``CamelCase``.

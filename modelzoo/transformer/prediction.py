@@ -31,9 +31,6 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """Translates ``predict_input`` and writes ``model_dir/predict/translations_*.{txt,jsonl}``.
 
     If there are references, BLEU is logged and written for TensorBoard and to ``scores.json``.
-
-    Raises:
-        ConfigError: if the input is records, which hold no text.
     """
     import tensorflow.compat.v1 as tf
 
@@ -121,12 +118,7 @@ def _spec(shape, dtype):
 
 
 class Translator:
-    """Translates batches.
-
-    Args:
-        encode: Stepper of the encoder.
-        decoder: CachedDecoder of the decoder.
-    """
+    """Translates batches."""
 
     def __init__(self, encode, decoder, params):
         self._encode = encode
@@ -168,7 +160,6 @@ def as_rows(found, processor):
     """Returns a dictionary for each translation, in the order of the sources.
 
     Args:
-        found: Hypothesis by number of the source.
         processor: a data processor with `references` and `target_vocabulary`.
     """
     sources, references = processor.references()

@@ -3,8 +3,6 @@
 All pairs are written. The processor drops those that are empty or too long for a model.
 """
 
-from __future__ import annotations
-
 import functools
 
 from cerebras_tf.errors import DataError
@@ -20,20 +18,10 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     """Writes a record for each pair of lines: int64 features source_ids and target_ids.
 
     Args:
-        source: text file with one sentence in each line.
-        target: its translation, line by line.
-        output_dir: folder of the records and ``manifest.json``. The same call resumes a stopped
-            one.
         tokenizer_file: tokenizer.json of both languages, of cerebras-tf prepare vocab.
-        processes: number of worker processes.
-        on_progress: called with the bytes of source done since its last call.
 
     Returns:
         The manifest of ``pipeline.prepare``.
-
-    Raises:
-        DataError: if the files differ in lines, or have a line that is not UTF-8.
-        ConfigError: if the tokenizer is malformed, or the folder holds other records.
     """
     tokenizer = load_joint_tokenizer(tokenizer_file)
     ends = [text_lines.line_ends(path, UNIT_LINES) for path in (source, target)]

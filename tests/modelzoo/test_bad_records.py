@@ -10,8 +10,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
+from cerebras_tf.config import schema
 from cerebras_tf.errors import BoundsError, DataError
-from modelzoo.common.config import registry, schema
+from modelzoo.common.config import registry
 from modelzoo.common.train.estimator import make_estimator
 from modelzoo.common.train.file_errors import file_errors_named
 from tests.modelzoo.made_records import TASKS, S, V, make_params, write_records

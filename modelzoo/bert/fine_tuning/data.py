@@ -36,10 +36,6 @@ class FineTuningProcessor(tf_records.RecordProcessor):
         """Returns the batches, without the first `skip`.
 
         Evaluation and prediction see every example, so their last batch may be smaller.
-
-        Raises:
-            DataError: for a missing, truncated or malformed file.
-            ConfigError: if prediction lacks a file that it reads.
         """
         if predicting and not self.predicts_records:
             return self._text_batches(skip)
@@ -142,7 +138,6 @@ def require_predict_keys(section, contents):
     """Raises a ConfigError if a section lacks what prediction from texts needs.
 
     Args:
-        section: predict_input.
         contents: what `predict_file` holds, for the message.
     """
     for key, named in (("predict_file", contents), ("vocab_file", "the vocab.txt of the model")):

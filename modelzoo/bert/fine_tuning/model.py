@@ -78,9 +78,6 @@ class FineTuning:
 
         Args:
             params: `params_class`.
-
-        Raises:
-            ConfigError, DataError: if a file that predict_input names is missing or wrong.
         """
         rows = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
         folder = predictions.predict_folder(params)
@@ -97,7 +94,6 @@ class FineTuning:
 
         Args:
             hidden: [B, S, N], the encoder's output.
-            features: tensors by name.
             model: section ``model``.
 
         Returns:
@@ -121,10 +117,8 @@ class FineTuning:
         """Writes what was predicted.
 
         Args:
-            section: predict_input.
             rows: iterator of predictions, a dictionary of arrays for each example. The model runs
                 while it is read.
-            folder: Path of the output folder.
             name_of: function from a kind, such as ``predictions``, to a file name without suffix.
 
         Returns:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Optional
 
+from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
 from modelzoo.bert.params import BertModelParams, encoder_bounds
-from modelzoo.common.config import schema
 from modelzoo.common.config.base_params import BaseParams
 from modelzoo.common.config.bounds import token_bound
 from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
@@ -69,15 +69,7 @@ class FineTuningParams(BaseParams):
 
     @classmethod
     def with_other_files(cls, tree, resolve):
-        """Returns `tree` with the keys that it takes from model.pretrain_params_path.
-
-        Args:
-            tree: nested dictionary of the YAML.
-            resolve: maps a path as written to the path to open.
-
-        Raises:
-            ConfigError: if that YAML is missing, wrong, or of another model.
-        """
+        """Returns `tree` with the keys that it takes from model.pretrain_params_path."""
         model, train_input = tree.get("model"), tree.get("train_input")
         path = model.get("pretrain_params_path") if isinstance(model, dict) else None
         if not isinstance(path, str) or not isinstance(train_input, dict):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cerebras_tf.api import job
-from modelzoo.common.config.schema import build_section
+from cerebras_tf.config.schema import build_section
 from modelzoo.common.config.sections import (
     CsConfigParams,
     OptimizerParams,
@@ -144,8 +144,6 @@ def inherit_inputs(tree, keys, predicts_eval_input=True):
     processor is another, only SHAPE_KEYS.
 
     Args:
-        tree: nested dictionary of a YAML.
-        keys: keys of an input section that mean the same in evaluation.
         predicts_eval_input: whether `tree` gets a predict_input that it lacks.
     """
     tree = dict(tree)

@@ -21,8 +21,6 @@ class Bound:
     """A feature holds numbers from 0 to `below` - 1.
 
     Attributes:
-        below: the first number too large.
-        reason: why, such as the key that it follows from.
         mask: a feature that is 1 for the tokens of a record: numbers are places among those.
     """
 
@@ -44,12 +42,7 @@ def check_bounds(where, values, bounds):
     """Checks the numbers of a record.
 
     Args:
-        where: the record, for the message.
-        values: arrays of integers by feature.
         bounds: Bounds by feature; features that the record lacks count for nothing.
-
-    Raises:
-        DataError: names the first feature and number that is out of bounds.
     """
     for name, bound in bounds.items():
         if name not in values:

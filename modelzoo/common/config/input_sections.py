@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from cerebras_tf.config.schema import SMALLEST_FLOAT, build_variant
 from modelzoo.common.config.base_params import BaseParams
 from modelzoo.common.config.bounds import MASK, token_bound
 from modelzoo.common.config.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
-from modelzoo.common.config.schema import SMALLEST_FLOAT, build_variant
 from modelzoo.common.config.sections import field
 from modelzoo.common.tokenizers.tokenizers import KINDS
 
@@ -164,7 +164,6 @@ def length_problems(params, longest):
     """Yields input sections that are longer than the model, or of another vocabulary.
 
     Args:
-        params: the whole parameters.
         longest: positions of the model; None where it has no limit.
     """
     vocab_size = params.train_input.vocab_size

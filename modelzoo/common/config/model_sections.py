@@ -95,11 +95,7 @@ def count_vocabulary(section):
 
 
 def count_lines(path):
-    """Returns the number of lines of a file, None if there is none.
-
-    Raises:
-        ConfigError: if what is there cannot be read.
-    """
+    """Returns the number of lines of a file, None if there is none."""
     try:
         with open(path or "", "rb"):
             pass

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Optional
 
 from cerebras_tf.api import SPARSIFIER_MAP
 from cerebras_tf.config.run_options import EarlyStopping, KeepBest, RunConfigParams
-from modelzoo.common.config.schema import (
+from cerebras_tf.config.schema import (
     as_number,
     build_variant,
     convert,

@@ -3,8 +3,6 @@
 Its encoder's rows and keys serve RoBERTa and the fine-tuned models too. It moves no tensor.
 """
 
-from __future__ import annotations
-
 import re
 
 from modelzoo.common.convert.keys import (
@@ -40,8 +38,6 @@ def encoder_rows(root, positions=SAME, segments=SAME):
     of rows is there if the model has that head.
 
     Args:
-        root: first part of their names.
-        positions: form of the table of positions.
         segments: form of the table of segments; Zeros where ours has none.
     """
     embeddings, block = f"{root}.embeddings", f"{root}.encoder.layer.{{i}}"
@@ -134,14 +130,7 @@ def checked_nonlinearity(config, where):
 
 
 def bert_tree(config, where, nonlinearity, has_nsp):
-    """Returns our YAML's dictionary of a config.json, or of a bert_config.json.
-
-    Args:
-        config: the configuration.
-        where: its path.
-        nonlinearity: our name of the activation.
-        has_nsp: whether the model predicts the next sentence.
-    """
+    """Returns our YAML's dictionary of a config.json, or of a bert_config.json."""
     refuse_others(config, where, {"type_vocab_size": SEGMENTS})
     positions = required(config, "max_position_embeddings", where)
     kind = "BertTfRecordsProcessor" if has_nsp else "BertMlmOnlyTfRecordsStaticMaskProcessor"
@@ -202,14 +191,7 @@ def config(params, where, names):
 
 
 def bert_config(params, where, nonlinearity, theirs):
-    """Returns the keys that config.json and bert_config.json share.
-
-    Args:
-        params: our parameters.
-        where: their path.
-        nonlinearity: their name of the activation.
-        theirs: name of their model, for errors.
-    """
+    """Returns the keys that config.json and bert_config.json share."""
     model = params.model
     wanted = {
         "use_segment_embedding": True,

@@ -4,8 +4,6 @@ Names, forms and keys; it moves no tensor. In RoBERTa the dense layer over the f
 pooler, is part of the head of a sequence.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -4,8 +4,6 @@ programs.py knows the architectures; no model is built. Optimizer state is not c
 converted checkpoint contains weights and the global step.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path
@@ -40,10 +38,6 @@ def to_tensorflow(source, output, program="hugging_face", overwrite=False, advan
 
     Args:
         source: folder of the model, or prefix of a checkpoint of Google's.
-        output: folder of the new checkpoint.
-        program: a key of PROGRAMS.
-        overwrite: whether a checkpoint there may be replaced.
-        advance: called with every number of weights that is done.
 
     Returns:
         A Conversion.
@@ -96,15 +90,11 @@ def from_tensorflow(
 
     Args:
         source: prefix of the checkpoint, or its folder.
-        output: folder of the new model.
-        program: a key of PROGRAMS.
         params_path: the model's YAML; None takes params.yaml next to the checkpoint.
         config_from: folder of the model that ours began as, for what our YAML lacks, such as
             token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
         max_shard_bytes: largest size of a file; google_bert has None, others' is SHARD_BYTES.
-        overwrite: whether a model there may be replaced.
-        advance: called with every number of weights that is done.
 
     Returns:
         A Conversion.
@@ -147,14 +137,10 @@ def describe(program, reader):
     """Finds out what model a reader of another program holds.
 
     Args:
-        program: Program.
         reader: what its `open` returned.
 
     Returns:
         Its Architecture, the nested dictionary of our YAML, and its Layout.
-
-    Raises:
-        ConfigError: its configuration has no counterpart here.
     """
     architecture = program.architecture_of(reader)
     names = {architecture.canonical(name) for name in reader.shapes}

@@ -4,8 +4,6 @@ Its dense layers are kept as ours are, but for the two rows of the next sentence
 ``gelu`` is the tanh approximation, as modeling.py there computes it.
 """
 
-from __future__ import annotations
-
 from modelzoo.common.convert import bert
 from modelzoo.common.convert.keys import refuse_others, refuse_ours
 from modelzoo.common.convert.layout import SAME, TRANSPOSED, Architecture, Layout, Row, expand

@@ -1,7 +1,5 @@
 """GPT-NeoX of Hugging Face: names, forms and keys. Moves no tensor itself."""
 
-from __future__ import annotations
-
 import math
 
 from modelzoo.common.convert.gptj import is_neox

@@ -1,7 +1,5 @@
 """GPT-J of Hugging Face: names, forms and keys. Moves no tensor itself."""
 
-from __future__ import annotations
-
 from modelzoo.common.convert.keys import (
     gpt_tree,
     our_nonlinearity,

@@ -36,21 +36,7 @@ _INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
 
 
 class HuggingFaceReader:
-    """The tensors of a folder.
-
-    Args:
-        folder: the folder.
-
-    Attributes:
-        config: content of config.json.
-        config_path: its path.
-        shapes: shape by tensor name.
-        places: name of its file by tensor name.
-        global_step: 0, for none is kept there.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
+    """The tensors of a folder."""
 
     global_step = 0
 
@@ -100,9 +86,6 @@ def with_carried(config, folder):
     Args:
         config: made of our parameters, whose keys win, but for the tokens it assumes.
         folder: folder of the original model's config.json, or of the checkpoint made of it.
-
-    Raises:
-        ConfigError: the file there is another architecture's.
     """
     path = Path(folder) / CONFIG
     if not path.exists():
@@ -133,11 +116,7 @@ def _open(path):
 
 
 def read_json(path):
-    """Reads a JSON file that holds an object.
-
-    Raises:
-        CheckpointError: it is missing or holds something else.
-    """
+    """Reads a JSON file that holds an object."""
     path = Path(path)
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
@@ -156,16 +135,9 @@ def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_sha
     """Writes a folder that transformers loads.
 
     Args:
-        folder: an existing folder.
-        config: content of config.json.
-        shapes: shape by name of all tensors.
         tensors: yields (name, float32 array) in the order of `shapes`.
-        dtype: a key of DTYPES, the type in the files.
         max_shard_bytes: largest size of a file's tensors, None for SHARD_BYTES; a larger tensor has
             a file of its own.
-
-    Raises:
-        ConfigError: `dtype` is none of DTYPES.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"--dtype: must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")

@@ -1,7 +1,5 @@
 """What the configurations of several architectures have in common. Knows no name of a tensor."""
 
-from __future__ import annotations
-
 from cerebras_tf.errors import ConfigError
 
 # Their activations as ours; the first of each of ours is what is written back by default.
@@ -28,11 +26,7 @@ PLACEHOLDER_OPTIMIZER = {
 
 
 def our_nonlinearity(config, key, default, where):
-    """Returns our name of the activation under `key` of a config.json.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Returns our name of the activation under `key` of a config.json."""
     name = config.get(key, default)
     if not isinstance(name, str) or name not in NONLINEARITIES:
         raise ConfigError(
@@ -57,10 +51,6 @@ def refuse_ours(key, value, wanted, where, theirs):
     """Raises ConfigError where a key of our section ``model`` is a variant that they lack.
 
     Args:
-        key: the key.
-        value: what it is.
-        wanted: the only value that can be converted.
-        where: path of our YAML.
         theirs: name of the model there, such as ``Hugging Face's GPT2LMHeadModel``.
     """
     if value != wanted:
@@ -102,9 +92,6 @@ def gpt_tree(model_name, vocab_size, length, model):
     """Returns our YAML's dictionary of a model that predicts the next token.
 
     Args:
-        model_name: name of the model in the zoo.
-        vocab_size: tokens.
-        length: longest sequence.
         model: the section ``model``.
     """
     data = {

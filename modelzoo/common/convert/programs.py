@@ -84,11 +84,7 @@ class GoogleBertReader(TensorFlowReader):
 
 
 def open_hugging_face(folder):
-    """Opens a folder of Hugging Face's; see `hugging_face.HuggingFaceReader`.
-
-    Raises:
-        CheckpointError: Google's BERT is there, or a file is missing or damaged.
-    """
+    """Opens a folder of Hugging Face's; see `hugging_face.HuggingFaceReader`."""
     path = Path(folder)
     parent = path if path.is_dir() else path.parent
     if (parent / _BERT_CONFIG).exists() and not (path / hugging_face.CONFIG).exists():
@@ -100,11 +96,7 @@ def open_hugging_face(folder):
 
 
 def architecture_of(reader):
-    """Returns the Architecture of a folder of Hugging Face's.
-
-    Raises:
-        ConfigError: it is not known here.
-    """
+    """Returns the Architecture of a folder of Hugging Face's."""
     config, path = reader.config, reader.config_path
     kinds = tuple(dict.fromkeys(item.name for item in _HUGGING_FACE))
     known = [item for item in _HUGGING_FACE if item.name == config.get("model_type")]

@@ -1,7 +1,5 @@
 """Writes a model of random weights in Hugging Face's layout, a tensor at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -29,21 +27,10 @@ def write_random_model(
     Matrices are normal with deviation STDDEV, scales of layer norms are 1, all else is 0.
 
     Args:
-        params: parameters of one of our models.
-        where: what messages call them, such as their path.
-        output: folder of the model.
         dtype: type of its weights: float32, float16 or bfloat16.
-        seed: of the weights.
-        max_shard_bytes: largest size of a file.
-        overwrite: whether a model there may be replaced.
-        advance: called with every number of weights that is done.
 
     Returns:
         A Conversion.
-
-    Raises:
-        CheckpointError: there is a model, or too little disk space.
-        ConfigError: the model has no counterpart there.
     """
     program = PROGRAMS["hugging_face"]
     architecture = program.architecture_for(params, where)

@@ -97,13 +97,7 @@ def config(params, where, names):
 
 
 def model_config(params, where, name):
-    """Returns what the config.json of every class holds.
-
-    Args:
-        params: our parameters.
-        where: their path.
-        name: their class.
-    """
+    """Returns what the config.json of every class holds."""
     model, theirs = params.model, f"Hugging Face's {name}"
     nonlinearity = their_nonlinearity(model.activation, "gelu_new", where)
     offset = model.position_embedding_offset or 1

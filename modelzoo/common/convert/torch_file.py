@@ -16,18 +16,7 @@ class Place(NamedTuple):
 
 
 class TorchReader:
-    """The tensors of one file, which stay on disk until they are read.
-
-    Args:
-        path: the file.
-
-    Attributes:
-        places: Place by name.
-
-    Raises:
-        ConfigError: PyTorch is not installed.
-        CheckpointError: the file is missing, damaged or holds more than weights.
-    """
+    """The tensors of one file, which stay on disk until they are read."""
 
     def __init__(self, path):
         try:

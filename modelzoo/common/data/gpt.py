@@ -4,8 +4,6 @@ Every processor yields features ``input_ids`` [B, S] int32 and ``input_mask`` [B
 there is padding), and, but for prompts, labels [B, S] int32, the next tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -28,11 +26,7 @@ class GptTfRecordsProcessor(tf_records.RecordProcessor):
         return tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``.
-
-        Raises:
-            DataError: for a missing, truncated or misshapen file.
-        """
+        """Returns the batches, without the first `skip`; see ``functions.py``."""
 
         def example(parsed):
             features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
@@ -56,9 +50,6 @@ class GptTextDataProcessor:
         """Returns the batches of one split of the files, without the first `skip`.
 
         See ``functions.py``.
-
-        Raises:
-            DataError: if files are missing or too few.
         """
         section = self.section
         length = section.max_sequence_length
@@ -82,20 +73,13 @@ class GptHDF5DataProcessor:
     """Reads HDF5 files with the records of ``modelzoo/common/data/hdf5_files.py``.
 
     Unlike TFRecords they are shuffled as a whole, and a stream starts at any step at no cost.
-
-    Args:
-        section: GptHdf5Input.
     """
 
     def __init__(self, section):
         self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``.
-
-        Raises:
-            DataError: for a missing, damaged or misshapen file, or too few records.
-        """
+        """Returns the batches, without the first `skip`; see ``functions.py``."""
         section = self.section
         length, size = section.max_sequence_length, section.batch_size
         folders = hdf5_files.as_folders(section.data_dir)
@@ -149,11 +133,7 @@ class GptPromptsProcessor:
         self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``.
-
-        Raises:
-            DataError: with file and line, for a row that is no prompt.
-        """
+        """Returns the batches, without the first `skip`; see ``functions.py``."""
         section = self.section
         tokenizer = load_tokenizer(
             section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id

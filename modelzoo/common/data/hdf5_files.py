@@ -4,8 +4,6 @@ A file holds the dataset ``data``, int32 [n, 3, S]: input_ids, input_mask (1 = r
 labels of n records.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 
@@ -24,12 +22,7 @@ def as_folders(data_dir):
 
 
 class Hdf5Records:
-    """The records of all ``*.h5`` files of a folder or a list of folders, by their number.
-
-    Raises:
-        ConfigError: if the package h5py is missing.
-        DataError: if a folder holds no such file, or a file is damaged or of another length.
-    """
+    """The records of all ``*.h5`` files of a folder or a list of folders, by their number."""
 
     def __init__(self, data_dir, length):
         try:

@@ -63,14 +63,10 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
     is logged. `check_tokens` checks it all the same.
 
     Args:
-        folders: paths.
         vocab_sizes: numbers of tokens that the model has, by the key that gives them; None for one
             that is not known.
         length: the input section's max_sequence_length; None where records have no such length.
         vocab_file: the vocab.txt that the input section names, or None.
-
-    Raises:
-        DataError: names the first folder that differs, with its numbers and the model's.
     """
     for folder in folders:
         facts = read_facts(folder)
@@ -95,11 +91,7 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
 
 
 def check_listed(folder):
-    """Checks that a folder has the files of records that its manifest lists, and no others.
-
-    Raises:
-        DataError: if one is gone, another than was written, or not listed.
-    """
+    """Checks that a folder has the files of records that its manifest lists, and no others."""
     folder = Path(folder)
     manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
     if "files" not in manifest:
@@ -123,15 +115,11 @@ def check_one_vocabulary(folders, vocab_file=None):
     """Checks that folders were made with one vocabulary, by their manifests.
 
     Args:
-        folders: paths.
         vocab_file: the vocab.txt that it must be, or None; the first folder counts where it cannot
             be read.
 
     Returns:
         What has that vocabulary, and its digest; each None where it is not known.
-
-    Raises:
-        DataError: names the first folder that differs, its vocabulary and the other one.
     """
     name, expected = vocab_file, _digest_of(vocab_file)
     for folder in folders:
@@ -155,9 +143,6 @@ def check_sections(sections, classes=None):
     Args:
         sections: input sections; what they do not name counts for nothing.
         classes: number of labels of the model; None where it has none.
-
-    Raises:
-        DataError: names what differs; see `check_one_vocabulary`.
     """
     folders = [folder for section in sections for folder in _folders(section)]
     name, expected = check_one_vocabulary(folders)
@@ -179,9 +164,6 @@ def told_vocabularies(section):
     Returns:
         Name and digest of each, by where it comes from: "records", or a key. Those that neither a
         manifest nor a file has are skipped.
-
-    Raises:
-        DataError: see `check_one_vocabulary`.
     """
     found = {"records": check_one_vocabulary(_folders(section))}
     for key, path, digests in _own_vocabularies(section, None):
@@ -208,9 +190,6 @@ def check_labels(sections, classes=None):
     """Checks that the labels of sections to classify have one order, by manifests and keys.
 
     Those of tagged sentences are compared with their label_vocab_file, where they are read.
-
-    Raises:
-        DataError: names the first folder or data_dir that differs, its labels and the others.
     """
     name, expected = None, None
     for section in sections:
@@ -307,12 +286,7 @@ def check_tokens(where, tokens, vocab_size):
     """Checks that tokens are among the model's, also of records that no manifest describes.
 
     Args:
-        where: file of the tokens.
-        tokens: sequence of integers, such as those of the first record.
         vocab_size: tokens that the model has; None where it is not known.
-
-    Raises:
-        DataError: if one of them is not.
     """
     largest = max(tokens, default=0)
     if vocab_size is not None and largest >= vocab_size:
@@ -329,11 +303,7 @@ def differs(records, model):
 
 
 def read_facts(folder):
-    """Returns the Facts of a folder, or None where it has no manifest of a preparation.
-
-    Raises:
-        DataError: if its manifest is damaged.
-    """
+    """Returns the Facts of a folder, or None where it has no manifest of a preparation."""
     path = Path(folder, MANIFEST)
     try:
         manifest = parse_json(path.read_text(encoding="utf-8"))

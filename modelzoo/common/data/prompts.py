@@ -27,7 +27,6 @@ class Prompt:
         where: its place, ``<file>:<line>``.
         text: the text; of a row with tokens, what they decode to.
         tokens: [n] int32.
-        others: further keys of its row.
     """
 
     where: str
@@ -41,11 +40,6 @@ def section_tokenizer(section, vocab_size):
 
     Args:
         section: GptPromptsInput, or anything with its keys of a tokenizer.
-        vocab_size: tokens of the model.
-
-    Raises:
-        ConfigError: if it is none, or has tokens that the model lacks.
-        DataError: if a file of it is not there.
     """
     tokenizer = load_tokenizer(
         section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
@@ -66,15 +60,10 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     Args:
         path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
             GptPromptsInput.
-        tokenizer: what makes tokens of text.
-        vocab_size: tokens of the model.
         limit: most tokens of prompt and completion; None where there is no limit.
 
     Returns:
         A list of Prompt.
-
-    Raises:
-        DataError: with file and line, for a row that is no prompt, empty or too long.
     """
     if str(path).lower().endswith((".jsonl", ".json")):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]

@@ -1,7 +1,5 @@
 """Finds how many tokens stand for a byte of the text that an input section reads."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re
@@ -30,9 +28,6 @@ def tokens_per_byte(section, training):
     Args:
         section: an input section of a language model, or None.
         training: whether its training split is meant, of a section that splits files.
-
-    Raises:
-        DataError: if a manifest is damaged.
     """
     if section is None:
         return None

@@ -1,7 +1,5 @@
 """Evaluates a model on a task and writes results and scores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from modelzoo.common.files.json_text import write_json_lines

@@ -3,8 +3,6 @@
 Only one session is open at a time: scoring closes the one of completions, and vice versa.
 """
 
-from __future__ import annotations
-
 from modelzoo.common.evaluate.scoring import Scorer, split_tokens
 from modelzoo.common.generate.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generate.generate import generate
@@ -15,12 +13,9 @@ class ModelSession:
     """A model with its tokenizer and a checkpoint.
 
     Args:
-        estimator: CerebrasEstimator of a model that predicts as ``decoding_spec`` does.
         tokenizer: an object with `encode`, `decode` and `eos_id`.
-        batch_size: rows of a batch.
 
     Attributes:
-        tokenizer: the argument.
         limit: maximum number of tokens of the model's input.
     """
 

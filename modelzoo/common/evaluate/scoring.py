@@ -21,7 +21,6 @@ class Score:
     Attributes:
         log_prob: sum of the log-probabilities of its tokens, in nats.
         is_greedy: whether each token is the likeliest one at its position.
-        num_tokens: number of tokens.
     """
 
     log_prob: float
@@ -35,7 +34,6 @@ class Scorer:
     Args:
         step: Stepper, or a function like it, that gives ``log_probs`` and ``choices`` [B, S] for
             ``input_ids`` and ``targets``, see ``decoding_spec``.
-        limit: maximum number of tokens of the model's input.
     """
 
     def __init__(self, step, batch_size, limit):
@@ -50,13 +48,9 @@ class Scorer:
             pairs: list of (context, continuation), sequences of tokens, neither empty. A context
                 that is too long for the model is truncated on the left.
             report: called after every batch with its number of pairs.
-            places: file and line of each pair, for errors.
 
         Returns:
             A list of Score, in the same order.
-
-        Raises:
-            DataError: if a pair cannot be scored.
         """
         for number, (context, continuation) in enumerate(pairs):
             if not len(context) or not 0 < len(continuation) <= self._limit:
@@ -109,7 +103,6 @@ def split_tokens(tokenizer, context, continuation, first_token):
         tokenizer: an object with `encode`.
         context: text; may be empty.
         continuation: text of at least one token.
-        first_token: the context's token if it is empty.
 
     Returns:
         Tokens of the context and of the continuation.

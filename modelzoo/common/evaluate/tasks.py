@@ -129,14 +129,8 @@ TASKS: dict[str, Any] = {"multiple_choice": MultipleChoice, "last_word": LastWor
 def read_task(path, mode):
     """Reads and checks all rows of a task.
 
-    Args:
-        mode: a key of TASKS.
-
     Returns:
         A list of instances of the class of `mode`.
-
-    Raises:
-        DataError: with file and line, for a row that does not fit.
     """
     rows = [TASKS[mode].from_row(row, where) for where, row in read_json_lines(path)]
     if not rows:

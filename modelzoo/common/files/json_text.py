@@ -1,7 +1,5 @@
 """Reads the JSON and JSON lines of users' files, and writes JSON lines."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -14,13 +12,8 @@ def parse_json(text, finite=True):
     """Returns the value of a JSON text.
 
     Args:
-        text: the text.
         finite: whether all numbers must be. Rows of other programs may have NaN, which JSON has
             not, under keys that nobody reads; keys that stand twice are refused there, too.
-
-    Raises:
-        ValueError: if it is no JSON, nests too deep, or has a key twice or a number that is not
-            finite; a JSONDecodeError, which has the place, for the first of these.
     """
     try:
         if not finite:
@@ -75,9 +68,6 @@ def read_json_lines(path):
     Yields:
         The place of the row, ``<path>:<line>``, and its object, where numbers may be NaN or
         infinite: a row is not refused for what nobody reads.
-
-    Raises:
-        DataError: with file and line, if the file is missing or a line is no JSON object.
     """
     for where, line in text_lines.placed_lines(path):
         try:
@@ -94,11 +84,7 @@ def read_json_lines(path):
 
 
 def text_of(row, key, where):
-    """Returns the text under `key` of a row.
-
-    Raises:
-        DataError: if it is missing or no text; `where` is the row's place.
-    """
+    """Returns the text under `key` of a row."""
     if not isinstance(row.get(key), str):
         raise DataError(
             f"{where}: {key} must be a text. Received: {row.get(key)!r} among the keys "

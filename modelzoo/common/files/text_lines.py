@@ -5,8 +5,6 @@ LF a CR within a line is a character of it. Nothing else ends a line: U+2028, U+
 are characters.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +21,8 @@ BLOCK_BYTES = 1 << 20
 def read_lines(path, advice="Check the path."):
     """Reads all lines of a file, also empty ones.
 
-    Args:
-        path: the file.
-        advice: what to do where it cannot be read and no path looks like it.
-
     Returns:
         List of str without line ends, and without a byte order mark before the first.
-
-    Raises:
-        DataError: names the file, and the line that is not UTF-8.
     """
     try:
         data = Path(path).read_bytes()
@@ -45,10 +36,6 @@ def placed_lines(path, keep_blank=False):
 
     Args:
         path: the file; a byte order mark before its text is skipped.
-        keep_blank: also yields those that are.
-
-    Raises:
-        DataError: if the file is missing or no UTF-8 text.
     """
     for number, line in enumerate(read_lines(path), start=1):
         if keep_blank or line.strip():
@@ -77,9 +64,6 @@ def decode(data, path, line=1, end=None):
 
     Returns:
         str.
-
-    Raises:
-        DataError: names the line that is not UTF-8.
     """
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
@@ -103,9 +87,6 @@ def line_ends(path, every):
     Returns:
         The number of lines, the bytes at which parts of `every` lines begin and the last one ends,
         and what ends a line, LF or CR.
-
-    Raises:
-        DataError: the file cannot be read.
     """
     try:
         count, places = _ends_of(path, every, LF)

@@ -1,7 +1,5 @@
 """Calls an estimator's predict mode like a function, one batch at a time, in one session."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.data.functions import untuned
@@ -36,9 +34,6 @@ class Stepper:
 
     def __call__(self, **features):
         """Runs the model on one batch.
-
-        Args:
-            **features: an array for every name of the signature.
 
         Returns:
             The predictions, arrays by name.

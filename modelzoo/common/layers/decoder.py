@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, M sequence of the encoder, N hidden size.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf

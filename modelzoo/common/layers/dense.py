@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, N input features, M output features.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from modelzoo.common.config.sections import Constant

@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, N hidden size.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf

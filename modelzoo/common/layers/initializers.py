@@ -4,8 +4,6 @@ Each variable has a seed of its own, a hash of its name, so that initial values 
 order in which the graph is built.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import tensorflow.compat.v1 as tf

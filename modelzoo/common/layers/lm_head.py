@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, T = B * S tokens, V vocabulary, N hidden size.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.layers.dense import ZEROS, dense

@@ -4,8 +4,6 @@ Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding
 34, with adjacent features as pairs. B batch, H heads, S sequence, D head size, R rotary_dim.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 

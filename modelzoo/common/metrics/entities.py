@@ -4,8 +4,6 @@ A sentence is a list of tags: ``O``, or ``B`` or ``I`` with or without a type af
 tags count as ``O``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """Writes the scores of predictions to where TensorBoard shows them and to a file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 They are accumulated in float64 on the host, because float32 cannot count beyond 16,777,216.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 

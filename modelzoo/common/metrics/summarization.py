@@ -1,7 +1,5 @@
 """Mean ROUGE of summaries during evaluation, as TF1 metric pairs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -3,8 +3,6 @@
 It also looks at the places that a run names, before seconds go by for TensorFlow.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import textwrap
@@ -24,13 +22,7 @@ def default_model_dir(params_path):
 
 
 def check_places(runconfig, mode):
-    """Checks the places that a run names, as far as that needs no TensorFlow.
-
-    Raises:
-        CheckpointError: nothing is where the checkpoint should be.
-        ConfigError: TensorFlow finds no checkpoints by a path, or model_dir is a file.
-        StoreError: training cannot write to memoryx_dir.
-    """
+    """Checks the places that a run names, as far as that needs no TensorFlow."""
     for name in ("model_dir", "checkpoint_path", "resume_from"):
         if getattr(runconfig, name):
             check_checkpoint_path(getattr(runconfig, name), name)
@@ -105,8 +97,6 @@ def write_text_summary(model_dir, text, step):
 
     Args:
         model_dir: folder of the events; the writer is the one that tf.estimator uses.
-        text: plain text, shown as code.
-        step: its global step.
     """
     import tensorflow.compat.v1 as tf
 

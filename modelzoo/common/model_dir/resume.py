@@ -6,8 +6,6 @@ the step, and from ``data_position.json`` of model_dir where a step had not alwa
 or a batch not always as many records.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -15,9 +13,9 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.api import read_variable
+from cerebras_tf.config.schema import LONG_END
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.config.schema import LONG_END
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.checkpoint_files import POSITION, advice_instead, latest_checkpoint
 
@@ -30,11 +28,7 @@ ORDER_DIFFERS = (
 
 
 def checkpoint_step(model_dir):
-    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one.
-
-    Raises:
-        CheckpointError: if the latest checkpoint is gone or cannot be read.
-    """
+    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one."""
     return checkpoint_counts(model_dir)[0]
 
 
@@ -69,9 +63,6 @@ def read_history(model_dir):
     Each entry holds from its step on; they ascend. There are none without a model_dir. After
     these numbers come, if they were given, the rows of a batch and the tokens of a row, 0 where
     a row has no such length.
-
-    Raises:
-        DataError: if the file holds something else.
     """
     if not model_dir:
         return []
@@ -118,9 +109,7 @@ def batches_by(step, history, batches_per_step):
     """Returns how many batches were read by a step; see `read_history`.
 
     Args:
-        step: global step.
         history: of `read_history`.
-        batches_per_step: batches of each step that the history does not have.
     """
     start, batches, rate = _entry(step, history, batches_per_step)[:3]
     return batches + (step - start) * rate
@@ -130,9 +119,7 @@ def stretches_by(step, history, batches_per_step, sizes):
     """Returns what was read by a step, as stretches of equal batches; see `read_history`.
 
     Args:
-        step: global step.
         history: of `read_history`.
-        batches_per_step: of each step that the history does not have.
         sizes: rows of a batch and tokens of a row that the history does not have.
 
     Returns:
@@ -176,8 +163,6 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
 
     Args:
         section: the input section, with `skip_steps` (a number wins over the checkpoint).
-        runconfig: RunConfigParams.
-        batches_per_step: batches read for each step of the global step.
 
     Returns:
         A number of batches.

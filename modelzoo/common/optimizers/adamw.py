@@ -3,8 +3,6 @@
 Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2.
 """
 
-from __future__ import annotations
-
 import re
 
 import tensorflow.compat.v1 as tf

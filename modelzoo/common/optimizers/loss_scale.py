@@ -1,7 +1,5 @@
 """Static and dynamic loss scaling against float16 underflow."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 FACTOR = 2.0

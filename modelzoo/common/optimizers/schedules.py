@@ -1,7 +1,5 @@
 """Learning rates as functions of the global step, in float32."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow.compat.v1 as tf

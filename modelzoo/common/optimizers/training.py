@@ -1,7 +1,5 @@
 """The training operation of a loss: gradients, clipping, loss scaling, update, summaries."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import cross_wafer_sum

@@ -25,18 +25,7 @@ def training_flops(
     tokens: float,
     attention: int = AS_THE_LAW,
 ) -> float:
-    """Operations of training a decoder with a tied output layer.
-
-    Args:
-        hidden: H.
-        layers: L.
-        heads: A.
-        filter: F.
-        vocabulary: V.
-        sequence: S.
-        tokens: that the run trains on.
-        attention: how often the products of attention count.
-    """
+    """Operations of training a decoder with a tied output layer."""
     weights = 8 * hidden * hidden + 4 * hidden * filter
     scores = attention * 4 * sequence * hidden + 3 * sequence * heads
     return tokens * (10 * vocabulary * hidden + 3 * layers * (weights + scores))

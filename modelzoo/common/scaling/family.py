@@ -24,9 +24,7 @@ class Size:
     """A model of the family: 4 layers with heads of 32.
 
     Attributes:
-        hidden: hidden size.
         steps: of training, of 24 windows of 128 bytes each.
-        learning_rate: the highest.
     """
 
     hidden: int
@@ -49,13 +47,7 @@ SIZES = (
 
 
 def write_params(size, base, folder):
-    """Writes the params file of a model; returns its path.
-
-    Args:
-        size: the model.
-        base: params file of the config that it is made from.
-        folder: to write to.
-    """
+    """Writes the params file of a model; returns its path."""
     tree, _ = read_yaml(base)
     warm_up = round(WARM_UP * size.steps)
     values = {

@@ -54,14 +54,6 @@ def fit_law(flops, losses):
 
     For a constant c, a and b are those of the line through log(L - c); c is the one whose law has
     the least squares of log L.
-
-    Args:
-        flops: training operations of each run.
-        losses: its loss, in nats a token.
-
-    Raises:
-        DataError: there are fewer than three runs of different compute, one of none, or losses
-            that do not fall.
     """
     flops, losses = np.asarray(flops, float), np.asarray(losses, float)
     if len(set(flops)) < 3:

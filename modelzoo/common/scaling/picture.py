@@ -1,7 +1,5 @@
 """A fitted law as a page with a picture: losses over compute, the law and its interval."""
 
-from __future__ import annotations
-
 import html
 import math
 
@@ -18,8 +16,6 @@ def law_page(runs, law, share):
 
     Args:
         runs: of `read_run`.
-        law: fitted to them.
-        share: confidence of the interval.
     """
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     at = np.geomspace(min(flops) / 2, max(flops) * 10, 40)

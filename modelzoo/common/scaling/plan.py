@@ -17,15 +17,7 @@ MOST_STEPS = 2**63  # a global step has 64 bits
 
 @dataclass(frozen=True)
 class Member:
-    """A model of the Cerebras-GPT family (arXiv 2304.03208).
-
-    Attributes:
-        name: as published.
-        hidden: hidden size.
-        layers: decoder blocks.
-        heads: attention heads a block.
-        batch: sequences a step.
-    """
+    """A model of the Cerebras-GPT family (arXiv 2304.03208)."""
 
     name: str
     hidden: int
@@ -70,19 +62,7 @@ FAMILY = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train.
-
-    Attributes:
-        member: the model.
-        flops: operations of the run.
-        tokens: of the run.
-        steps: of its batch.
-        loss: predicted, nats a token.
-        days: predicted.
-        num_csx: systems.
-        prediction: of a step on these.
-        law: that the loss was predicted by.
-    """
+    """What to train."""
 
     member: Member
     flops: float
@@ -123,14 +103,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
 
     Args:
         flops: operations of the run; or
-        days: of training on the systems.
-        num_csx: systems.
-        law: predicts the loss.
-        machine: name of the machine.
         release: of the software; the machine's default for None.
-
-    Raises:
-        ConfigError: neither or both are given, one is not above zero, or one is beyond numbers.
     """
     budget = flops if days is None else days
     if (flops is None) == (days is None) or not budget > 0:

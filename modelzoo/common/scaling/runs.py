@@ -25,9 +25,6 @@ class Run:
     """A run.
 
     Attributes:
-        name: its folder's.
-        flops: operations of its training.
-        loss: in nats a token.
         evaluated: whether the loss is that of an evaluation; else of the last training steps.
     """
 
@@ -43,11 +40,7 @@ class Run:
 
 
 def require_run(folder):
-    """Returns the params.yaml of a run's folder.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Returns the params.yaml of a run's folder."""
     file = Path(folder, "params.yaml")
     if not file.is_file():
         raise DataError(
@@ -58,12 +51,7 @@ def require_run(folder):
 
 
 def read_run(folder):
-    """The run in a model folder, read from its params.yaml and its events.
-
-    Raises:
-        DataError: the folder has no params.yaml of a language model, or no losses in nats a token,
-            or was not trained.
-    """
+    """The run in a model folder, read from its params.yaml and its events."""
     from modelzoo.common.model_dir.resume import read_history, stretches_by
 
     place = Path(folder)

@@ -57,8 +57,6 @@ class ByteTokenizer:
     """Every byte is its own token; 256 ends a document.
 
     Attributes:
-        source: what errors call it.
-        vocab_size: 257.
         eos_id: 256; all other tokens with a meaning are None.
     """
 
@@ -95,14 +93,11 @@ class FileTokenizer:
     Args:
         library: ``tokenizers.Tokenizer``.
         eos_id: number of the token that ends a document, None to look it up.
-        source: its files, as errors name them.
 
     Attributes:
-        source: the argument.
         vocab_size: numbers that tokens may have, special tokens included.
         pad_id, unk_id, bos_id, eos_id, cls_id, sep_id, mask_id: numbers of the tokens named in
             SPECIAL_TOKENS, None for those the vocabulary lacks.
-        library: the argument.
     """
 
     def __init__(self, library, eos_id=None, source="the vocabulary"):
@@ -195,11 +190,7 @@ class ByteLevelTokenizer(FileTokenizer):
         return [self.encode(text) for text in texts]
 
     def encode(self, text):
-        """Returns the tokens of `text`, [n] int32.
-
-        Raises:
-            ConfigError: the vocabulary has no token for a byte of it.
-        """
+        """Returns the tokens of `text`, [n] int32."""
         chunks = [self._encode_chunk(chunk) for chunk in split_text(text, CHUNK_CHARACTERS)]
         return np.concatenate(chunks)
 
@@ -229,10 +220,6 @@ class ByteLevelTokenizer(FileTokenizer):
 
 def split_text(text, limit):
     """Cuts text at SAFE_CUT, where no byte-level encoding has a token.
-
-    Args:
-        text: the text.
-        limit: characters after which the next safe place is taken.
 
     Returns:
         Pieces that join to `text`; at least one.
@@ -277,17 +264,12 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         kind: ``GPT2Tokenizer`` (vocabulary in JSON and merges), ``BertTokenizer`` (vocab.txt),
             ``NeoXTokenizer`` or ``JsonTokenizer`` (a tokenizer.json, such as
             ``cerebras-tf prepare vocab`` writes), or ``ByteTokenizer`` (no file).
-        vocab_file: one of the files.
         encoder_file: the other of GPT-2; which is which is seen from their content.
         eos_id: number of the token that ends a document; None for the vocabulary's own.
         do_lower_case: of BertTokenizer: lower case without accents.
 
     Returns:
         A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
-
-    Raises:
-        ConfigError: if a file is unreadable or of another kind, or `eos_id` has no effect.
-        DataError: if a file is not there.
     """
     if kind == "ByteTokenizer":
         if eos_id not in (None, ByteTokenizer.eos_id):
@@ -316,11 +298,7 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
 
 
 def require_tokens(tokenizer, *names):
-    """Checks that a vocabulary has the special tokens that a preparation needs.
-
-    Raises:
-        ConfigError: names the missing ones.
-    """
+    """Checks that a vocabulary has the special tokens that a preparation needs."""
     missing = [name for name in names if getattr(tokenizer, f"{name}_id") is None]
     if missing:
         given = ", or give its number by --eos_id" if "eos" in missing else ""
@@ -336,11 +314,7 @@ def _is_number(value):
 
 
 def import_library():
-    """Imports the ``tokenizers`` library.
-
-    Raises:
-        ConfigError: if it is not installed.
-    """
+    """Imports the ``tokenizers`` library."""
     try:
         import tokenizers
     except ImportError as error:
@@ -490,7 +464,6 @@ def require_tokens_differ(path, tokens):
     """Raises a ConfigError if a vocabulary has a token twice.
 
     Args:
-        path: the vocabulary.
         tokens: those of its lines from the first on, as text or bytes.
     """
     first: dict[str | bytes, int] = {}

@@ -1,7 +1,5 @@
 """What the console shows: lines with their time, without TensorFlow's internal messages."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

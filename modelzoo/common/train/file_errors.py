@@ -1,7 +1,5 @@
 """Turns errors of files, and of records in them, into one paragraph that names the file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -40,17 +38,7 @@ _ENDINGS = tuple(f"; {os.strerror(number)}" for number in FIXABLE)
 
 @contextlib.contextmanager
 def file_errors_named(params, sections):
-    """Within: errors of files become errors of ours.
-
-    Args:
-        params: a model's parameters.
-        sections: names of the input sections that are read.
-
-    Raises:
-        CheckpointError: a checkpoint is damaged.
-        ConfigError: a file cannot be written.
-        DataError: an input file is damaged, or a record holds what the model cannot have.
-    """
+    """Within: errors of files become errors of ours."""
     show = threading.excepthook
     # What stops the thread that writes events is raised where they are flushed.
     threading.excepthook = lambda args: None if refused(args.exc_value) else show(args)
@@ -81,11 +69,7 @@ def file_errors_named(params, sections):
 
 @contextlib.contextmanager
 def system_errors_named(output):
-    """Within: what the system refuses becomes a ConfigError that names the file; for commands.
-
-    Args:
-        output: where files are written, for errors that name none.
-    """
+    """Within: what the system refuses becomes a ConfigError that names the file; for commands."""
     try:
         yield
     except CerebrasError:
@@ -108,10 +92,6 @@ def _advice(path, error):
 
 def refused(error, numbers=FIXABLE):
     """Returns the file and the fault of an error that a user can fix; None for others.
-
-    Args:
-        error: an exception.
-        numbers: errors of the system that count.
 
     Returns:
         The file, None where the error names none, and what is wrong with it.
@@ -166,8 +146,6 @@ def unreadable_record(params, sections, failure):
     Such as one with a token that the vocabulary lacks; nothing before looks at every number.
 
     Args:
-        params: of the run.
-        sections: names of the input sections that were read.
         failure: what the step failed with, for the log: the search may take long.
     """
     import tensorflow.compat.v1 as tf
@@ -190,12 +168,7 @@ def unreadable_record(params, sections, failure):
 
 
 def unwritten(error, folder):
-    """Returns the error for a file that could not be written; None for anything else.
-
-    Args:
-        error: an exception.
-        folder: where files are written, for errors that name none.
-    """
+    """Returns the error for a file that could not be written; None for anything else."""
     found = refused(error)
     if found is None:
         return None

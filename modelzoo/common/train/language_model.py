@@ -4,8 +4,6 @@ It builds no layer: the model hands over its logits. B batch, S sequence, T = B 
 vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -31,7 +29,6 @@ def language_model_spec(
         params: the model's parameters, with ``optimizer``, ``train_input`` and ``eval_input``.
         logits: [T, V] float32.
         loss_scaling: ``num_tokens`` or ``batch_size``, what the loss is divided by.
-        loss_weight: the loss is multiplied by it.
 
     Returns:
         A CSEstimatorSpec.
@@ -72,7 +69,6 @@ def predict(features, logits, choices):
     """Returns the likeliest next token after every token, and its log-probability.
 
     Args:
-        features: as in `language_model_spec`.
         logits: [T, V] float32.
         choices: [T] int32, argmax of the logits.
 

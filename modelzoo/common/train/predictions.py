@@ -14,15 +14,7 @@ from modelzoo.common.metrics.scores import drop_scores, write_scalars
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
-
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: the model's parameters.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
-    """
+    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``."""
     import tensorflow.compat.v1 as tf
 
     rows = predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
@@ -35,9 +27,6 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
     """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example.
 
     Logs where the data have more batches.
-
-    Raises:
-        DataError: if there are none.
     """
     from modelzoo.common.train.estimator import CheckpointHook
 
@@ -131,8 +120,6 @@ def keep_scores(folder, checkpoint_path, scores):
     A step has the scores of its last predictions: if those have none, earlier ones are removed.
 
     Args:
-        folder: where they go.
-        checkpoint_path: prefix of the checkpoint that predicted.
         scores: numbers by name; none for predictions without references.
     """
     import tensorflow.compat.v1 as tf
@@ -161,8 +148,6 @@ def write_predictions(predictions, folder, name):
 
     Args:
         predictions: iterable of dictionaries from name to array, one an example, all alike.
-        folder: made if absent.
-        name: file name without its suffix.
 
     Returns:
         The number of examples and the two paths.

@@ -5,8 +5,6 @@ The YAML names the model, and the estimator trains. ``-o`` defaults to ``model_d
 runs it on the host instead.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -14,8 +12,9 @@ import os
 import sys
 
 from cerebras_tf.api import job, mpi, parse_arguments, run_main, set_stop_message
+from cerebras_tf.config import schema
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
-from modelzoo.common.config import registry, schema
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
 from modelzoo.common.train.console import (
@@ -67,8 +66,6 @@ def main(argv, model_name=None, program=None):
     """Runs one command line.
 
     Args:
-        argv: the arguments, without the program's name.
-        model_name: see `run`.
         program: name shown in help and mistakes; None for that of this process.
 
     Raises:
@@ -351,12 +348,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
 
 
 def check_evaluation(model, data, params, evaluations):
-    """Finds what the first evaluation would end with, before the first step of training.
-
-    Raises:
-        DataError: if data to evaluate on is missing or does not fit.
-        ConfigError: if a metric that decides is none of the model's.
-    """
+    """Finds what the first evaluation would end with, before the first step of training."""
     import tensorflow.compat.v1 as tf
 
     tree = schema.as_tree(params)
@@ -395,11 +387,7 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
 
 
 def check_size(estimator, data, missing):
-    """Says of a model without data whether it would fit, so that nobody prepares data in vain.
-
-    Raises:
-        CapacityError: if it does not; names what is missing as well.
-    """
+    """Says of a model without data whether it would fit, so that nobody prepares data in vain."""
     import tensorflow.compat.v1 as tf
 
     try:
@@ -420,9 +408,6 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
 
     A training at the same time may remove some: the others are evaluated, and where none is left,
     the one that is the latest now.
-
-    Raises:
-        CheckpointError: if there is none, or with `mode` eval_all one is damaged.
     """
     import tensorflow.compat.v1 as tf
 

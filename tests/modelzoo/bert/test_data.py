@@ -11,11 +11,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
+from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert import data
 from modelzoo.bert.input_sections import build_bert_input
 from modelzoo.bert.preparation import PreparationSettings, prepare
-from modelzoo.common.config import schema
 from tests.modelzoo.bert import corpus
 
 S, P, B = 32, 5, 4

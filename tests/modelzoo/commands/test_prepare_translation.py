@@ -10,9 +10,9 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("tokenizers")
 
+from cerebras_tf.config.schema import Report, build
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.commands.main import run_command
-from modelzoo.common.config.schema import Report, build
 from modelzoo.transformer import preparation
 from modelzoo.transformer.data import PROCESSORS
 from modelzoo.transformer.params import TransformerRecordsInput

@@ -9,8 +9,8 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
+from cerebras_tf.config.schema import Report, build
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.config.schema import Report, build
 from modelzoo.transformer.data import PROCESSORS
 from modelzoo.transformer.params import IdentifierInput, TransformerTextInput
 from modelzoo.transformer.vocabulary import ByteVocabulary, LineVocabulary

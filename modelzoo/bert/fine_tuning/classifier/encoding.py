@@ -31,13 +31,7 @@ class Encoded:
 
 
 class PairEncoder(Encoder):
-    """Encodes examples of one or two texts.
-
-    Args:
-        vocab_file: vocab.txt of a BERT.
-        do_lower: whether text is lower-cased and stripped of accents.
-        max_length: S.
-    """
+    """Encodes examples of one or two texts."""
 
     def __init__(self, vocab_file, do_lower, max_length):
         super().__init__(vocab_file, do_lower)
@@ -45,9 +39,6 @@ class PairEncoder(Encoder):
 
     def encode(self, texts):
         """Encodes examples.
-
-        Args:
-            texts: a list of tuples, all of one text or all of two.
 
         Returns:
             A list of Encoded.
@@ -70,7 +61,6 @@ def truncate_longest(lengths, limit):
     Of two that are equally long the later one is shortened.
 
     Args:
-        lengths: number of tokens of each text.
         limit: number of tokens of all texts, at most.
 
     Returns:

@@ -34,8 +34,6 @@ class Task:
 
     Attributes:
         text_columns: one column, or two for pairs.
-        label_column: the column of the label.
-        labels: every label, in the order of its number.
         has_parts: whether there are a matched and a mismatched part.
         submission: names of the files for GLUE's server, of the mismatched and the matched part.
     """
@@ -97,8 +95,6 @@ class Row:
         label: number of the label, UNLABELED if the file has none.
         is_matched: False for a row of MNLI's mismatched part.
         index: value of the column INDEX_COLUMN, None if the file has none.
-        path: its file.
-        line: its line there, from 1.
     """
 
     texts: tuple
@@ -113,15 +109,11 @@ def find_files(data_dir, use, log=lambda line: None):
     """Lists the files to read.
 
     Args:
-        data_dir: a folder, a file or a list of them.
         use: ``train``, ``eval`` or ``predict``.
         log: called with a line for each folder that has only one of two parts.
 
     Returns:
         Paths.
-
-    Raises:
-        DataError: if there are none.
     """
     found = []
     for source in [data_dir] if isinstance(data_dir, str) else data_dir:
@@ -153,9 +145,6 @@ def read_rows(path, task, needs_labels):
 
     Returns:
         A list of Row.
-
-    Raises:
-        DataError: names file and line of what is wrong.
     """
     is_matched = MISMATCHED not in os.path.basename(path)
     rows = []

@@ -16,9 +16,6 @@ def write_predictions(section, rows, folder, name_of):
     """Writes ``predictions_*`` with a row for each example, and files for GLUE's server.
 
     See FineTuning.write_predictions.
-
-    Raises:
-        DataError: if a row of the files is bad, or has no index of its own.
     """
     sources = find_files(section.data_dir, "predict")  # those of evaluation if there are no others
     tf.logging.info("predicting the rows of %s", ", ".join(sources))
@@ -37,13 +34,6 @@ def submission_indices(examples):
     """Returns the index of each row for GLUE's server.
 
     It is the index that the file gives, else the row's place in its part, from 0.
-
-    Args:
-        examples: every glue_files.Row of the files, in order.
-
-    Raises:
-        DataError: if two rows of a part have one index, one has an empty one, or one file of a part
-            has indices and another has none.
     """
     indices: list[str] = []
     parts: dict[bool, dict[str, Row]] = {True: {}, False: {}}  # rows by index
@@ -83,9 +73,6 @@ def write_submissions(rows, examples, names, folder):
 
     Args:
         rows: predictions with ``example_index``, ``index`` and ``label_name``.
-        examples: every glue_files.Row of the files.
-        names: file names of the mismatched and the matched part.
-        folder: Path of the output folder.
 
     Returns:
         The paths of the files.

@@ -46,16 +46,9 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
     Args:
         data_dir: a folder with GLUE's files, or a file.
         use: ``train`` or ``eval``, whose rows have labels.
-        output_dir: made if absent.
-        processes: how many work at a time.
-        on_progress: called with the number of rows done since the last call.
 
     Returns:
         The manifest of pipeline.prepare.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, the vocabulary is wrong, or S too small.
     """
     for name, fault in settings.columns.faults(settings.max_seq_length):
         name = {"length": "max_seq_length"}.get(name, name)

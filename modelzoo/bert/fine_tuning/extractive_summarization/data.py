@@ -5,8 +5,6 @@ Besides the features of all fine-tunings there are ``cls_indices`` [B, C] int32 
 prediction ``article_ids`` [B, 1] int32. Labels are [B, C] int32.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -65,10 +63,6 @@ def read_articles(section):
 
     Returns:
         A tuple of EncodedArticle and the id of the padding token.
-
-    Raises:
-        ConfigError: if predict_file or vocab_file is missing.
-        DataError: names the file and line of a bad row.
     """
     require_predict_keys(section, "articles")
     encoder = ArticleEncoder(section.encoding)

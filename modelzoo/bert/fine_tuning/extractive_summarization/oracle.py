@@ -19,8 +19,6 @@ def greedy_oracle(sentences, highlights, count=SUMMARY_SENTENCES):
     Both are F1. N-grams do not cross sentences. Of equal sentences the first is taken.
 
     Args:
-        sentences: list of str, of the article.
-        highlights: list of str, the true summary.
         count: sentences to select, at most.
 
     Returns:

@@ -22,10 +22,6 @@ def write_predictions(section, rows, folder, name_of):
     summary and no score. Scores are those of the model, of ``lead-3`` (the first three sentences),
     ``random-3`` (three random ones) and ``oracle`` (chosen by comparison with the true summary).
     See FineTuning.write_predictions.
-
-    Raises:
-        ConfigError: if predict_input lacks predict_file or vocab_file.
-        DataError: names the file and line of a bad row.
     """
     articles, _ = read_articles(section)
     rows = with_empty([as_row(articles, row, section.top_k) for row in rows], articles)
@@ -42,9 +38,7 @@ def as_row(articles, prediction, top_k):
     """Returns the output row of a prediction.
 
     Args:
-        articles: tuple of EncodedArticle.
         prediction: article_ids [1] and probabilities [C].
-        top_k: see `select`.
     """
     number = int(prediction["article_ids"][0])
     article = articles[number]
@@ -64,7 +58,6 @@ def with_empty(rows, articles):
 
     Args:
         rows: those of `as_row`, in the order of the file.
-        articles: tuple of EncodedArticle.
 
     Returns:
         The rows in the order of the file, up to the last article that was predicted.
@@ -93,9 +86,6 @@ def rouge_of(rows):
 
 def baselines(articles):
     """Computes the mean ROUGE of summaries that need no model.
-
-    Args:
-        articles: list of EncodedArticle with highlights.
 
     Returns:
         Percentages by names such as ``lead-3/rouge1-f1_score``.

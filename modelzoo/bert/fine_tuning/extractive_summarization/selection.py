@@ -3,8 +3,6 @@
 B batch, S sequence length, C sentences, H tokens of true summaries.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 THRESHOLD = 0.5
@@ -41,7 +39,6 @@ def summaries(ids, indices, weights, labels, probabilities, highlights=None, *, 
         highlights: [B, H], the true summaries, `sep_id` after each sentence. None takes the
             labelled sentences instead.
         sep_id: id of [SEP].
-        top_k: see `select`.
 
     Returns:
         A pair (prediction, reference) for each example, each a list of lists of int.

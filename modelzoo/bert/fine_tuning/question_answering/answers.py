@@ -16,10 +16,6 @@ class Answer:
     """A possible answer. The null answer, that there is none, has an empty text.
 
     Attributes:
-        text: a span of the paragraph.
-        start_logit: logit of its first token.
-        end_logit: logit of its last token.
-        first: index of its first token in the paragraph.
         last: index of its last token; before `first` in the null answer.
     """
 
@@ -41,7 +37,6 @@ class Choice:
 
     Attributes:
         best: list of Answer with different texts, the likeliest first, without the null answer.
-        null: the null Answer.
     """
 
     best: list
@@ -59,7 +54,6 @@ class Choice:
         """Returns the text of the answer, empty if there is none.
 
         Args:
-            version_2: whether the null answer is allowed.
             threshold: value of `null_odds` above which the null answer is returned.
             by_expected_f1: returns the answer of the largest `expected_f1`, not the likeliest.
         """
@@ -68,11 +62,7 @@ class Choice:
         return self.best[int(np.argmax(expected_f1(self.best))) if by_expected_f1 else 0].text
 
     def listed(self, version_2=False):
-        """Returns the answers as dictionaries, with a softmax over them as probabilities.
-
-        Args:
-            version_2: whether the null answer is included.
-        """
+        """Returns the answers as dictionaries, with a softmax over them as probabilities."""
         rows = [*self.best, *([self.null] if version_2 or not self.best else [])]
         rows.sort(key=lambda answer: -answer.score)
         return [
@@ -99,9 +89,6 @@ def expected_f1(answers):
     F1 is that of token positions. An answer that overlaps many likely ones has a larger expected F1
     than a likelier one that overlaps none. Source: Kumar and Byrne, Minimum Bayes-Risk Decoding for
     Statistical Machine Translation (2004), with 1 - F1 as the loss.
-
-    Args:
-        answers: list of Answer, not empty.
     """
     firsts, lasts = (np.array(ends) for ends in zip(*((a.first, a.last) for a in answers)))
     shared = np.minimum.outer(lasts, lasts) - np.maximum.outer(firsts, firsts) + 1
@@ -116,7 +103,6 @@ def choose(context, offsets, parts, n_best_size, max_answer_length):
     [CLS], in the window where it is least likely.
 
     Args:
-        context: text of the paragraph.
         offsets: [n, 2] int32, characters of its tokens.
         parts: for each window (Window, start logits, end logits), logits at least as long as its
             tokens.

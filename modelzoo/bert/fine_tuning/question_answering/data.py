@@ -5,8 +5,6 @@ question. In prediction there is also ``unique_ids`` [B, 1] int32, the number of
 are [B, 2] int32, the positions of an answer's first and last token.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -105,10 +103,6 @@ def read_windows(section):
     Returns:
         A tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of the
         padding token.
-
-    Raises:
-        ConfigError: if predict_file or vocab_file is missing.
-        DataError: if the file is not SQuAD's, or two questions have one id.
     """
     require_predict_keys(section, "SQuAD's json")
     encoder = WindowEncoder(section.encoding)

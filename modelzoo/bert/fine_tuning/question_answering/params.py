@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional, Union
 
+from cerebras_tf.config.schema import build_variant
 from modelzoo.bert.fine_tuning.question_answering.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
@@ -13,7 +14,6 @@ from modelzoo.bert.fine_tuning.sections import (
 )
 from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import SequenceInput
-from modelzoo.common.config.schema import build_variant
 from modelzoo.common.config.sections import field
 
 

@@ -28,11 +28,6 @@ def write_predictions(section, rows, folder, name_of):
     ``predictions.json`` has the answer of each question, ``nbest_predictions.json`` the best ones,
     and ``null_odds.json`` the log odds that there is no answer. A question is answered if all of
     its windows were predicted. See FineTuning.write_predictions.
-
-    Raises:
-        ConfigError: if predict_input lacks predict_file or vocab_file, or some questions have no
-            answer without version_2_with_negative.
-        DataError: if that file is not SQuAD's, or no question was predicted whole.
     """
     windows, _ = read_windows(section)
     check_answers(windows, section)
@@ -90,10 +85,6 @@ def choose_answers(windows, rows, section):
 def write_answers(choices, section, folder):
     """Writes the three files, each atomically.
 
-    Args:
-        choices: Choice by question id.
-        folder: created if absent.
-
     Returns:
         The answer's text by question id.
     """
@@ -115,8 +106,6 @@ def score(windows, choices, texts, section):
 
     Args:
         windows: those of `read_windows`.
-        choices: Choice by question id.
-        texts: answers by question id.
 
     Returns:
         Scores of `squad_v1` or `squad_v2` by name, and those of baselines by names such as
@@ -143,12 +132,7 @@ def score(windows, choices, texts, section):
 
 
 def random_span(context, question):
-    """Returns SPAN_WORDS words from a position that is a hash of the question's id.
-
-    Args:
-        context: text of the paragraph.
-        question: squad_files.Question.
-    """
+    """Returns SPAN_WORDS words from a position that is a hash of the question's id."""
     words = context.split()
     places = max(1, len(words) - SPAN_WORDS + 1)
     place = zlib.crc32(question.id.encode("utf-8")) % places

@@ -24,8 +24,6 @@ class Question:
     """A question about a paragraph.
 
     Attributes:
-        id: unique in the file.
-        text: the question.
         answers: pairs of a text and the index of its first character in the paragraph; none if the
             file has none, or is_impossible is true.
     """
@@ -37,13 +35,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph and its questions.
-
-    Attributes:
-        article: title of its article.
-        context: its text.
-        questions: tuple of Question.
-    """
+    """A paragraph and its questions."""
 
     article: str
     context: str
@@ -54,15 +46,8 @@ class Paragraph:
 def read_articles(path):
     """Reads a file. The last result is cached.
 
-    Args:
-        path: a json file of version 1.1 or 2.0, with or without answers.
-
     Returns:
         A tuple of articles, each a tuple of Paragraph.
-
-    Raises:
-        DataError: for a malformed file, of which it names the article, or if two questions have one
-            id.
     """
     try:
         text = decode(Path(path).read_bytes(), path)

@@ -36,9 +36,6 @@ def read_sentences(path):
 
     Returns:
         A list of Sentence.
-
-    Raises:
-        DataError: names file and line of what is wrong.
     """
     sentences: list[Sentence] = []
     words: list[str] = []
@@ -77,12 +74,7 @@ def label_names(sentences):
 
 
 def read_label_names(path):
-    """Reads a label2id.json, and returns the labels in the order of their numbers.
-
-    Raises:
-        ConfigError: if it cannot be read, is another file, or the numbers do not count from 0.
-        DataError: if it does not exist.
-    """
+    """Reads a label2id.json, and returns the labels in the order of their numbers."""
     try:
         with open(path, encoding="utf-8") as file:
             numbers = parse_json(file.read())

@@ -24,9 +24,6 @@ def write_predictions(section, rows, folder, name_of):
     With predict_input.text_file there is also ``<its name>_tagged.tsv`` for the scripts of CoNLL,
     with a word, its true tag and the predicted one in each line. Sentences that were predicted in
     part are left out. See FineTuning.write_predictions.
-
-    Raises:
-        DataError: if the records were not made from text_file.
     """
     sentences = read_text_file(section) if section.text_file else []
     rows = list(rows)
@@ -48,9 +45,6 @@ def read_text_file(section):
 
     Returns:
         A list of Sentence.
-
-    Raises:
-        DataError: if it cannot be read, or the manifest of the records names another file.
     """
     path = section.text_file
     sentences = read_sentences(path)
@@ -73,7 +67,6 @@ def word_tags(rows, names):
 
     Args:
         rows: predictions, each with label_ids and word_ids [S] and sentence_ids [1].
-        names: labels in the order of their numbers.
 
     Returns:
         Tag by (sentence, word), O for a label that is not a tag.
@@ -93,15 +86,10 @@ def whole_sentences(tags, sentences, path):
 
     Args:
         tags: of `word_tags`.
-        sentences: list of Sentence.
-        path: their file.
 
     Returns:
         Their indices. A sentence has too few tags if predict_steps or skip_steps leave out some of
         its records.
-
-    Raises:
-        DataError: if words were predicted that are not in the file.
     """
     words: dict[int, set] = {}
     for sentence, word in tags:

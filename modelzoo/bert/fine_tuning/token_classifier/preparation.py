@@ -50,9 +50,6 @@ def find_splits(data_dir):
 
     Returns:
         Path by split, a key of SPLITS.
-
-    Raises:
-        DataError: if there is none of them.
     """
     found = {}
     for split, names in SPLITS.items():
@@ -74,18 +71,8 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
 
     The labels are those of all files of `data_dir`, whichever split is made.
 
-    Args:
-        data_dir: see `find_splits`.
-        split: a key of SPLITS.
-        output_dir: created if absent.
-        on_progress: called with the number of sentences done since the last call.
-
     Returns:
         The manifest of pipeline.prepare.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records or labels, or the vocabulary is wrong.
     """
     if settings.max_seq_length < MIN_TOKENS:
         raise ConfigError(
@@ -148,11 +135,7 @@ class Piece:
 
 
 class SentenceEncoder(Encoder):
-    """Encodes tagged sentences.
-
-    Args:
-        names: all labels in the order of their numbers.
-    """
+    """Encodes tagged sentences."""
 
     def __init__(self, settings, names):
         super().__init__(settings.vocab_file, settings.do_lower_case, "unk")
@@ -161,10 +144,6 @@ class SentenceEncoder(Encoder):
 
     def records(self, sentence, index):
         """Yields the records of a sentence.
-
-        Args:
-            sentence: Sentence.
-            index: its index in the file.
 
         Yields:
             Dictionaries of input_ids, input_mask (1 for a token), segment_ids, label_ids and

@@ -3,8 +3,6 @@
 It prepares nothing itself; ``modelzoo/commands/prepare.py`` passes what to run.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time
@@ -69,8 +67,6 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
     Args:
         prepare: called with a function that takes the amount of input done since its last call;
             returns the manifest of pipeline.prepare.
-        inputs: paths of what the records are made of.
-        output_dir: named in the closing line.
         total: amount of input, None if it is not known beforehand.
         unit: of `total`; ``B`` is shown in MB.
         remedy: what to do if there was input and not one record was made of it, a sentence, or a
@@ -78,9 +74,6 @@ def run(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
 
     Returns:
         The manifest.
-
-    Raises:
-        DataError: if no record was made; names the inputs.
     """
     import tqdm
 

@@ -28,11 +28,7 @@ TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
 
 def refuse_idle_key(files, text_key):
-    """Refuses a key of rows where no file can have rows.
-
-    Raises:
-        ConfigError: it is not the default, and each file is read as one text.
-    """
+    """Refuses a key of rows where no file can have rows."""
     if text_key != TEXT_KEY and not any(map(_may_have_rows, files)):
         raise ConfigError(
             "--text_key: must come with files of JSON lines, whose names end in .jsonl, as others "
@@ -80,25 +76,15 @@ def read_documents(path, text_key=TEXT_KEY, start=0, end=None, on_read=lambda si
     skipped, as is a byte order mark at the beginning of a file.
 
     Args:
-        path: the file.
-        text_key: where a row has its text.
         start: of a .jsonl file only rows that begin at this byte or later are read,
         end: and before this one; None for the end of the file.
-        on_read: called with the bytes read from the file since its last call.
-
-    Raises:
-        DataError: with file and line, for a row that cannot be read.
     """
     for item in _read(path, (text_key,), start, end, on_read):
         yield item[text_key] if isinstance(item, dict) else item
 
 
 def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
-    """Yields the rows of a file of JSON lines, compressed or not, as dictionaries.
-
-    Raises:
-        DataError: with file and line, for a row that cannot be read, or if the file has no rows.
-    """
+    """Yields the rows of a file of JSON lines, compressed or not, as dictionaries."""
     for item in _read(path, keys, start, end, on_read):
         if not isinstance(item, dict):
             raise DataError(

@@ -20,14 +20,10 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
     Args:
         paths: files, or folders of which all files named like `suffixes` are taken, at any depth,
             also through symbolic links.
-        suffixes: ends of file names, in lower case.
         tell: called with a line for each folder of which files are skipped for their names.
 
     Returns:
         Sorted paths, each once; a link to a file is a file of its own.
-
-    Raises:
-        DataError: if a path is missing, a folder cannot be read or holds no such file.
     """
     found: dict[str, str] = {}  # each path, by the one whose folders are no links
     for path in map(Path, [paths] if isinstance(paths, str) else paths):

@@ -25,10 +25,7 @@ class UnitOutput:
     """Where the work on one unit puts its records.
 
     Attributes:
-        folder: the output folder.
-        index: position of the unit in the list of units.
         advance: called with the amount of input done since its last call.
-        writers: the writers opened so far.
     """
 
     folder: Path
@@ -67,21 +64,12 @@ def prepare(
         work: ``work(unit, output)`` with a UnitOutput; returns a dictionary of counts (integers).
             It must depend on nothing but the unit and the settings, and be picklable: a function of
             a module, or a ``functools.partial`` of one.
-        output_dir: folder of the files and ``manifest.json``, made if absent.
         settings: what the records depend on, JSON; another run in the folder must have the same.
-        processes: how many work at a time; the files do not depend on it.
-        on_progress: called in this process with what the units give to ``output.advance``.
         facts: more for the manifest that follows from the settings, such as vocab_size.
 
     Returns:
         The manifest: settings, facts, `counts` (sums over the units, with `records`), `files` with
         their records, bytes and sha256.
-
-    Raises:
-        ConfigError: if the folder holds records made with other settings, or another preparation
-            writes to it.
-        DataError: whatever `work` raises.
-        CapacityError: if a worker process was killed.
     """
     with records.in_use(output_dir):
         return _prepare(units, work, output_dir, settings, processes, on_progress, facts)

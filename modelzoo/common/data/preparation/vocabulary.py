@@ -56,19 +56,8 @@ class VocabularySettings:
 def train(inputs, output_dir, settings, on_progress=lambda size: None):
     """Trains a vocabulary on the lines of text files and writes it.
 
-    Args:
-        inputs: files and folders, see input_files.py; several languages give one vocabulary.
-        output_dir: folder of the files named above and ``manifest.json``, made if absent.
-        settings: VocabularySettings.
-        on_progress: called with the bytes of the input files read since the last call.
-
     Returns:
         The manifest: settings, vocab_size, counts of lines and text_bytes, files with checksums.
-
-    Raises:
-        ConfigError: if the settings do not go together, or the folder holds another vocabulary, or
-            another preparation writes to it.
-        DataError: names what cannot be read, or that there is no text.
     """
     settings = _checked(settings)
     files = input_files.find_inputs(inputs, documents.SUFFIXES)
