@@ -105,14 +105,6 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
 
         return dataset.enumerate(skip).map(example).prefetch(2)
 
-    def find_fault(self, bounds, predicting=False):
-        """Returns the error of the first malformed record, or None."""
-        length = self.section.max_sequence_length
-        files = tf_records.find_record_files(self.section.data_dir)
-        return tf_records.find_fault(
-            files, lambda where, record: check_tokens(where, record, length)
-        )
-
     def blank(self):
         """Returns a batch of zeros."""
         return _blank(self.section)

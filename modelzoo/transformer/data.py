@@ -14,6 +14,7 @@ and labels [B, T] int32, the target and an end token.
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 
@@ -21,7 +22,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.bounds import Bound, check_bounds
 from modelzoo.common.data import tf_records
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import check_prepared
@@ -178,9 +178,8 @@ class TransformerTfRecordsProcessor(PairProcessor):
         files = tf_records.find_record_files(self.section.data_dir)
         sizes = {key: getattr(self.section, key) for key in ("src_vocab_size", "tgt_vocab_size")}
         check_prepared(as_list(self.section.data_dir), sizes)
-        bounds = [Bound(size, f"as in {key}") for key, size in sizes.items()]
         with tf.Graph().as_default(), tf.Session() as session:
-            return read_records(files, session, dict(zip(RECORD_FEATURES, bounds)))
+            return read_records(files, session, dict(zip(RECORD_FEATURES, sizes.values())))
 
 
 class IdentifierDataProcessor(PairProcessor):
@@ -203,13 +202,14 @@ class IdentifierDataProcessor(PairProcessor):
         return ByteVocabulary()
 
 
-def read_records(files, session, bounds):
+def read_records(files, session, vocab_sizes):
     """Reads the tokens of all records.
 
     Returns:
         Sources and targets, two lists of [n] int32.
     """
-    ends = np.cumsum([tf_records.check_frames(path) for path in files])
+    for path in files:
+        tf_records.check_frames(path)
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
     dataset = tf.data.TFRecordDataset(files).batch(RECORDS_AT_A_TIME)
     dataset = dataset.map(lambda records: tf.io.parse_example(records, layout))
@@ -228,18 +228,13 @@ def read_records(files, session, bounds):
             ) from error
         for name, rows in values.items():
             ids, splits = rows.values, rows.row_splits
-            wrong = np.flatnonzero((ids < 0) | (ids >= bounds[name].below))
-            if len(wrong):
-                row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
-                where = _named_record(files, ends, len(read[name]) + row)
-                check_bounds(where, {name: ids[splits[row] : splits[row + 1]]}, bounds)
+            if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_sizes[name]:
+                raise DataError(
+                    f"{os.path.dirname(files[0])}: {name} must hold tokens from 0 to "
+                    f"{vocab_sizes[name] - 1}. Received: {ids.min()} to {ids.max()}. Name records "
+                    "that were made for this model."
+                )
             read[name] += np.split(ids.astype(np.int32), splits[1:-1])
-
-
-def _named_record(files, ends, number):
-    """Names a record by its number in all files, which end at `ends`."""
-    file = int(np.searchsorted(ends, number, side="right"))
-    return f"{files[file]}, record {number - (ends[file - 1] if file else 0)} (counted from 0)"
 
 
 def _joined(sentences):

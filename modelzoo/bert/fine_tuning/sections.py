@@ -8,9 +8,8 @@ from typing import ClassVar, Optional
 from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
-from modelzoo.bert.params import BertModelParams, encoder_bounds
+from modelzoo.bert.params import BertModelParams
 from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.bounds import token_bound
 from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
 from modelzoo.common.config.params import load_params
 from modelzoo.common.config.sections import field
@@ -99,10 +98,6 @@ class FineTuningParams(BaseParams):
                 yield f"{name}.max_sequence_length", text
             if section.vocab_size != vocab_size:
                 yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        return encoder_bounds(token_bound(name, getattr(self, name)), self.model)
 
     @property
     def vocab_size(self):

@@ -125,10 +125,6 @@ class BaseParams:
         """Number of labels that the data are of; None where nothing follows from it."""
         return None
 
-    def record_bounds(self, name):
-        """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py."""
-        return {}
-
     def inputs(self):
         """Yields name and section of every input section that is given."""
         for name in INPUT_SECTIONS:

@@ -7,7 +7,6 @@ from typing import Any, Optional, Union
 
 from cerebras_tf.config.schema import SMALLEST_FLOAT, build_variant
 from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.bounds import MASK, token_bound
 from modelzoo.common.config.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
 from modelzoo.common.config.sections import field
 from modelzoo.common.tokenizers.tokenizers import KINDS
@@ -152,12 +151,6 @@ class LanguageModelParams(BaseParams):
         "prompts.txt, tokenizer_type: ByteTokenizer, batch_size: 4}` continues lines of a file; "
         "`predict_input: {}` predicts the next token at every place of eval_input.",
     }
-
-    def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
-        tokens = token_bound(name, getattr(self, name))
-        labels = {} if name == "predict_input" else {"labels": tokens}
-        return {"input_ids": tokens, "input_mask": MASK, **labels}
 
 
 def length_problems(params, longest):

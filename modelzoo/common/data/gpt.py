@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.data import hdf5_files, text_files, tf_records
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.data.prepared import check_prepared, check_tokens
@@ -107,16 +106,6 @@ class GptHDF5DataProcessor:
 
         last = tf.int64.max if section.repeat else order.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
-
-    def find_fault(self, bounds, predicting=False):
-        """Returns what is wrong with the first record that the model cannot read, or None."""
-        records = hdf5_files.Hdf5Records(self.section.data_dir, self.section.max_sequence_length)
-        try:
-            for where, record in records.named():
-                check_bounds(where, record, bounds)
-        except DataError as error:
-            return str(error)
-        return None
 
     def blank(self):
         """Returns a batch of zeros."""

@@ -56,13 +56,6 @@ class Hdf5Records:
         rows = [self._files[p]["data"][n - starts[p]] for p, n in zip(places, numbers)]
         return np.stack(rows).astype(np.int32)
 
-    def named(self):
-        """Yields every record: file and number, for messages, and its columns by name."""
-        for file in self._files:
-            for number, record in enumerate(file["data"]):
-                where = f"{file.filename}, record {number} (counted from 0)"
-                yield where, dict(zip(COLUMNS, record))
-
 
 def _open(h5py, path, length):
     try:

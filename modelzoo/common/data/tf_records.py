@@ -11,7 +11,6 @@ import struct
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.prepared import check_prepared, check_tokens
 from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_path
@@ -185,25 +184,6 @@ def find_damage(data_dir):
     return None
 
 
-def find_fault(files, check):
-    """Returns what is wrong with the first record that `check` refuses, or None.
-
-    Reads all files up to it; what is damaged is left to `find_damage`.
-
-    Args:
-        check: function of a record's name, for messages, and its bytes that raises a DataError.
-    """
-    for path in files:
-        try:
-            for number, record in enumerate(tf.io.tf_record_iterator(path)):
-                check(f"{path}, record {number} (counted from 0)", record)
-        except DataError as error:
-            return str(error)
-        except tf.errors.DataLossError:
-            continue
-    return None
-
-
 def worker_position():
     """Returns (number of workers, index) by the environment variable TF_CONFIG."""
     settings = json.loads(os.environ.get("TF_CONFIG") or "{}")
@@ -319,14 +299,3 @@ class RecordProcessor:
     def files(self):
         """Returns the paths of the records."""
         return find_record_files(self.section.data_dir)
-
-    def find_fault(self, bounds, predicting=False):
-        """Returns what is wrong with the first record that the model cannot read, or None."""
-        if predicting and not self.predicts_records:
-            return None
-        layout = self.layout(predicting)
-
-        def check(where, record):
-            check_bounds(where, read_example(where, record, layout), bounds)
-
-        return find_fault(self.files(), check)

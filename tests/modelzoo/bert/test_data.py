@@ -280,21 +280,6 @@ def test_records_longer_than_the_model_are_refused(folder):
         read(section(DYNAMIC, given, max_sequence_length=6), 1)
 
 
-def test_a_long_record_behind_the_first_is_named(folder):
-    path = f"{folder(DYNAMIC)}/more.tfrecords"
-    with tf.io.TFRecordWriter(path) as writer:
-        for count in (3, S + 1):
-            example = tf.train.SequenceExample()
-            for _ in range(count):
-                example.feature_lists.feature_list["tokens"].feature.add().bytes_list.value.append(
-                    b"[CLS]"
-                )
-            writer.write(example.SerializeToString())
-    processor = data.PROCESSORS[DYNAMIC](section(DYNAMIC, os.path.dirname(path)))
-    says = f"{path}, record 1 (counted from 0): each record must have a feature list tokens, 1 to"
-    assert processor.find_fault({}).startswith(says)
-
-
 def test_keys_that_do_not_fit_are_told():
     def messages(**keys):
         report = schema.Report("f")

@@ -12,7 +12,6 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import RecordInput
 from modelzoo.common.config.sections import field
 
@@ -113,11 +112,6 @@ class Params(FineTuningParams):
     def label_count(self):
         """Number of labels in the data."""
         return self.model.num_cls_classes
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        classes = Bound(self.model.num_cls_classes, "as in model.num_cls_classes")
-        return {**super().record_bounds(name), "label": classes}
 
     def problems(self):
         """Yields what is wrong between the sections."""

@@ -12,7 +12,6 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import RecordInput
 from modelzoo.common.config.sections import field
 
@@ -89,11 +88,3 @@ class Params(FineTuningParams):
         "min_tokens_per_sentence",
         "max_tokens_per_sentence",
     )
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        section = getattr(self, name)
-        mask = None if section.original_records else "input_mask"
-        places = Bound(section.max_sequence_length, "positions of the record's tokens", mask)
-        labels = Bound(2, "1 for a sentence of the summary")
-        return {**super().record_bounds(name), "cls_indices": places, "labels": labels}

@@ -12,7 +12,6 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import SequenceInput
 from modelzoo.common.config.sections import field
 
@@ -92,19 +91,6 @@ class Params(FineTuningParams):
         "version_2_with_negative",
         "mark_question_words",
     )
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams.
-
-        With mark_question_words records hold segments 0 and 1 only; 2 is made while reading.
-        """
-        section, bounds = getattr(self, name), super().record_bounds(name)
-        if section.mark_question_words:
-            bounds["segment_ids"] = Bound(2, f"as with {name}.mark_question_words")
-        places = Bound(
-            section.max_sequence_length, "positions of the record's tokens", "input_mask"
-        )
-        return {**bounds, "start_positions": places, "end_positions": places}
 
     def problems(self):
         """Yields what is wrong between the sections."""

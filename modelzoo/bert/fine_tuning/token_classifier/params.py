@@ -11,7 +11,6 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import RecordInput
 from modelzoo.common.config.sections import field
 
@@ -76,12 +75,3 @@ class Params(FineTuningParams):
     predict_input: Any = field(None, build=build_input)
 
     INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "label_vocab_file")
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        bounds = super().record_bounds(name)
-        if name == "predict_input":
-            return bounds
-        classes = self.model.num_classes
-        assert classes is not None  # or the section has problems
-        return {**bounds, "label_ids": Bound(classes, "as in model.num_classes")}
