@@ -88,6 +88,32 @@ def required(config, key, where):
     return config[key]
 
 
+REQUIRED = object()  # for a key without a default
+
+
+def read_keys(config, where, keys):
+    """Returns what a config.json has under keys that our section ``model`` has by another name.
+
+    Args:
+        keys: triples of their key, our key, and the default there or REQUIRED.
+    """
+    found = {}
+    for theirs, ours, default in keys:
+        is_required = default is REQUIRED
+        found[ours] = (
+            required(config, theirs, where) if is_required else config.get(theirs, default)
+        )
+    return found
+
+
+def write_keys(model, keys):
+    """Returns what our section ``model`` has under those keys, by their names."""
+    return {
+        theirs: rate_of(model, ours) if ours.endswith("dropout_rate") else getattr(model, ours)
+        for theirs, ours, _ in keys
+    }
+
+
 def gpt_tree(model_name, vocab_size, length, model):
     """Returns our YAML's dictionary of a model that predicts the next token.
 

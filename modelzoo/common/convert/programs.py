@@ -22,9 +22,7 @@ from modelzoo.common.convert.bert_fine_tuning import (
     ROBERTA_TOKEN_CLASSIFIER,
 )
 from modelzoo.common.convert.google_bert import GOOGLE_BERT
-from modelzoo.common.convert.gpt2 import GPT2
-from modelzoo.common.convert.gpt_neox import GPT_NEOX
-from modelzoo.common.convert.gptj import GPTJ
+from modelzoo.common.convert.gpt import GPT2, GPT_NEOX, GPTJ
 from modelzoo.common.convert.roberta import ROBERTA
 from modelzoo.common.convert.tensorflow_checkpoint import STATE, TensorFlowReader, write_tensorflow
 

@@ -20,9 +20,7 @@ from modelzoo.common.convert.bert_fine_tuning import (
     ROBERTA_QUESTION_ANSWERING,
     ROBERTA_TOKEN_CLASSIFIER,
 )
-from modelzoo.common.convert.gpt2 import GPT2
-from modelzoo.common.convert.gpt_neox import GPT_NEOX
-from modelzoo.common.convert.gptj import GPTJ
+from modelzoo.common.convert.gpt import GPT2, GPT_NEOX, GPTJ
 from modelzoo.common.convert.hugging_face import write_hugging_face
 from modelzoo.common.convert.roberta import ROBERTA
 

@@ -18,7 +18,7 @@ from modelzoo.common.config.params import load_params
 from modelzoo.common.convert import google_bert
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.convert.folders import TOKENIZER
-from modelzoo.common.convert.gpt_neox import rotary_share
+from modelzoo.common.convert.gpt import rotary_share
 from modelzoo.common.convert.hugging_face import HuggingFaceReader
 from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
 from tests.modelzoo.common.convert.models import (
