@@ -14,6 +14,7 @@ from modelzoo.common.convert.keys import (
     refuse_others,
     refuse_ours,
     refuse_theirs,
+    refuse_variants,
     required,
     their_nonlinearity,
     token_ids,
@@ -74,9 +75,7 @@ def make_config(params, where, architecture, keys, fixed, more):
         more: further keys of config.json.
     """
     theirs = architecture.classes[0]
-    for key, value in fixed.items():
-        given = getattr(params.model, key)
-        refuse_ours(key, given, value, where, f"Hugging Face's {theirs}")
+    refuse_variants(params.model, fixed, where, f"Hugging Face's {theirs}")
     vocab_size = params.train_input.vocab_size
     end = NEOX_END_OF_TEXT if architecture.name == "gpt_neox" else END_OF_TEXT
     return {

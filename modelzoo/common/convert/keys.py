@@ -60,6 +60,12 @@ def refuse_ours(key, value, wanted, where, theirs):
         )
 
 
+def refuse_variants(model, wanted, where, theirs):
+    """Raises ConfigError where a key of our section ``model`` has another value than wanted."""
+    for key, value in wanted.items():
+        refuse_ours(key, getattr(model, key), value, where, theirs)
+
+
 def refuse_theirs(key, value, wanted, where):
     """Raises ConfigError where a key of their configuration is a variant that this zoo lacks."""
     if value != wanted:
@@ -115,11 +121,7 @@ def write_keys(model, keys):
 
 
 def gpt_tree(model_name, vocab_size, length, model):
-    """Returns our YAML's dictionary of a model that predicts the next token.
-
-    Args:
-        model: the section ``model``.
-    """
+    """Returns our YAML's dictionary of a model that predicts the next token."""
     data = {
         "data_processor": "GptTfRecordsProcessor",
         "data_dir": PLACEHOLDER_DATA_DIR,
@@ -127,6 +129,11 @@ def gpt_tree(model_name, vocab_size, length, model):
         "max_sequence_length": length,
         "batch_size": 1,
     }
+    return whole_tree(model_name, data, model)
+
+
+def whole_tree(model_name, data, model):
+    """Returns our YAML's dictionary of its sections ``train_input`` and ``model``."""
     return {
         "model_name": model_name,
         "train_input": data,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.convert import hugging_face
-from modelzoo.common.convert.bert import BERT
+from modelzoo.common.convert.bert import BERT, GOOGLE_BERT, ROBERTA
 from modelzoo.common.convert.bert_fine_tuning import (
     BERT_CLASSIFIER,
     BERT_QUESTION_ANSWERING,
@@ -21,9 +21,7 @@ from modelzoo.common.convert.bert_fine_tuning import (
     ROBERTA_QUESTION_ANSWERING,
     ROBERTA_TOKEN_CLASSIFIER,
 )
-from modelzoo.common.convert.google_bert import GOOGLE_BERT
 from modelzoo.common.convert.gpt import GPT2, GPT_NEOX, GPTJ
-from modelzoo.common.convert.roberta import ROBERTA
 from modelzoo.common.convert.tensorflow_checkpoint import STATE, TensorFlowReader, write_tensorflow
 
 # Where no class is named, the first whose tensors are there.
