@@ -196,16 +196,13 @@ def _header(path, names, task, needs_labels):
         )
     missing = [name for name in wanted if name not in columns]
     if missing:
-        mixed = any("\r" in name for name in names)
-        ends = " with CR line ends: end lines with LF, or all with CR" if mixed else ""
         raise DataError(
             f"{path}:1: the header must name the columns {', '.join(wanted)}. Received: "
-            f"{_shown(names)}{ends}. Name yours with text_columns and label_column."
+            f"{_shown(names)}. Name yours with text_columns and label_column."
         )
     return columns
 
 
 def _shown(names):
     text = ", ".join(names)
-    text = repr(text) if "\r" in text else text
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -51,7 +51,7 @@ def read_sentences(path):
         if any(CR in column.strip() for column in columns):
             raise DataError(
                 f"{path}:{number}: must hold one word. Received: {line[:60]!r}, with a CR inside. "
-                "End all lines with LF, or all with CR."
+                "End all lines with LF."
             )
         if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
