@@ -239,8 +239,7 @@ def sequences(texts, settings, maker, separator_id):
 def write_unit(parts, output, settings, units):
     """Makes the records of one unit.
 
-    Returns:
-        The counts of documents, sentences and tokens, of one round.
+    Returns the counts of documents, sentences and tokens, of one round.
     """
     found = list(read_documents(parts, settings, output.advance))
     others = [] if settings.mlm_only else other_documents(found, output.index, settings, units)
@@ -314,8 +313,7 @@ def _shuffled(items, generator):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, resuming a stopped run.
 
-    Returns:
-        The manifest: settings, vocab_size, counts, files with checksums.
+    Returns the manifest: settings, vocab_size, counts, files with checksums.
     """
     settings.check()
     files = input_files.find_inputs(inputs, documents.SUFFIXES)

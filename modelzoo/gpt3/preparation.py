@@ -147,8 +147,7 @@ def encode_documents(parts, settings, on_read=lambda size: None):
 def write_unit(parts, output, settings):
     """Packs the documents of one unit into records and writes them.
 
-    Returns:
-        The counts of documents, bytes of text and tokens.
+    Returns the counts of documents, bytes of text and tokens.
     """
     writer = output.writer(
         settings.output_name, settings.files_per_record, FILE_FORMATS[settings.file_format]
@@ -176,8 +175,7 @@ def write_unit(parts, output, settings):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
-    Returns:
-        The manifest: settings, vocab_size, counts, files with checksums.
+    Returns the manifest: settings, vocab_size, counts, files with checksums.
     """
     if not 0 <= settings.overlap_size < settings.max_seq_length:
         raise ConfigError(

@@ -141,8 +141,7 @@ def write_unit(parts, output, settings):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
-    Returns:
-        The manifest: settings, eos_id, sep_id, pad_id, vocab_size (with SEP), counts, files.
+    Returns the manifest: settings, eos_id, sep_id, pad_id, vocab_size (with SEP), counts, files.
     """
     if settings.max_seq_length < SPECIAL + 2:
         raise ConfigError(

@@ -203,11 +203,7 @@ class IdentifierDataProcessor(PairProcessor):
 
 
 def read_records(files, session, vocab_sizes):
-    """Reads the tokens of all records.
-
-    Returns:
-        Sources and targets, two lists of [n] int32.
-    """
+    """Reads the tokens of all records; returns sources and targets, two lists of [n] int32."""
     for path in files:
         tf_records.check_frames(path)
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}

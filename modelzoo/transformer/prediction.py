@@ -137,8 +137,7 @@ class Translator:
     def __call__(self, batch):
         """Translates a batch of ``PairBatches``.
 
-        Returns:
-            The best Hypothesis of each pair, by the pair's number.
+        Returns the best Hypothesis of each pair, by the pair's number.
         """
         batch = dict(zip(FEATURES, batch))
         encoded = self._encode(**{name: batch[name] for name in ENCODED})

@@ -84,8 +84,7 @@ def load_joint_tokenizer(path):
 def load_vocabularies(section):
     """Loads the vocabularies of source and target of a text section.
 
-    Returns:
-        Two objects with `vocab_size`, `encode_batch` and `decode`.
+    Returns two objects with `vocab_size`, `encode_batch` and `decode`.
     """
     if section.tokenizer_file:
         joint = load_joint_tokenizer(section.tokenizer_file)

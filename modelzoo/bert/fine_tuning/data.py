@@ -79,9 +79,8 @@ class FineTuningProcessor(tf_records.RecordProcessor):
     def read_examples(self):
         """Reads the texts to predict from.
 
-        Returns:
-            Pairs (value of `row_id`, example with ``ids`` [n]), the id of the padding token, and
-            shape and dtype of each further feature by name.
+        Returns pairs (value of `row_id`, example with ``ids`` [n]), the id of the padding token,
+        and shape and dtype of each further feature by name.
         """
         raise NotImplementedError
 

@@ -162,11 +162,7 @@ _LineDumper.add_representer(str, _LineDumper.represent_str)
 
 
 def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
-    """Reads a YAML file.
-
-    Returns:
-        The nested dictionary, and the line number of each dotted key.
-    """
+    """Reads a YAML file; returns the nested dictionary, and the line number of each dotted key."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

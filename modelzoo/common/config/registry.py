@@ -43,10 +43,9 @@ def summary(path):
 def find_prediction(name):
     """Imports ``prediction.py`` of the model `name`, where predict mode does more than write rows.
 
-    Returns:
-        The module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or None.
-        Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator, inputs,
-        params, **options)`` compiles them.
+    Returns the module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or
+    None. Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator,
+    inputs, params, **options)`` compiles them.
     """
     row = find_table_row(name)
     if row is not None:

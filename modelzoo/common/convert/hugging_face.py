@@ -162,8 +162,7 @@ def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_sha
 def split_into_shards(shapes, item_bytes, max_shard_bytes):
     """Cuts the tensors, in their order, into files of at most `max_shard_bytes`.
 
-    Returns:
-        A list of dictionaries, shape by name; none is empty.
+    Returns a list of dictionaries, shape by name; none is empty.
     """
     shards: list[dict[str, tuple[int, ...]]] = [{}]
     size = 0

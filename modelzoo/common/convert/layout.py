@@ -351,8 +351,7 @@ def match_theirs(reader, layout, canonical):
 def match_ours(reader, layout):
     """Checks that a TensorFlow checkpoint holds exactly the variables of a layout.
 
-    Returns:
-        The names of the optimizer's variables, which are no weights.
+    Returns the names of the optimizer's variables, which are no weights.
     """
     wanted = {name: shape for link in layout.links for name, shape in link.our_shapes.items()}
     state = [

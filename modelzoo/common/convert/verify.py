@@ -164,10 +164,9 @@ def require_packages():
 def their_outputs(folder, batch):
     """Runs Hugging Face's model in float32.
 
-    Returns:
-        ``logits`` [B, S, V], or [B, S, C] or [B, C] of a classifier; and what else the model has:
-        ``sentence_logits`` [B, 2]; ``hidden`` [B, S, N] and ``pooled`` [B, N] of a BertModel;
-        ``starts`` and ``ends`` [B, S].
+    Returns ``logits`` [B, S, V], or [B, S, C] or [B, C] of a classifier; and what else the model
+    has: ``sentence_logits`` [B, 2]; ``hidden`` [B, S, N] and ``pooled`` [B, N] of a BertModel;
+    ``starts`` and ``ends`` [B, S].
     """
     torch, transformers = require_packages()
     reader = HuggingFaceReader(folder)

@@ -161,9 +161,8 @@ def check_sections(sections, classes=None):
 def told_vocabularies(section):
     """Finds the vocabularies of an input section.
 
-    Returns:
-        Name and digest of each, by where it comes from: "records", or a key. Those that neither a
-        manifest nor a file has are skipped.
+    Returns name and digest of each, by where it comes from: "records", or a key. Those that neither
+    a manifest nor a file has are skipped.
     """
     found = {"records": check_one_vocabulary(_folders(section))}
     for key, path, digests in _own_vocabularies(section, None):

@@ -108,8 +108,7 @@ def split_files(files, eval_fraction, training):
 def read_tokens(files):
     """Reads files as one row of tokens: their bytes, END_OF_DOCUMENT after each.
 
-    Returns:
-        [number of tokens] uint16.
+    Returns [number of tokens] uint16.
     """
     parts = []
     for _, path in files:

@@ -87,11 +87,7 @@ def check_first_record(path, layout, vocab_size=None):
 
 
 def read_example(where, record, layout):
-    """Reads a record.
-
-    Returns:
-        The values of each feature, sequences by name.
-    """
+    """Reads a record; returns the values of each feature, sequences by name."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's own error type differs between its implementations

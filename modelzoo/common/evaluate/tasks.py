@@ -127,11 +127,7 @@ TASKS: dict[str, Any] = {"multiple_choice": MultipleChoice, "last_word": LastWor
 
 
 def read_task(path, mode):
-    """Reads and checks all rows of a task.
-
-    Returns:
-        A list of instances of the class of `mode`.
-    """
+    """Reads and checks all rows of a task; returns a list of instances of the class of `mode`."""
     rows = [TASKS[mode].from_row(row, where) for where, row in read_json_lines(path)]
     if not rows:
         raise DataError(f"{path}: must hold rows. Received: an empty file. Add some.")

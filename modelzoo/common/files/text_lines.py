@@ -19,8 +19,7 @@ BLOCK_BYTES = 1 << 20
 def read_lines(path, advice="Check the path."):
     """Reads all lines of a file, also empty ones.
 
-    Returns:
-        List of str without line ends, and without a byte order mark before the first.
+    Returns list of str without line ends, and without a byte order mark before the first.
     """
     try:
         data = Path(path).read_bytes()
@@ -73,9 +72,8 @@ def not_utf8(path, line, error):
 def line_ends(path, every):
     """Counts the lines of a file, which may be larger than memory.
 
-    Returns:
-        The number of lines, and the bytes at which parts of `every` lines begin and the last one
-        ends.
+    Returns the number of lines, and the bytes at which parts of `every` lines begin and the last
+    one ends.
     """
     count, position, places, last = 0, 0, [0], LF.encode()
     try:

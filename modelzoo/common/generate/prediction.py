@@ -196,8 +196,7 @@ def as_row(request, number, sample, prompt):
 def write_completions(rows, folder, name):
     """Writes each row to the partial file, and at the end all in order to the final file.
 
-    Returns:
-        The path of the final file.
+    Returns the path of the final file.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

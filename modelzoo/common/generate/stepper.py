@@ -33,11 +33,7 @@ class Stepper:
         self.close()
 
     def __call__(self, **features):
-        """Runs the model on one batch.
-
-        Returns:
-            The predictions, arrays by name.
-        """
+        """Runs the model on one batch; returns the predictions, arrays by name."""
         self._features = features
         return next(self._results)
 

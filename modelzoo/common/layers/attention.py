@@ -57,8 +57,7 @@ class KeyValueCache:
     def extend(self, key, value):
         """Stores the next layer's new keys and values [B, H, S, D].
 
-        Returns:
-            The layer's cached keys and values, each [B, H, C, D].
+        Returns the layer's cached keys and values, each [B, H, C, D].
         """
         past = tf.cast(self._past[len(self._present)], key.dtype)
         self._present.append(tf.stack([key, value]))

@@ -48,11 +48,7 @@ def write_scalars(folder, step, values):
 def drop_scores(folder, step):
     """Removes the scores of a step from ``scores.json``. Events of TensorBoard are kept.
 
-    Returns:
-        Whether there were any.
-
-    Raises:
-        DataError: as `write_scalars`.
+    Returns whether there were any. Raises: DataError: as `write_scalars`.
     """
     path = Path(folder, "scores.json")
     scores = _read(path)

@@ -82,8 +82,7 @@ def streaming_accuracy(labels, predictions, weights, name, empty=0.0):
 def streaming_confusion(labels, predictions, weights, num_classes, name):
     """Makes the weighted confusion matrix of integers below C = `num_classes`, of any shape.
 
-    Returns:
-        A pair of float64 [C, C]: rows are labels, columns predictions.
+    Returns a pair of float64 [C, C]: rows are labels, columns predictions.
     """
     counts = tf.math.confusion_matrix(
         flat(labels, tf.int64),

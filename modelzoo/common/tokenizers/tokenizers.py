@@ -221,8 +221,7 @@ class ByteLevelTokenizer(FileTokenizer):
 def split_text(text, limit):
     """Cuts text at SAFE_CUT, where no byte-level encoding has a token.
 
-    Returns:
-        Pieces that join to `text`; at least one.
+    Returns Pieces that join to `text`; at least one.
     """
     pieces, start = [], 0
     while len(text) - start > limit:
@@ -237,9 +236,8 @@ def split_text(text, limit):
 def vocabulary_facts(vocabulary):
     """Describes a vocabulary, so that records of another one can be recognized.
 
-    Returns:
-        ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in hexadecimal,
-        of the tokens and their numbers, however the files write them.
+    Returns ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in
+    hexadecimal, of the tokens and their numbers, however the files write them.
     """
     tokens = json.dumps(sorted(vocabulary.items())).encode()
     return {

@@ -38,11 +38,7 @@ class PairEncoder(Encoder):
         self._max_length = max_length
 
     def encode(self, texts):
-        """Encodes examples.
-
-        Returns:
-            A list of Encoded.
-        """
+        """Encodes examples; returns a list of Encoded."""
         columns = [self.tokenizer.encode_batch(list(column)) for column in zip(*texts)]
         return [self._join(example) for example in zip(*columns)]
 

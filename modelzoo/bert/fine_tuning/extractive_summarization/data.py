@@ -61,8 +61,7 @@ class BertSumTfRecordsProcessor(FineTuningProcessor):
 def read_articles(section):
     """Encodes the articles of a section's predict_file. The last result is cached.
 
-    Returns:
-        A tuple of EncodedArticle and the id of the padding token.
+    Returns a tuple of EncodedArticle and the id of the padding token.
     """
     require_predict_keys(section, "articles")
     encoder = ArticleEncoder(section.encoding)

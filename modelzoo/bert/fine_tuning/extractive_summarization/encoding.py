@@ -62,8 +62,7 @@ class ArticleEncoder(Encoder):
     def encode(self, paragraphs, highlights):
         """Encodes an article. A sentence that does not fit is truncated.
 
-        Returns:
-            An EncodedArticle, without sentences if all are too short.
+        Returns an EncodedArticle, without sentences if all are too short.
         """
         settings, tokenizer = self._settings, self.tokenizer
         texts = [text for paragraph in paragraphs for text in split_sentences(paragraph)]
@@ -101,9 +100,8 @@ class ArticleEncoder(Encoder):
 def pad_article(article, length, places, pad_id):
     """Pads an article to fixed lengths.
 
-    Returns:
-        The arrays of `pad_tokens`, ``cls_indices`` [C] int32 and ``cls_weights`` [C] float32 (1 for
-        a sentence), by name.
+    Returns the arrays of `pad_tokens`, ``cls_indices`` [C] int32 and ``cls_weights`` [C] float32 (1
+    for a sentence), by name.
     """
     count = len(article.cls_indices)
     indices = np.zeros(places, np.int32)

@@ -87,8 +87,7 @@ def rouge_of(rows):
 def baselines(articles):
     """Computes the mean ROUGE of summaries that need no model.
 
-    Returns:
-        Percentages by names such as ``lead-3/rouge1-f1_score``.
+    Returns percentages by names such as ``lead-3/rouge1-f1_score``.
     """
     generator = np.random.default_rng(0)
     picks: dict[str, list] = {"lead-3": [], "random-3": [], "oracle": []}

@@ -18,9 +18,8 @@ UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the 
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount: None):
     """Writes the records of articles.
 
-    Returns:
-        The manifest of pipeline.prepare. Its counts have the number of articles that were skipped:
-        with too few sentences, and without a sentence that shares a word with the highlights.
+    Returns the manifest of pipeline.prepare. Its counts have the number of articles that were
+    skipped: with too few sentences, and without a sentence that shares a word with the highlights.
     """
     files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES)
     return pipeline.prepare(

@@ -100,9 +100,8 @@ def mark_question_words(batch):
 def read_windows(section):
     """Splits a section's predict_file into windows. The last result is cached.
 
-    Returns:
-        A tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of the
-        padding token.
+    Returns a tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of
+    the padding token.
     """
     require_predict_keys(section, "SQuAD's json")
     encoder = WindowEncoder(section.encoding)

@@ -86,11 +86,7 @@ class WindowEncoder(Encoder):
         return Context(*self.tokenizer.encode_with_offsets(text))
 
     def windows(self, question, context):
-        """Makes the windows of a question.
-
-        Returns:
-            A list of at least one Window.
-        """
+        """Makes the windows of a question; returns a list of at least one Window."""
         settings, tokenizer = self._settings, self.tokenizer
         # Leaves three special tokens and one token of the paragraph.
         limit = min(settings.max_query_length, settings.max_seq_length - 4)

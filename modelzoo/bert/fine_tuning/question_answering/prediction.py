@@ -83,11 +83,7 @@ def choose_answers(windows, rows, section):
 
 
 def write_answers(choices, section, folder):
-    """Writes the three files, each atomically.
-
-    Returns:
-        The answer's text by question id.
-    """
+    """Writes the three files, each atomically; returns the answer's text by question id."""
     version_2, threshold = section.version_2_with_negative, section.null_score_diff_threshold
     by_f1 = section.answer_by == "expected_f1"
     texts = {key: choice.text(version_2, threshold, by_f1) for key, choice in choices.items()}

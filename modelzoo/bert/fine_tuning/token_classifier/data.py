@@ -48,8 +48,7 @@ class NerDataProcessor(FineTuningProcessor):
 def check_label_names(section):
     """Compares a section's label_vocab_file with the manifests of its records, if there are any.
 
-    Returns:
-        The labels in the order of their numbers.
+    Returns the labels in the order of their numbers.
     """
     names = read_label_names(section.label_vocab_file)
     for folder in [section.data_dir] if isinstance(section.data_dir, str) else section.data_dir:

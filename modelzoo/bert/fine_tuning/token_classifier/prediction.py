@@ -43,8 +43,7 @@ def write_predictions(section, rows, folder, name_of):
 def read_text_file(section):
     """Reads text_file, the file that the records of the NerInput `section` were made from.
 
-    Returns:
-        A list of Sentence.
+    Returns a list of Sentence.
     """
     path = section.text_file
     sentences = read_sentences(path)
