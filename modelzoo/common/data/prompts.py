@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.json_text import is_finite, read_json_lines, require_unicode, text_of
+from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
 from modelzoo.common.files.text_lines import placed_lines
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
@@ -123,13 +123,14 @@ def _check_others(others, where):
             f"{where}: a prompt's keys go with its completion, whose own are "
             f"{', '.join(MADE_KEYS)}. Received: {', '.join(made)}. Rename or remove it."
         )
-    for key, value in others.items():
-        if not is_finite(value):
-            raise DataError(
-                f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
-                f"has no others. Received: {value!r:.60}. Correct the line, or remove the key."
-            )
-    require_unicode(json.dumps(others, ensure_ascii=False), where)
+    try:
+        text = json.dumps(others, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}: a prompt's keys go with its completion and must hold finite numbers. "
+            f"Received: {others!r:.60} ({error}). Correct the line."
+        ) from error
+    require_unicode(text, where)
     if REFERENCE in others:
         text_of(others, REFERENCE, where)
 

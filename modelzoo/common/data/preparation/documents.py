@@ -206,7 +206,7 @@ def _decode(data, path, place, first=True):
 
 def _row_of(line, path, place, keys):
     try:
-        row = json_text.parse_json(line, finite=False)
+        row = json_text.parse_json(line)
     except ValueError as error:
         raise DataError(
             f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} "
