@@ -5,8 +5,6 @@ padding), ``masked_lm_positions``, ``masked_lm_ids`` [B, P] int32 and
 ``masked_lm_weights`` [B, P] float32. B batch, S sequence, P masked positions, T <= S tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 

@@ -3,8 +3,6 @@
 S is max_sequence_length, P max_predictions_per_seq.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Optional, Union
 

@@ -4,8 +4,6 @@ Source: Devlin et al., BERT (2018), section 3.1. n tokens of a sequence, P maske
 record, B batch, S length of a padded sequence, T of the longest row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Splits text into documents and documents into sentences."""
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -5,8 +5,6 @@ default; HELP has the texts. The packages of the models do the work. A preparati
 continues when the same command is given again.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 Shapes: B sentences, K beams, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -12,8 +12,6 @@ Shapes: B batch, S source, T target with its start or end token. Every processor
 and labels [B, T] int32, the target and an end token.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import zlib

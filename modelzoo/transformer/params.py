@@ -1,7 +1,5 @@
 """The YAML schema of the encoder-decoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 

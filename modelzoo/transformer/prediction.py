@@ -3,8 +3,6 @@
 The encoder runs once for each batch. The decoder then runs token by token with a key-value cache.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 from pathlib import Path

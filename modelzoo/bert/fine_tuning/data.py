@@ -4,8 +4,6 @@ Features are ``input_ids``, ``input_mask`` (1 for padding) and ``segment_ids`` [
 what the task adds. In records the mask is 1 for a token. B batch, S sequence length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Optional
 

@@ -4,8 +4,6 @@ Source: Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers for
 Understanding (2018), section 4. B batch, S sequence length, N hidden size.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

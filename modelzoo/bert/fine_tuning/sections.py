@@ -1,7 +1,5 @@
 """The YAML sections that all fine-tunings share, and the defaults taken from the pre-training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Optional
 

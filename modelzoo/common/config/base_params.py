@@ -13,8 +13,6 @@ The `Params` of a model::
         INHERITED_KEYS = ("data_processor", "max_sequence_length", "batch_size")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

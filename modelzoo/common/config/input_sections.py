@@ -1,7 +1,5 @@
 """The input sections of language models that predict the next token. Imports no TensorFlow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 

@@ -1,7 +1,5 @@
 """What the sections ``model`` and ``*_input`` of all transformers share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 

@@ -4,8 +4,6 @@ It imports no TensorFlow, so that a mistake in a YAML is reported at once. Prece
 `--set` of the command line, then the YAML, then the defaults of the dataclasses.
 """
 
-from __future__ import annotations
-
 import glob
 import math
 import os

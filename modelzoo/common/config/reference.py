@@ -4,8 +4,6 @@
 and the list of ``configs/README.md``; a test compares them.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect

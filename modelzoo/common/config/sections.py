@@ -4,8 +4,6 @@ They hold data and rules on data; what the values do is built in ``modelzoo/comm
 ``modelzoo/common/layers``, which import TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The folder that a conversion writes: complete or not at all, with the files that it copies."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ Reads .safetensors, in one file or several, and PyTorch's .bin; writes .safetens
 model: names are not changed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

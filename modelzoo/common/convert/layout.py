@@ -1,7 +1,5 @@
 """How tensors of another program become variables here and back: names, shapes and forms."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A reader has `config`, `config_path`, `shapes`, `read(name)`, `where(name)` and `global_step`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

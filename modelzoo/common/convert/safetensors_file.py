@@ -6,8 +6,6 @@ The library of that name is not used: its writer takes all tensors at once, and 
 what it has read in memory.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Reads PyTorch's .bin files: weights only, so that no code in them runs. Writes none."""
 
-from __future__ import annotations
-
 import pickle
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Records are not read here: who reads them hands in their tokens, and checks their shapes.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 from dataclasses import dataclass

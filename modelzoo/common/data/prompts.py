@@ -1,7 +1,5 @@
 """Reads the prompts of text generation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 

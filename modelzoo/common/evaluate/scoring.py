@@ -3,8 +3,6 @@
 Shapes: B rows of a batch, S tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

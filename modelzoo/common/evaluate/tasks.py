@@ -1,7 +1,5 @@
 """The zero-shot tasks of jsonl files: multiple choice and last words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A stream of ``zstandard`` that is cut off looks like a shorter one, and ``lzma``
 follows a stream.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import zlib

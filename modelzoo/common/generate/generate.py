@@ -1,7 +1,5 @@
 """Generates completions of prompts in batches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

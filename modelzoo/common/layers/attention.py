@@ -4,8 +4,6 @@ Shapes: B batch, S sequence of the queries, M sequence of the keys, H heads, D h
 N = H * D.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 

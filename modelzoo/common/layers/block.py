@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, N hidden size.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Source: Post, A Call for Clarity in Reporting BLEU Scores (2018).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cerebras_tf.errors import ConfigError, DataError

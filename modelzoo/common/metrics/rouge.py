@@ -4,8 +4,6 @@ A sentence is a list of tokens, strings or ids. Words are not stemmed. The score
 package rouge-score.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

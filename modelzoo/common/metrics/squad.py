@@ -4,8 +4,6 @@ Sources: Rajpurkar et al. 2016 (1.1), section 6.1; Rajpurkar et al. 2018 (2.0), 
 text is the answer that there is none.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import string

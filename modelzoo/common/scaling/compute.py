@@ -9,8 +9,6 @@ embedding counts as the product that it stands for, its input needs no gradient,
 which the law is fitted to, come out where the products of attention, 4 S H, count twice.
 """
 
-from __future__ import annotations
-
 # How often the products of attention count: in figures of pre-training, and in those of the law.
 ONCE, AS_THE_LAW = 1, 2
 

@@ -5,8 +5,6 @@ to leave the first fall behind, down to the loss of pairs of letters, which no l
 grow much slower than those of a compute-optimal family would, for two cores have minutes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import yaml

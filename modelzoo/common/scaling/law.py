@@ -3,8 +3,6 @@
 Its form and the published constants are those of Dey et al., Cerebras-GPT (2023), arXiv 2304.03208.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

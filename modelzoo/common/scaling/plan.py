@@ -1,7 +1,5 @@
 """What a budget of compute or time buys: model, tokens, batch, loss and days."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cerebras_tf.api import Prediction, load_system, predict_streaming, transformer

@@ -1,7 +1,5 @@
 """What runs of language models took and reached: their compute and their last loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The algorithms are those of the ``tokenizers`` library. It loads no TensorFlow, 
 worker processes. cerebras-tf prepare vocab trains.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

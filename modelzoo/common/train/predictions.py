@@ -1,7 +1,5 @@
 """Predicts row by row and writes the rows as npz and jsonl; without pickle, which runs code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

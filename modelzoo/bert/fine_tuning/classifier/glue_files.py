@@ -1,7 +1,5 @@
 """Reads tab-separated files of classification tasks, such as those of GLUE (Wang et al. 2018)."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes predicted labels: all rows, and the files that GLUE's server takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf

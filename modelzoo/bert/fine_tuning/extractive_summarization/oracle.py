@@ -4,8 +4,6 @@ Source: Nallapati et al., SummaRuNNer (2017), section 3, as used by Liu, Fine-tu
 Extractive Summarization (2019), section 3.1. Words are those of ROUGE, not tokens of a model.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from modelzoo.common.metrics.rouge import ngram_score, ngrams, tokenize

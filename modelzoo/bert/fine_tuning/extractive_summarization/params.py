@@ -1,7 +1,5 @@
 """The YAML schema of extractive summarization."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 

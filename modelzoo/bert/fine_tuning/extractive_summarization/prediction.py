@@ -1,7 +1,5 @@
 """Writes summaries as text, and scores them and some baselines with ROUGE."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 

@@ -3,8 +3,6 @@
 Source: Devlin et al. (2018), sections 4.2 and 4.3, and their released run_squad.py.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 

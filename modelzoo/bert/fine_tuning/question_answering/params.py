@@ -1,7 +1,5 @@
 """The YAML schema of question answering."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional, Union
 

@@ -1,7 +1,5 @@
 """Writes the answers to the questions of a SQuAD file, and scores them and some baselines."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Reads the json files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016 and 2018)."""
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass

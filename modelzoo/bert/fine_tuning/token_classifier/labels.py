@@ -4,8 +4,6 @@ Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type 
 ``X`` for all but the first piece of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
