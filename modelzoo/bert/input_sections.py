@@ -6,7 +6,6 @@ S is max_sequence_length, P max_predictions_per_seq.
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from cerebras_tf.config.schema import build_variant
 from modelzoo.common.config.input_sections import TextFileKeys
 from modelzoo.common.config.model_sections import (
     RecordInput,
@@ -15,7 +14,7 @@ from modelzoo.common.config.model_sections import (
     count_lines,
     count_vocabulary,
 )
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
 

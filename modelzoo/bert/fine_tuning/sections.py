@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, Optional
 
-from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
 from modelzoo.bert.params import BertModelParams
 from modelzoo.common.config.base_params import BaseParams
 from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
 from modelzoo.common.config.params import load_params
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import as_tree, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class FineTuningParams(BaseParams):
                 f"{path}: model.pretrain_params_path must name the YAML of a BERT pre-training. "
                 f"Received: model_name {pretraining.model_name!r}. Name another."
             )
-        taken = schema.as_tree(pretraining.model)
+        taken = as_tree(pretraining.model)
         taken["max_position_embeddings"] = pretraining.max_position_embeddings
         del taken["use_vsl"]
         if train_input.get("vocab_size") is None:

@@ -13,6 +13,7 @@ from cerebras_tf.api import SPARSIFIER_MAP
 from cerebras_tf.config.run_options import EarlyStopping, KeepBest, RunConfigParams
 from cerebras_tf.config.schema import (
     as_number,
+    as_tree,
     build_variant,
     convert,
     field,
@@ -20,7 +21,16 @@ from cerebras_tf.config.schema import (
     taking,
 )
 
-__all__ = ["EarlyStopping", "KeepBest", "RunConfigParams", "field"]
+# What models declare their sections with.
+__all__ = [
+    "EarlyStopping",
+    "KeepBest",
+    "RunConfigParams",
+    "as_tree",
+    "build_variant",
+    "field",
+    "taking",
+]
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 LOSS_SCALING = f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}"

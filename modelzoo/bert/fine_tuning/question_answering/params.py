@@ -3,7 +3,6 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional, Union
 
-from cerebras_tf.config.schema import build_variant
 from modelzoo.bert.fine_tuning.question_answering.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
@@ -11,7 +10,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningParams,
 )
 from modelzoo.common.config.model_sections import SequenceInput
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 
 @dataclass(frozen=True)

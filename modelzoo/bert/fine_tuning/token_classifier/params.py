@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from cerebras_tf.config.schema import build_variant
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
 )
 from modelzoo.common.config.model_sections import RecordInput
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 
 @dataclass(frozen=True, kw_only=True)
