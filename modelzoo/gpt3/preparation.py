@@ -14,9 +14,9 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.data.hdf5_files import Hdf5Writer
 from modelzoo.common.data.preparation import (
     documents,
-    hdf5,
     input_files,
     pipeline,
     records,
@@ -27,7 +27,7 @@ from modelzoo.common.tokenizers import tokenizers
 UNIT_BYTES = 64 << 20  # input of one unit of work; a stopped run resumes at the next unit
 PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
 MIN_LENGTH = 2  # tokens of a record that is shortened by short_seq_prob
-FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": hdf5.Hdf5Writer}
+FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": Hdf5Writer}
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,23 @@ tokenizes.
 from __future__ import annotations
 
 import functools
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError
-from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
+from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.whole_file import write_whole
+from modelzoo.common.data.preparation import (
+    cnn_dailymail,
+    documents,
+    input_files,
+    pipeline,
+    records,
+)
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
@@ -166,3 +176,41 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         on_progress,
         {**facts, "eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},
     )
+
+
+def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lambda size: None):
+    """Writes ``prompts.jsonl``.
+
+    A row has ``prompt_tokens``, and ``reference``, the true summary for the scores of predict mode.
+
+    Args:
+        settings: SummarizationSettings. Articles are truncated by `max_new_tokens`.
+
+    Returns:
+        The path, and the number of prompts.
+    """
+    limit = settings.max_seq_length - SPECIAL - max_new_tokens
+    if limit < 1:
+        raise ConfigError(
+            f"--prompts: must leave tokens for an article out of {settings.max_seq_length}. "
+            f"Received: {max_new_tokens}. Lower it, or raise --max_seq_length."
+        )
+    encode = load_tokenizer(settings).encode
+    eos_id, sep_id, _ = special_ids(settings)
+    rows = []
+    for path in input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES):
+        end = os.path.getsize(path)
+        for paragraphs, highlights in cnn_dailymail.read_articles(path, 0, end, on_progress):
+            article = encode(" ".join(paragraphs))[:limit].tolist()
+            if article and highlights:
+                tokens = [eos_id, *article, sep_id]
+                rows.append({"prompt_tokens": tokens, "reference": "\n".join(highlights)})
+    if not rows:
+        raise DataError(
+            f"{', '.join(inputs)}: must hold at least one article with its abstract. Received: "
+            "none. Add files."
+        )
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    target = Path(output_dir) / "prompts.jsonl"
+    records.check_same(target, text)
+    return write_whole(target, text), len(rows)

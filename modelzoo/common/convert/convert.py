@@ -15,6 +15,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.convert.folders import find_carried, whole_folder
+from modelzoo.common.convert.hugging_face import WRITTEN
 from modelzoo.common.convert.layout import Conversion, match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS
 from modelzoo.common.convert.tensorflow_checkpoint import (
@@ -208,3 +209,54 @@ def _tell(advance, link):
 def _conversion(layout, path, dropped, carried):
     weights = sum(math.prod(link.shape) for link in layout.links)
     return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left)
+
+
+STDDEV = 0.02  # GPT-2's
+
+
+def write_random_model(
+    params,
+    where,
+    output,
+    dtype="float32",
+    seed=0,
+    max_shard_bytes=2 * 10**9,
+    overwrite=False,
+    advance=None,
+):
+    """Writes a folder that transformers, and our converter, load.
+
+    Matrices are normal with deviation STDDEV, scales of layer norms are 1, all else is 0.
+
+    Args:
+        dtype: type of its weights: float32, float16 or bfloat16.
+
+    Returns:
+        A Conversion.
+    """
+    program = PROGRAMS["hugging_face"]
+    architecture = program.architecture_for(params, where)
+    links = architecture.layout(params).links
+    names = {name for link in links for name in link.ours}
+    config = architecture.config(params, where, names)
+    shapes = {link.theirs: link.shape for link in links}
+    random = np.random.default_rng(seed)
+
+    def tensors():
+        for name, shape in shapes.items():
+            yield name, _content(name, shape, random)
+            if advance is not None:
+                advance(math.prod(shape))
+
+    with whole_folder(output, WRITTEN, overwrite) as folder:
+        program.write(folder, config, shapes, tensors(), 0, dtype, max_shard_bytes)
+    weights = sum(math.prod(shape) for shape in shapes.values())
+    return Conversion(len(shapes), weights, str(output))
+
+
+def _content(name, shape, random):
+    if len(shape) > 1:
+        content = random.standard_normal(shape, np.float32)
+        content *= np.float32(STDDEV)
+        return content
+    return np.full(shape, 1.0 if name.endswith("weight") else 0.0, np.float32)

@@ -6,9 +6,12 @@ model: names are not changed.
 
 import json
 import math
+import pickle
 from pathlib import Path
+from typing import NamedTuple
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.installing import install_peers
 from modelzoo.common.convert.safetensors_file import (
     DTYPES,
     STORED_AS,
@@ -108,7 +111,7 @@ def shapes_of(reader):
 def _open(path):
     if path.suffix != ".bin":
         return SafetensorsReader(path)
-    from modelzoo.common.convert.torch_file import TorchReader
+    from modelzoo.common.convert.hugging_face import TorchReader
 
     return TorchReader(path)
 
@@ -176,3 +179,43 @@ def split_into_shards(shapes, item_bytes, max_shard_bytes):
 
 def _write_json(path, value):
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+class Place(NamedTuple):
+    """Shape of a tensor."""
+
+    shape: tuple[int, ...]
+
+
+class TorchReader:
+    """The tensors of one file, which stay on disk until they are read."""
+
+    def __init__(self, path):
+        try:
+            import torch
+        except ImportError as error:
+            raise ConfigError(
+                f"{path}: needs PyTorch to be read. Received: no module torch. "
+                f"Run `{install_peers()}`, or take the model's .safetensors files, which need "
+                "nothing."
+            ) from error
+        self.path = str(path)
+        try:
+            self._tensors = _load(torch, self.path)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(
+                f"{path}: must be a whole PyTorch file of weights. Received: {first}. Download or "
+                "copy it again, or take the model's .safetensors files."
+            ) from error
+        self.places = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
+
+    def read(self, name):
+        """Reads one tensor as float32."""
+        return self._tensors[name].float().contiguous().numpy()
+
+
+def _load(torch, path):
+    with open(path, "rb") as file:
+        zipped = file.read(4) == b"PK\x03\x04"  # files of PyTorch before 1.6 cannot be mapped
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)

@@ -97,3 +97,23 @@ def _line(flops, losses, c):
     offset = falling.mean() - slope * x.mean()
     predicted = np.exp(offset + slope * x) + c
     return float(np.sum(np.log(predicted / losses) ** 2)), -slope, offset
+
+
+# How often the products of attention count: in figures of pre-training, and in those of the law.
+ONCE, AS_THE_LAW = 1, 2
+
+
+def training_flops(
+    hidden: int,
+    layers: int,
+    heads: int,
+    filter: int,
+    vocabulary: int,
+    sequence: int,
+    tokens: float,
+    attention: int = AS_THE_LAW,
+) -> float:
+    """Operations of training a decoder with a tied output layer."""
+    weights = 8 * hidden * hidden + 4 * hidden * filter
+    scores = attention * 4 * sequence * hidden + 3 * sequence * heads
+    return tokens * (10 * vocabulary * hidden + 3 * layers * (weights + scores))

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from cerebras_tf.api import Prediction, load_system, predict_streaming, transformer
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.scaling.compute import training_flops
-from modelzoo.common.scaling.law import PUBLISHED, Law
+from modelzoo.common.scaling.law import PUBLISHED, Law, training_flops
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. (2022); the Cerebras-GPT family follows it
 VOCABULARY, SEQUENCE = 50257, 2048

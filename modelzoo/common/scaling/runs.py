@@ -8,7 +8,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.config.params import load_params
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.scaling.compute import training_flops
+from modelzoo.common.scaling.law import training_flops
 
 # Tags from which nats a token follow, the best first: of the last evaluation, and of training. The
 # loss is one where `_of_token` knows what it is the mean of.

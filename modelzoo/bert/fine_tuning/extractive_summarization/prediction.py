@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.extractive_summarization.data import read_articles
-from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle, select
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.rouge import mean_rouge
 

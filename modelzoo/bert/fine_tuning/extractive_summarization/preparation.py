@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
-from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle
 from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
 
 UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the next unit

@@ -12,8 +12,7 @@ pytest.importorskip("h5py", reason="HDF5 files need h5py")
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.input_sections import GptHdf5Input
 from modelzoo.common.data.gpt import GptHDF5DataProcessor
-from modelzoo.common.data.hdf5_files import Hdf5Records
-from modelzoo.common.data.preparation.hdf5 import Hdf5Writer
+from modelzoo.common.data.hdf5_files import Hdf5Records, Hdf5Writer
 
 LENGTH = 3
 
