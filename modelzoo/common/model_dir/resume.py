@@ -68,17 +68,15 @@ def read_history(model_dir):
         return []
     path = Path(model_dir, POSITION)
     try:
-        text = path.read_text(encoding="utf-8")
-        history = parse_json(text) if text.strip() else []
-        if not _is_rows_of_numbers(history):
-            raise ValueError(f"{text.strip()[:60]}, which is no list of lists of numbers")
-        if not history:
-            raise ValueError(f"{text.strip()[:60] or 'an empty file'}, which has no entry")
-        if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
-            raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
-        if any(min(entry) < 0 or entry[2] < 1 for entry in history):
-            raise ValueError(f"{history}, with a number below 0, or a step of less than one batch")
-        _check_counts(history)
+        history = parse_json(path.read_text(encoding="utf-8"))
+        if not history or not all(_is_entry(entry) for entry in history):
+            raise ValueError(f"{str(history)[:60]}, not entries of 3 or 5 numbers")
+        for (step, batches, rate, *_), after in zip(history, history[1:]):
+            expected = batches + (after[0] - step) * rate
+            if after[0] <= step or after[1] != expected:
+                raise ValueError(f"{after[1]} batches by step {after[0]}, not {expected}")
+        if not history[0][0] and history[0][1]:
+            raise ValueError(f"{history[0][1]} batches by step 0")
         return history
     except FileNotFoundError:
         return []
@@ -89,20 +87,10 @@ def read_history(model_dir):
         ) from error
 
 
-def _is_rows_of_numbers(value):
-    if not isinstance(value, list) or not all(isinstance(entry, list) for entry in value):
+def _is_entry(value):
+    if not isinstance(value, list) or len(value) not in (3, 5):
         return False
-    return all(type(number) is int for entry in value for number in entry)
-
-
-def _check_counts(history):
-    """Raises a ValueError where batches are not those that the steps before had."""
-    if any(max(entry) >= LONG_END for entry in history):
-        raise ValueError("a number of more than 63 bits")
-    for before, (step, batches, *_) in zip([None, *history], history):
-        expected = before[1] + (step - before[0]) * before[2] if before else 0
-        if batches != expected and (before or not step):
-            raise ValueError(f"{batches} batches by step {step}, where {expected} were read")
+    return all(type(n) is int and 0 <= n < LONG_END for n in value) and value[2] > 0
 
 
 def batches_by(step, history, batches_per_step):

@@ -47,8 +47,8 @@ CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
 TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
-NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 MOST_EARLY = 0.01  # share of merges that may stand before those that make their parts
+NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 
 
 class ByteTokenizer:
@@ -326,12 +326,10 @@ def _gpt2(contents):
     jsons = [path for path, text in contents.items() if text.lstrip().startswith("{")]
     merges = [path for path, text in contents.items() if text.strip() and path not in jsons]
     if len(jsons) != 1 or len(merges) != 1:
-        kinds = {**dict.fromkeys(jsons, "a JSON object"), **dict.fromkeys(merges, "lines")}
-        received = ", ".join(f"{path} ({kinds.get(path, 'empty')})" for path in contents)
         raise ConfigError(
             "GPT2Tokenizer: needs its vocabulary, a JSON object (encoder.json or vocab.json), and "
             "its merges, lines (vocab.bpe or merges.txt), in --encoder_file and --vocab_file. "
-            f"Received: {received or 'no file'}. Name both."
+            f"Received: {', '.join(contents) or 'no file'}. Name both."
         )
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
     lines = contents[merges[0]].splitlines()
@@ -412,18 +410,13 @@ def _is_byte_level(library):
 def _parsed(path, text):
     try:
         value = parse_json(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
-        ) from error
+        if not isinstance(value, dict):
+            raise ValueError(f"{type(value).__name__}, which is no object")
     except ValueError as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ConfigError(
-            f"{path}: must be JSON. Received: {error}. Copy the file again."
+            f"{path}{line}: must be a JSON object. Received: {place(error)}. Copy the file again."
         ) from error
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"{path}: must be a JSON object. Received: {type(value).__name__}. Name another file."
-        )
     return value
 
 
@@ -478,59 +471,41 @@ def check_numbers(path, vocabulary):
     limit = 2 * len(vocabulary) + 1024
     of: dict[int, str] = {}
     for token, number in vocabulary.items():
-        problem = f"{number!r:.60} for {token!r:.60}"
-        if type(number) is int and 0 <= number <= limit:
-            other = of.setdefault(number, token)
-            if other == token:
-                continue
-            problem += f" and {other!r:.60}"
-        raise ConfigError(
-            f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
-            f"each number once. Received: {problem}. Copy the file again."
-        )
+        is_number = type(number) is int and 0 <= number <= limit
+        if not is_number or of.setdefault(number, token) != token:
+            other = f" and {of[number]!r:.60}" if is_number else ""
+            raise ConfigError(
+                f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
+                f"each number once. Received: {number!r:.60} for {token!r:.60}{other}. Copy the "
+                "file again."
+            )
 
 
 def check_merges(path, pairs, of, vocabulary):
     """Raises a ConfigError where merges do not make the tokens of a vocabulary, in their order.
 
     Text would get other tokens, all of them valid, and nothing else would notice. The library's
-    trainer may write a few pairs late.
+    trainer may write a few pairs late. Tokens that were added by hand need no merges.
     """
-    made, early = {token for token in vocabulary if len(token) == 1}, []
-    problem, advice = "", "Copy the file again."
+    made, early = {token for token in vocabulary if len(token) == 1}, 0
     for pair in pairs:
-        if not made.issuperset(pair):
-            early.append(pair)
+        early += not made.issuperset(pair)
         made.add("".join(pair))
-    lacking = _lacking(vocabulary, made)
-    if len(early) > MOST_EARLY * len(pairs):
-        problem = (
-            f"{' '.join(early[0])!r} before a line that makes its parts, one of {len(early)} "
-            f"such lines of {len(pairs)}"
-        )
-    elif len(set(pairs)) < len(pairs):
-        problem = "a line twice"
-    elif lacking:
+    lacking = [
+        token
+        for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        if token not in made
+        and not NOT_MERGED.match(token)
+        and any(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))
+    ]
+    problem = "a line twice" if len(set(pairs)) < len(pairs) else ""
+    if lacking:
         problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
-        advice += " Write a token that was added after those of the merges as <name> or [name]."
+    elif early > MOST_EARLY * len(pairs):
+        problem = f"{early} of {len(pairs)} before the lines that make their parts"
     if problem:
         raise ConfigError(
             f"{path}: must hold the merges that make the tokens of {of}, in their order. "
-            f"Received: {problem}. {advice}"
+            f"Received: {problem}. Copy the file again. Write a token that was added later as "
+            "<name> or [name]."
         )
-
-
-def _lacking(vocabulary, made):
-    """Returns the tokens that merges should have made: those of two others.
-
-    Others were added by hand, as are those that look so.
-    """
-    return [
-        token
-        for token in sorted(vocabulary, key=vocabulary.__getitem__)
-        if token not in made and not NOT_MERGED.match(token) and _is_of_two(token, vocabulary)
-    ]
-
-
-def _is_of_two(token, vocabulary):
-    return any(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -105,11 +104,13 @@ def _read(path, keys, start, end, on_read):
             position = max(start - 1, 0) + skipped
             yield from _rows(counted, path, keys, position, end)
             return
-        with _opened(counted, path) as stream:
+        packed = is_compressed(path)
+        with open_decompressed(counted, path) if packed else counted as stream:
             if _is_archive(stream):
                 yield from _members(stream, path, keys)
             else:
-                yield from _documents(stream, path, keys, _inner_name(path))
+                name = path.rsplit(".", 1)[0] if packed else path
+                yield from _documents(stream, path, keys, name)
 
 
 class _Counted(io.RawIOBase):
@@ -128,16 +129,8 @@ class _Counted(io.RawIOBase):
         return size
 
 
-def _opened(file, path):
-    return open_decompressed(file, path) if is_compressed(path) else file
-
-
 def _is_archive(stream):
     return stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0])
-
-
-def _inner_name(path):
-    return path.rsplit(".", 1)[0] if is_compressed(path) else path
 
 
 def _documents(stream, path, keys, name):
@@ -150,19 +143,14 @@ def _documents(stream, path, keys, name):
 
 
 def _members(stream, path, keys):
-    with _archive_errors_named(path), tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            if member.isfile():
-                file = archive.extractfile(member)
-                yield from _documents(file, f"{path}:{member.name}", keys, member.name)
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                if member.isfile():
+                    file = archive.extractfile(member)
+                    yield from _documents(file, f"{path}:{member.name}", keys, member.name)
         while stream.read(1 << 20):
             pass  # an archive ends before its file does, whose end is to be checked too
-
-
-@contextlib.contextmanager
-def _archive_errors_named(path):
-    try:
-        yield
     except tarfile.ReadError as error:
         raise DataError(
             f"{path}: must hold a whole tar archive. Received: {error}. Copy it again."
