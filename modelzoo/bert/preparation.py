@@ -318,17 +318,12 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     settings.check()
     files = input_files.find_inputs(inputs, documents.SUFFIXES)
     tokenizer = _tokenizer(settings)
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
     units = documents.plan_units(files, UNIT_BYTES)
     return pipeline.prepare(
         units,
         functools.partial(write_unit, settings=settings, units=units),
         output_dir,
-        described,
+        documents.describe_settings(settings, files),
         processes,
         on_progress,
         tokenizer.facts,

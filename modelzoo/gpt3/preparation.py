@@ -194,17 +194,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     tokenizers.require_tokens(tokenizer, "eos")
     for key in ("eos_id", "pad_id"):
         tokenizers.check_number(key, getattr(settings, key), tokenizer.vocab_size)
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
-    return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
-        output_dir,
-        described,
-        processes,
-        on_progress,
-        tokenizer.facts,
+    facts = tokenizer.facts
+    return pipeline.prepare_files(
+        files, UNIT_BYTES, write_unit, output_dir, settings, processes, on_progress, facts
     )

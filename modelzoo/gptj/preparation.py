@@ -20,13 +20,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.data.preparation import (
-    cnn_dailymail,
-    documents,
-    input_files,
-    pipeline,
-    records,
-)
+from modelzoo.common.data.preparation import cnn_dailymail, input_files, pipeline, records
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
@@ -162,19 +156,9 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     eos_id, sep_id, pad_id = special_ids(settings)
     facts = load_tokenizer(settings).facts
     vocab_size = max(facts["vocab_size"], 1 + max(eos_id, sep_id, pad_id))
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
-    return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
-        output_dir,
-        described,
-        processes,
-        on_progress,
-        {**facts, "eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},
+    facts |= {"eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size}
+    return pipeline.prepare_files(
+        files, UNIT_BYTES, write_unit, output_dir, settings, processes, on_progress, facts
     )
 
 

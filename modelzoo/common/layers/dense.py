@@ -49,9 +49,6 @@ def dense(
     Args:
         x: [B, S, N] or [B, N], with a static N.
         units: M.
-        kernel_initializer: initializer dataclass.
-        use_bias: whether a bias is added.
-        activation: a key of ACTIVATIONS.
         same_init_as: name of a layer in the same scope whose kernel has the same initial values.
 
     Returns:

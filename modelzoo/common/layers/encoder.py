@@ -19,9 +19,6 @@ def encoder(x, mask, num_layers, settings, training, name="encoder"):
     Args:
         x: [B, S, N].
         mask: additive attention mask, such as `padding_mask`. None if every position is visible.
-        num_layers: number of blocks.
-        settings: BlockSettings, the same for all.
-        name: scope of all variables.
 
     Returns:
         [B, S, N], of the type of `x`.

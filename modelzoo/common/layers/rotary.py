@@ -37,8 +37,6 @@ class Rotary:
         head_size: D, even.
         rotary_dim: R, number of rotated features of a head.
         positions: [B, S] or [1, S] integers.
-        dtype: type of the queries and keys.
-        base: see `rotary_rates`.
     """
 
     def __init__(self, head_size, rotary_dim, positions, dtype, base=BASE):

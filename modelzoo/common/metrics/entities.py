@@ -13,9 +13,6 @@ def entity_spans(tags):
     An entity starts at a ``B``, and at an ``I`` that does not continue an entity of its type. It
     ends before the next entity or ``O`` (Tjong Kim Sang and Buchholz 2000, and their conlleval).
 
-    Args:
-        tags: list of str.
-
     Returns:
         A set of (first, last + 1, type).
     """
@@ -34,7 +31,6 @@ def entity_counts(labels, predictions):
     """Counts the entities of a sentence: true positives, predicted and true ones.
 
     Args:
-        labels: list of str, the true tags.
         predictions: as many.
 
     Returns:

@@ -77,10 +77,6 @@ def rouge_l_summary(prediction, reference):
 def rouge(prediction, reference):
     """Computes all the scores of one summary.
 
-    Args:
-        prediction: list of sentences, lists of tokens.
-        reference: list of sentences.
-
     Returns:
         A Score by name: ``rouge1``, ``rouge2``, ``rougeL`` of the sentences joined, ``rougeLsum``.
     """
@@ -98,7 +94,6 @@ def mean_rouge(predictions, references):
 
     Args:
         predictions: texts with a sentence on each line.
-        references: as many.
 
     Returns:
         Percentages by name: ``rouge1-precision``, ``rouge1-recall``, ``rouge1-f1_score`` and so on.

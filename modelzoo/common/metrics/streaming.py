@@ -11,7 +11,6 @@ def streaming_sum(values, name):
 
     Args:
         values: a batch's summand, a tensor of static shape and any numeric dtype.
-        name: name of the variable, in LOCAL_VARIABLES and METRIC_VARIABLES.
 
     Returns:
         A pair: the sum so far and the op that adds this batch, both float64 of that shape.
@@ -35,9 +34,6 @@ def streaming_ratio(numerator, denominator, name, empty=0.0):
     at the end of the input.
 
     Args:
-        numerator: a batch's summand of the numerator, of static shape.
-        denominator: that of the denominator, of the same shape.
-        name: name of the two variables.
         empty: value if the denominator is 0.
 
     Returns:
@@ -63,9 +59,7 @@ def streaming_mean(values, weights, name, empty=0.0):
     """Makes the weighted mean of all values of all batches.
 
     Args:
-        values: any shape, any numeric dtype or bool.
         weights: as many numbers; None for 1.
-        name: name of the two variables.
         empty: value if the weights are 0.
     """
     values = flat(values, tf.float64)

@@ -6,11 +6,7 @@ FACTOR = 2.0
 
 
 class StaticLossScale:
-    """The same factor at every step.
-
-    Args:
-        factor: what the loss is multiplied by.
-    """
+    """The same factor at every step."""
 
     def __init__(self, factor):
         self.value = tf.constant(float(factor), tf.float32)
@@ -45,10 +41,6 @@ class DynamicLossScale:
 
     def update(self, is_finite, is_counted):
         """Counts a step.
-
-        Args:
-            is_finite: boolean scalar, whether this step's gradients were finite.
-            is_counted: boolean scalar. If false, nothing changes.
 
         Returns:
             The operation that updates the scale and the counters.

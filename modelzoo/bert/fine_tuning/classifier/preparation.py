@@ -60,12 +60,7 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
         for path, count in counts.items()
         for start in range(0, count, ROWS_PER_UNIT)
     ]
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-        "labels": settings.columns.labels,
-    }
+    described = documents.describe_settings(settings, files, labels=settings.columns.labels)
     encoder = PairEncoder(settings.vocab_file, settings.do_lower_case, settings.max_seq_length)
     return pipeline.prepare(
         units,

@@ -4,13 +4,11 @@ A record has int64 input_ids, input_mask (1 for a token), segment_ids [S], cls_i
 highlight_ids [H], and float32 cls_weights [C].
 """
 
-import functools
-
 import numpy as np
 
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle
-from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
+from modelzoo.common.data.preparation import cnn_dailymail, input_files, pipeline
 
 UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the next unit
 
@@ -22,18 +20,9 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount
     skipped: with too few sentences, and without a sentence that shares a word with the highlights.
     """
     files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES)
-    return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
-        output_dir,
-        {
-            **vars(settings),
-            "inputs": documents.describe(files),
-            "vocabulary": documents.describe_vocabulary(settings),
-        },
-        processes,
-        on_progress,
-        ArticleEncoder(settings).vocabulary,
+    facts = ArticleEncoder(settings).vocabulary
+    return pipeline.prepare_files(
+        files, UNIT_BYTES, write_unit, output_dir, settings, processes, on_progress, facts
     )
 
 

@@ -58,12 +58,7 @@ def prepare(
         because their answer is not at answer_start. Each of them is reported on stderr.
     """
     first, last = chosen_articles(input_file, articles)
-    described = {
-        **vars(settings),
-        "articles": [first, last],
-        "inputs": documents.describe([input_file]),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
+    described = documents.describe_settings(settings, [input_file], articles=[first, last])
     return pipeline.prepare(
         [
             (input_file, start, min(start + ARTICLES_PER_UNIT, last))

@@ -90,12 +90,7 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
     numbers = {name: number for number, name in enumerate(names)}
     records.check_same(Path(output_dir) / LABEL_FILE, records.json_text(numbers))
     path = files[split]
-    described = {
-        **vars(settings),
-        "inputs": documents.describe([path]),
-        "vocabulary": documents.describe_vocabulary(settings),
-        "labels": names,
-    }
+    described = documents.describe_settings(settings, [path], labels=names)
     starts = range(0, len(sentences[split]), SENTENCES_PER_UNIT)
     manifest = pipeline.prepare(
         [(path, start, start + SENTENCES_PER_UNIT) for start in starts],

@@ -230,7 +230,8 @@ def describe(files):
     return {"files": len(listed), "bytes": sum(size for _, size, _ in listed), "sha256": digest}
 
 
-def describe_vocabulary(settings):
-    """Returns what `describe` does of the vocabulary files that settings name."""
+def describe_settings(settings, files, **more):
+    """Returns what a manifest holds as settings: those given, and the files that they depend on."""
     named = (getattr(settings, key, None) for key in ("vocab_file", "encoder_file"))
-    return describe([path for path in named if path])
+    vocabulary = describe([path for path in named if path])
+    return {**vars(settings), "inputs": describe(files), "vocabulary": vocabulary, **more}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import queue
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebras_tf.errors import CapacityError, DataError
-from modelzoo.common.data.preparation import records
+from modelzoo.common.data.preparation import documents, records
 
 POLL_S = 0.1  # time between two updates of the progress bar while worker processes work
 
@@ -73,6 +74,24 @@ def prepare(
     """
     with records.in_use(output_dir):
         return _prepare(units, work, output_dir, settings, processes, on_progress, facts)
+
+
+def prepare_files(files, unit_bytes, work, output_dir, settings, processes, on_progress, facts):
+    """Prepares files of documents in units of about `unit_bytes`; see `prepare`.
+
+    Args:
+        work: ``work(parts, output, settings)``, see documents.plan_units.
+        settings: dataclass, with `vocab_file` and maybe `encoder_file`.
+    """
+    return prepare(
+        documents.plan_units(files, unit_bytes),
+        functools.partial(work, settings=settings),
+        output_dir,
+        documents.describe_settings(settings, files),
+        processes,
+        on_progress,
+        facts,
+    )
 
 
 def _prepare(units, work, output_dir, settings, processes, on_progress, facts):

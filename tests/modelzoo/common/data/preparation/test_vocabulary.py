@@ -98,10 +98,7 @@ def test_a_folder_that_another_preparation_writes_to_is_refused(texts, tmp_path)
     [
         (VocabularySettings("spam", 100), "must be one of byte_bpe, .*Received: 'spam'"),
         (VocabularySettings("byte_bpe", 256), "vocab_size: must be at least 257.*bytes"),
-        (
-            VocabularySettings("byte_bpe", 600, limit_alphabet=3),
-            "limit_alphabet: .*Received: byte_bpe",
-        ),
+        (VocabularySettings("byte_bpe", 600, limit_alphabet=3), "limit_alphabet: .* byte_bpe"),
         (VocabularySettings("unigram", 60, min_frequency=3), "min_frequency: .*Received: unigram"),
         (
             VocabularySettings("bpe", 9),
