@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 pytest.importorskip("tensorflow")
 
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_sentences
-from modelzoo.common.metrics.token_classification import entity_counts
+from modelzoo.common.metrics.entities import entity_counts
 from tests.modelzoo.real_data import DATA, DEVICES, UNCASED, WorkFolder
 
 LOWER = ["--vocab_file", "vocab.txt", "--do_lower_case"]

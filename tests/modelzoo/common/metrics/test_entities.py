@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from modelzoo.common.metrics.token_classification import entity_counts, entity_spans
+from modelzoo.common.metrics.entities import entity_counts, entity_spans
 
 
 @pytest.mark.parametrize(
