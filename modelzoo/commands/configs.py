@@ -72,7 +72,7 @@ def with_pretraining(path):
 
 
 def copy_configs(names, folder, overwrite):
-    """Copies configs, and those that they name, into a folder, all or none; prints their paths."""
+    """Copies configs, and those that they name, into a folder; prints their paths."""
     found = [path for name in names for path in with_pretraining(config_path(name))]
     sources = list(dict.fromkeys(found))
     there = [str(folder / path.name) for path in sources if (folder / path.name).exists()]
@@ -82,13 +82,5 @@ def copy_configs(names, folder, overwrite):
             "folder after -o."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
-    try:
-        for path in sources:
-            made.append(write_whole(folder / path.name, path.read_text(encoding="utf-8")))
-    except OSError:  # such as a full disk
-        for path in made:
-            if str(path) not in there:
-                path.unlink()
-        raise
-    print(*made, sep="\n")
+    for path in sources:
+        print(write_whole(folder / path.name, path.read_text(encoding="utf-8")))

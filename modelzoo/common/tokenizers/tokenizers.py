@@ -377,16 +377,7 @@ def _bert(contents, do_lower_case):
             "BertTokenizer: needs a vocab.txt, a token on each line, in --vocab_file. Received: "
             f"{', '.join(contents) or 'no file'}."
         )
-    path, text = next(iter(contents.items()))
-    tokens = word_pieces(text)
-    require_tokens_differ(path, tokens)
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    if "[UNK]" not in vocabulary:
-        raise ConfigError(
-            f"{path}: must be a WordPiece vocabulary with the token [UNK] on a line. Received: "
-            f"{len(vocabulary)} tokens, the first {next(iter(vocabulary))[:40]!r}. Name the "
-            "vocab.txt of a BERT."
-        )
+    vocabulary = word_numbers(*next(iter(contents.items())), "[UNK]")
     library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
     library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=do_lower_case)
     library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -436,6 +427,25 @@ def _read(path, algorithm):
 def word_pieces(text):
     """Returns the tokens of the text of a vocab.txt of BERT, in the order of their numbers."""
     return split(text.rstrip("\r\n"))
+
+
+def read_word_numbers(path, *required):
+    """Returns the numbers of the tokens of a vocab.txt of BERT, which must have those required."""
+    return word_numbers(path, _read(path, ALGORITHMS["BertTokenizer"]), *required)
+
+
+def word_numbers(path, text, *required):
+    """Returns the numbers of the tokens of the text of a vocab.txt; see `read_word_numbers`."""
+    tokens = word_pieces(text)
+    require_tokens_differ(path, tokens)
+    numbers = {token: number for number, token in enumerate(tokens)}
+    for token in required:
+        if token not in numbers:
+            raise ConfigError(
+                f"{path}: must have the token {token} on a line. Received: {len(numbers)} tokens, "
+                f"the first {tokens[0][:40] if tokens else ''!r}. Name the vocab.txt of a BERT."
+            )
+    return numbers
 
 
 def line_tokens(lines):

@@ -1,4 +1,4 @@
-"""Tests of modelzoo/common/metrics/token_classification.py."""
+"""Tests of modelzoo/common/metrics/entities.py."""
 
 from __future__ import annotations
 
