@@ -68,7 +68,7 @@ def run(args):
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm
 
-    from modelzoo.common.evaluate.model_session import ModelSession
+    from modelzoo.common.evaluate.scoring import ModelSession
     from modelzoo.common.evaluate.tasks import evaluate, write_results
     from modelzoo.common.model_dir.checkpoint_files import chosen_checkpoint
     from modelzoo.common.train.estimator import make_estimator

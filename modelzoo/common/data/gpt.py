@@ -17,7 +17,19 @@ from modelzoo.common.tokenizers.tokenizers import load_tokenizer
 RECORD_FEATURES = ("input_ids", "input_mask", "labels")
 
 
-class GptTfRecordsProcessor(tf_records.RecordProcessor):
+class GptProcessor:
+    """Base of the processors."""
+
+    def __init__(self, section):
+        self.section = section
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        ids = tf.zeros([self.section.batch_size, self.section.max_sequence_length], tf.int32)
+        return {"input_ids": ids, "input_mask": ids}, ids
+
+
+class GptTfRecordsProcessor(GptProcessor, tf_records.RecordProcessor):
     """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels."""
 
     def layout(self, predicting=False):
@@ -34,16 +46,9 @@ class GptTfRecordsProcessor(tf_records.RecordProcessor):
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training)
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        return _blank(self.section)
 
-
-class GptTextDataProcessor:
+class GptTextDataProcessor(GptProcessor):
     """Reads text files as bytes: tokens 0 to 255, and 256 at the end of each file."""
-
-    def __init__(self, section):
-        self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches of one split of the files, without the first `skip`.
@@ -63,19 +68,12 @@ class GptTextDataProcessor:
         last = tf.int64.max if section.repeat else windows.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        return _blank(self.section)
 
-
-class GptHDF5DataProcessor:
+class GptHDF5DataProcessor(GptProcessor):
     """Reads HDF5 files with the records of ``modelzoo/common/data/hdf5_files.py``.
 
     Unlike TFRecords they are shuffled as a whole, and a stream starts at any step at no cost.
     """
-
-    def __init__(self, section):
-        self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; see ``functions.py``."""
@@ -107,19 +105,12 @@ class GptHDF5DataProcessor:
         last = tf.int64.max if section.repeat else order.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        return _blank(self.section)
 
-
-class GptPromptsProcessor:
+class GptPromptsProcessor(GptProcessor):
     """The prompts of text generation as batches, padded at the end; there are no labels.
 
     Generation itself does not read these batches, since its features are made from its results.
     """
-
-    def __init__(self, section):
-        self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; see ``functions.py``."""
@@ -139,11 +130,6 @@ class GptPromptsProcessor:
         dataset = tf.data.Dataset.from_tensor_slices({"input_ids": ids, "input_mask": mask})
         batches = dataset.batch(section.batch_size, drop_remainder=training)
         return batches.skip(skip).prefetch(2)
-
-
-def _blank(section):
-    ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
-    return {"input_ids": ids, "input_mask": ids}, ids
 
 
 PROCESSORS = {

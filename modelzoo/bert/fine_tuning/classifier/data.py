@@ -8,8 +8,7 @@ of all fine-tunings there is ``is_matched`` [B] int32 for MNLI, and in predictio
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder
-from modelzoo.bert.fine_tuning.classifier.glue_files import find_files, read_rows
+from modelzoo.bert.fine_tuning.classifier.glue_files import PairEncoder, find_files, read_rows
 from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.bert.fine_tuning.encoding import pad_tokens, stack_rows

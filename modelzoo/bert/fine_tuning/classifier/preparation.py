@@ -10,8 +10,12 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder
-from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, find_files, read_rows
+from modelzoo.bert.fine_tuning.classifier.glue_files import (
+    TASKS,
+    PairEncoder,
+    find_files,
+    read_rows,
+)
 from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.common.data.preparation import documents, pipeline
 

@@ -79,31 +79,20 @@ def word_tags(rows, names):
 
 
 def whole_sentences(tags, sentences, path):
-    """Finds the sentences with a tag for each word.
+    """Returns the indices of the sentences with a tag for each word; `path` is their file.
 
-    Args:
-        tags: of `word_tags`.
-
-    Returns:
-        Their indices. A sentence has too few tags if predict_steps or skip_steps leave out some of
-        its records.
+    A sentence has too few if predict_steps or skip_steps leave out some of its records.
     """
     words: dict[int, set] = {}
     for sentence, word in tags:
-        words.setdefault(sentence, set()).add(word)
-    whole = []
-    for sentence, found in sorted(words.items()):
-        known = len(sentences[sentence].words) if sentence < len(sentences) else 0
-        if found == set(range(known)):
-            whole.append(sentence)
-        elif max(found) >= known:
+        if sentence >= len(sentences) or word >= len(sentences[sentence].words):
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records were made "
-                f"from. Received: a prediction of word {max(found) + 1} of sentence "
-                f"{sentence + 1}, which has {known} words. Name the file that `cerebras-tf prepare "
-                "ner` read."
+                f"from. Received: a prediction of word {word + 1} of sentence {sentence + 1}, "
+                "which it lacks. Name the file that `cerebras-tf prepare ner` read."
             )
-    return whole
+        words.setdefault(sentence, set()).add(word)
+    return [index for index in sorted(words) if len(words[index]) == len(sentences[index].words)]
 
 
 def write_tags(path, sentences, chosen, tags):
