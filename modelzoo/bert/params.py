@@ -69,7 +69,22 @@ class BertModelParams(CommonModelParams):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(BaseParams):
+class BertParams(BaseParams):
+    """The whole YAML of pre-training or of a fine-tuning."""
+
+    @property
+    def vocab_size(self):
+        """Number of tokens: as given, else the lines of the vocabulary file."""
+        return count_vocabulary(self.train_input)
+
+    @property
+    def max_position_embeddings(self):
+        """Number of positions: the given one, else the training sequence length."""
+        return self.model.max_position_embeddings or self.train_input.max_sequence_length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(BertParams):
     """The whole YAML of BERT pre-training."""
 
     model: BertModelParams
@@ -111,13 +126,3 @@ class Params(BaseParams):
         expected = self.vocab_size
         if count_vocabulary(section) != expected:
             yield "vocab_size", f"must equal train_input.vocab_size ({expected})."
-
-    @property
-    def vocab_size(self):
-        """Number of tokens: as given, else the lines of the vocabulary file."""
-        return count_vocabulary(self.train_input)
-
-    @property
-    def max_position_embeddings(self):
-        """Number of positions: the given one, else the training sequence length."""
-        return self.model.max_position_embeddings or self.train_input.max_sequence_length

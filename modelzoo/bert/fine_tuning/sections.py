@@ -5,9 +5,8 @@ from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
-from modelzoo.bert.params import BertModelParams
-from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
+from modelzoo.bert.params import BertModelParams, BertParams
+from modelzoo.common.config.model_sections import StreamKeys
 from modelzoo.common.config.params import load_params
 from modelzoo.common.config.sections import as_tree, field
 
@@ -45,7 +44,7 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuningParams(BaseParams):
+class FineTuningParams(BertParams):
     """The whole YAML of a fine-tuning.
 
     A task derives its `Params` and declares its own sections: `model`, a FineTuningModelParams, and
@@ -95,13 +94,3 @@ class FineTuningParams(BaseParams):
                 yield f"{name}.max_sequence_length", text
             if section.vocab_size != vocab_size:
                 yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
-
-    @property
-    def vocab_size(self):
-        """Number of tokens: as given, else that of the pre-training, else the file's lines."""
-        return count_vocabulary(self.train_input)
-
-    @property
-    def max_position_embeddings(self):
-        """Number of positions: as given, else the pre-training's, else the training length."""
-        return self.model.max_position_embeddings or self.train_input.max_sequence_length

@@ -18,8 +18,6 @@ from cerebras_tf.whole_file import write_whole
 from modelzoo.common.config import registry
 from modelzoo.common.files.path_advice import advice_on_path
 
-STARTS = ("checkpoint_path", "resume_from")
-
 
 def load_params(path, overrides=None, model_name=None, settings=()):
     """Loads and checks a params file.
@@ -94,16 +92,13 @@ def save_params(params, model_dir):
 def saved_runconfig(model_dir):
     """Returns the ``runconfig`` that the run before saved in `model_dir`, {} without one."""
     path = Path(model_dir) / "params.yaml"
-    saved = (
-        (read_yaml(path, "Restore the file.")[0].get("runconfig") or {}) if path.exists() else {}
-    )
-    starts = [saved.get(key) for key in STARTS] if isinstance(saved, dict) else [saved]
-    if not all(isinstance(start, (str, type(None))) for start in starts):
+    saved = read_yaml(path, "Restore the file.")[0].get("runconfig") if path.exists() else {}
+    if not isinstance(saved or {}, dict):
         raise ConfigError(
-            f"{path}: runconfig must be a section, and {' and '.join(STARTS)} in it texts, as a "
-            f"run saved them. Received: {schema.shortened(saved)}. Restore the file."
+            f"{path}: runconfig must be a section. Received: {schema.shortened(saved)}. Restore "
+            "the file."
         )
-    return saved
+    return saved or {}
 
 
 def saved_difference(params, model_dir, sections=None):

@@ -132,7 +132,9 @@ def read_json(path):
     return value
 
 
-def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_shard_bytes=None):
+def write_hugging_face(
+    folder, config, shapes, tensors, global_step=0, dtype="float32", max_shard_bytes=None
+):
     """Writes a folder that transformers loads.
 
     Args:

@@ -202,7 +202,7 @@ def check_start(runconfig):
                 check_sizes(found)
             continue
         before = saved_runconfig(runconfig.model_dir).get(key)
-        same = before and _plain(before) == _plain(given)
+        same = before and _plain(str(before)) == _plain(given)
         if not same and not (key == "resume_from" and only_copied(latest, given)):
             raise ConfigError(
                 f"{key}: only a run that begins can start from it. Received: {given}, and "

@@ -63,17 +63,6 @@ def quiet_logging(tf):
 
 
 @contextlib.contextmanager
-def quieter(tf):
-    """Within: shows warnings only, for work that was not asked for."""
-    verbosity = tf.logging.get_verbosity()
-    tf.logging.set_verbosity(tf.logging.WARN)
-    try:
-        yield
-    finally:
-        tf.logging.set_verbosity(verbosity)
-
-
-@contextlib.contextmanager
 def ending_at_once(line):
     """Within: SIGINT, SIGTERM and SIGHUP print their name and `line`, and end the process.
 

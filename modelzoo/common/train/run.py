@@ -13,7 +13,7 @@ import sys
 
 from cerebras_tf.api import job, mpi, parse_arguments, run_main, set_stop_message
 from cerebras_tf.config import schema
-from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
@@ -22,7 +22,6 @@ from modelzoo.common.train.console import (
     log_loading,
     quiet_logging,
     quiet_native_logging,
-    quieter,
 )
 from modelzoo.common.train.file_errors import file_errors_named
 
@@ -207,7 +206,7 @@ def start_mode(mode, params):
     if runconfig.validate_only or runconfig.compile_only:
         compile_model(estimator, data, mode, params)
     elif mode in ("train", "train_and_eval"):
-        train(estimator, model, data, mode, params, use_cs)
+        train(estimator, model, data, mode, params)
     elif mode == "predict":
         predict(estimator, data, params, use_cs)
     else:
@@ -277,7 +276,7 @@ def last_step(runconfig, step):
     return min(end for end in ends if end is not None)
 
 
-def train(estimator, model, data, mode, params, use_cs):
+def train(estimator, model, data, mode, params):
     """Trains up to the last step, evaluating at every checkpoint if `mode` is train_and_eval."""
     import tensorflow.compat.v1 as tf
 
@@ -312,12 +311,7 @@ def train(estimator, model, data, mode, params, use_cs):
     if mode == "train_and_eval":
         check_evaluation(model, data, params, evaluations)
     hooks = [StartHook(params, step), EarlyStopHook(evaluations)]
-    try:
-        train_until(estimator, data, mode, params, hooks, end, evaluations)
-    except DataError as missing:
-        if use_cs:
-            check_size(estimator, data, missing)
-        raise
+    train_until(estimator, data, mode, params, hooks, end, evaluations)
     reached = checkpoint_step(runconfig.model_dir)
     if reached < end and not (params.train_input.repeat or evaluations.stopped):
         tf.logging.warning(
@@ -384,17 +378,6 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
         ),
         sparsifier=sparsifier,
     )
-
-
-def check_size(estimator, data, missing):
-    """Says of a model without data whether it would fit, so that nobody prepares data in vain."""
-    import tensorflow.compat.v1 as tf
-
-    try:
-        with quieter(tf):
-            estimator.compile(data.INPUTS.blank, save=False)
-    except CapacityError as error:
-        raise CapacityError(f"{error} Its data is missing too. {missing}") from missing
 
 
 def eval_steps(runconfig):
