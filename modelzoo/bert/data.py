@@ -191,11 +191,7 @@ def bucketing(section, length_of, keep_rest):
 
 
 def check_tokens(where, record, length):
-    """Checks a record with the feature list ``tokens``.
-
-    Args:
-        record: its bytes.
-    """
+    """Checks a record with the feature list ``tokens``."""
     try:
         example = tf.train.SequenceExample.FromString(record)
         tokens = example.feature_lists.feature_list["tokens"].feature

@@ -217,9 +217,6 @@ def sequences(texts, settings, maker, separator_id):
 
     With `allow_cross_document_examples` the next document continues a sequence after a separator.
 
-    Args:
-        texts: documents, each [n] integers.
-
     Yields:
         [n] integers, 1 <= n <= S - 2.
     """
@@ -332,9 +329,6 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
 
 def listed_inputs(metadata_files, prefix="", log=lambda line: None):
     """Reads the paths of documents from files with one path in each line.
-
-    Args:
-        metadata_files: files, or folders whose ``*.txt`` are such files.
 
     Returns:
         The paths in order.

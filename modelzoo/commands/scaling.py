@@ -115,12 +115,7 @@ def train_family(folder):
 
 
 def fit(runs, at, out):
-    """Prints the law of runs, and writes its page.
-
-    Args:
-        at: compute to predict the loss for; None for none.
-        out: file of the page; None for none.
-    """
+    """Prints the law of runs, and writes its page."""
     from modelzoo.common.scaling.runs import read_run, require_run
 
     require_place(out, "--out")

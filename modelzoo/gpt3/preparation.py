@@ -123,9 +123,6 @@ def _pad_id(settings, tokenizer):
 def encode_documents(parts, settings, on_read=lambda size: None):
     """Yields the tokens of documents, with an end-of-text token after each.
 
-    Args:
-        parts: (path, first byte, one past the last byte), see documents.plan_units.
-
     Yields:
         Tokens [n] int32, whether a document ends with them, and the bytes of their text.
     """

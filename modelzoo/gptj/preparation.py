@@ -120,9 +120,6 @@ def special_ids(settings):
 def write_unit(parts, output, settings):
     """Writes the records of one unit.
 
-    Args:
-        parts: (path, first byte, one past the last byte), see documents.plan_units.
-
     Returns:
         The counts of Assembler.
     """

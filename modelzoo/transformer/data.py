@@ -260,9 +260,6 @@ def as_list(paths):
 def identifier_pairs(eval_fraction, training):
     """Returns the names of one split, the first two words of the lines of the bundled text.
 
-    Args:
-        eval_fraction: fraction of the names in the evaluation split, selected by a hash.
-
     Returns:
         Two sorted lists of str: ``snake_case`` and ``CamelCase``.
     """

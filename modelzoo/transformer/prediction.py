@@ -154,11 +154,7 @@ class Translator:
 
 
 def as_rows(found, processor):
-    """Returns a dictionary for each translation, in the order of the sources.
-
-    Args:
-        processor: a data processor with `references` and `target_vocabulary`.
-    """
+    """Returns a dictionary for each translation, in the order of the sources."""
     sources, references = processor.references()
     vocabulary = processor.target_vocabulary()
     rows = []

@@ -132,11 +132,7 @@ def crop_padding(batch, names, bounds):
 
 
 def require_predict_keys(section, contents):
-    """Raises a ConfigError if a section lacks what prediction from texts needs.
-
-    Args:
-        contents: what `predict_file` holds, for the message.
-    """
+    """Raises a ConfigError if a section lacks what prediction from texts needs."""
     for key, named in (("predict_file", contents), ("vocab_file", "the vocab.txt of the model")):
         if getattr(section, key) is None:
             raise ConfigError(

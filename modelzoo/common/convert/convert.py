@@ -37,9 +37,6 @@ _HEADER = """\
 def to_tensorflow(source, output, program="hugging_face", overwrite=False, advance=None):
     """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
 
-    Args:
-        source: folder of the model, or prefix of a checkpoint of Google's.
-
     Returns:
         A Conversion.
 
@@ -137,9 +134,6 @@ def from_tensorflow(
 def describe(program, reader):
     """Finds out what model a reader of another program holds.
 
-    Args:
-        reader: what its `open` returned.
-
     Returns:
         Its Architecture, the nested dictionary of our YAML, and its Layout.
     """
@@ -227,9 +221,6 @@ def write_random_model(
     """Writes a folder that transformers, and our converter, load.
 
     Matrices are normal with deviation STDDEV, scales of layer norms are 1, all else is 0.
-
-    Args:
-        dtype: type of its weights: float32, float16 or bfloat16.
 
     Returns:
         A Conversion.

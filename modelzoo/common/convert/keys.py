@@ -48,11 +48,7 @@ def their_nonlinearity(name, tanh_gelu, where):
 
 
 def refuse_ours(key, value, wanted, where, theirs):
-    """Raises ConfigError where a key of our section ``model`` is a variant that they lack.
-
-    Args:
-        theirs: name of the model there, such as ``Hugging Face's GPT2LMHeadModel``.
-    """
+    """Raises ConfigError where a key of our section ``model`` is a variant that they lack."""
     if value != wanted:
         raise ConfigError(
             f"{where}: model.{key} must be {wanted!r} to be converted. Received: {value!r}. "

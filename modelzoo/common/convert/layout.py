@@ -332,9 +332,6 @@ _TRAINING_STATE = re.compile(
 def match_theirs(reader, layout, canonical):
     """Finds the tensors of a layout in a reader of another program.
 
-    Args:
-        reader: see ``programs``.
-
     Returns:
         Name in the reader by name in the layout, copies included.
     """

@@ -93,12 +93,7 @@ def _unreadable(where, error):
 
 
 def write_tensorflow(folder, name, tensors, global_step=0):
-    """Writes a checkpoint and records it as the folder's latest; needs no TensorFlow.
-
-    Args:
-        tensors: yields (name, array); one is in memory at a time.
-        global_step: written as int64.
-    """
+    """Writes a checkpoint and records it as the folder's latest; needs no TensorFlow."""
     writer = BundleWriter(str(folder))
     try:
         writer.add(GLOBAL_STEP, np.asarray(global_step, np.int64))
@@ -119,9 +114,6 @@ def record_latest(folder, name):
 
 def renumber(source, output, step, overwrite=False):
     """Copies a checkpoint, the optimizer's variables included, and calls it another step.
-
-    Args:
-        source: prefix of the checkpoint, or its folder: the latest.
 
     Returns:
         Prefix of the copy.

@@ -94,9 +94,6 @@ _PER_TOKEN = ("starts", "ends")  # [B, S], and all of three dimensions
 def compare_logits(theirs, ours, params_path=None, seed=0):
     """Compares the outputs of both models on the same random tokens, some of them padding.
 
-    Args:
-        params_path: our YAML; None takes params.yaml next to the checkpoint.
-
     Returns:
         The largest absolute difference by output, over the tokens that are no padding.
     """
@@ -191,9 +188,6 @@ def their_outputs(folder, batch):
 
 def our_outputs(checkpoint, params, batch, wanted):
     """Runs our model in float32 on the host.
-
-    Args:
-        wanted: names of outputs, see `their_outputs`.
 
     Returns:
         The outputs by name.

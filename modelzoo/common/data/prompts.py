@@ -34,11 +34,7 @@ class Prompt:
 
 
 def section_tokenizer(section, vocab_size):
-    """Loads the tokenizer that an input section names.
-
-    Args:
-        section: GptPromptsInput, or anything with its keys of a tokenizer.
-    """
+    """Loads the tokenizer that an input section names."""
     tokenizer = load_tokenizer(
         section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
     )

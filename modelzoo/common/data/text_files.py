@@ -127,9 +127,6 @@ def read_tokens(files):
 def open_windows(section, training, length, keep_rest):
     """Reads one split of the files that an input section names.
 
-    Args:
-        section: with data_dir, file_patterns, eval_fraction, shuffle, shuffle_seed, batch_size.
-
     Returns:
         Windows.
     """

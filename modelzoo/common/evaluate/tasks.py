@@ -142,10 +142,6 @@ def read_task(path, mode):
 def evaluate(session, rows, report=lambda count: None):
     """Scores the rows of a task.
 
-    Args:
-        rows: list of rows of one task, see ``tasks.py``.
-        report: called with the number of continuations scored since the last call.
-
     Returns:
         The results, a dictionary for each row, and the scores by name.
     """

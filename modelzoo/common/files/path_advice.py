@@ -35,12 +35,7 @@ def unread(error):
 
 
 def advice_on_vocabulary(path, error, algorithm):
-    """Returns what to do about the file of a vocabulary that cannot be read.
-
-    Args:
-        error: the OSError, or what else reading it ended with.
-        algorithm: of `cerebras-tf prepare vocab`, which makes such files.
-    """
+    """Returns what to do about the file of a vocabulary that cannot be read."""
     if unread(error) is ConfigError:
         return "Name another file."
     advice = (

@@ -93,11 +93,7 @@ def no_checkpoint(path, option):
 
 
 def write_text_summary(model_dir, text, step):
-    """Shows `text` in TensorBoard's text tab under the tag ``params``.
-
-    Args:
-        model_dir: folder of the events; the writer is the one that tf.estimator uses.
-    """
+    """Shows `text` in TensorBoard's text tab under the tag ``params``."""
     import tensorflow.compat.v1 as tf
 
     tensor = tf.make_tensor_proto(textwrap.indent(text, "    "), tf.string)

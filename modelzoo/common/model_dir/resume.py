@@ -94,11 +94,7 @@ def _is_entry(value):
 
 
 def batches_by(step, history, batches_per_step):
-    """Returns how many batches were read by a step; see `read_history`.
-
-    Args:
-        history: of `read_history`.
-    """
+    """Returns how many batches were read by a step; see `read_history`."""
     start, batches, rate = _entry(step, history, batches_per_step)[:3]
     return batches + (step - start) * rate
 
@@ -148,9 +144,6 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
     """Returns how many batches training has read before, counted in those of `section`.
 
     Where their size was another, the place where data continue is logged.
-
-    Args:
-        section: the input section, with `skip_steps` (a number wins over the checkpoint).
 
     Returns:
         A number of batches.

@@ -22,10 +22,6 @@ def interval(flops, losses, at, share=0.9):
     That is where runs scatter about the law alike, in log L. The constant c counts as free where it
     is 0, too, which widens the interval there rather than making it too narrow.
 
-    Args:
-        flops: as for `fit_law`.
-        losses: as for `fit_law`.
-
     Returns:
         The losses, of the shape of `at`; None of fewer than four different FLOPs, or where losses
         do not fall.

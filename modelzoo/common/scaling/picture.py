@@ -12,11 +12,7 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 380.0
 
 
 def law_page(runs, law, share):
-    """The page.
-
-    Args:
-        runs: of `read_run`.
-    """
+    """The page."""
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     at = np.geomspace(min(flops) / 2, max(flops) * 10, 40)
     found = interval(flops, losses, at, share)

@@ -460,11 +460,7 @@ def line_tokens(lines):
 
 
 def require_tokens_differ(path, tokens):
-    """Raises a ConfigError if a vocabulary has a token twice.
-
-    Args:
-        tokens: those of its lines from the first on, as text or bytes.
-    """
+    """Raises a ConfigError if a vocabulary has a token twice."""
     first: dict[str | bytes, int] = {}
     for line, token in enumerate(tokens, start=1):
         before = first.setdefault(token, line)

@@ -116,9 +116,6 @@ def keep_scores(folder, checkpoint_path, scores):
     """Writes the scores of predictions, see `write_scalars`.
 
     A step has the scores of its last predictions: if those have none, earlier ones are removed.
-
-    Args:
-        scores: numbers by name; none for predictions without references.
     """
     import tensorflow.compat.v1 as tf
 

@@ -259,9 +259,6 @@ def truncate_longest(lengths, limit):
 
     Of two that are equally long the later one is shortened.
 
-    Args:
-        limit: number of tokens of all texts, at most.
-
     Returns:
         The lengths to keep.
     """

@@ -32,9 +32,6 @@ def submission_indices(examples):
     """Returns the index of each row for GLUE's server.
 
     It is the index that the file gives, else the row's place in its part, from 0.
-
-    Args:
-        examples: every glue_files.Row of the files, in order.
     """
     indices: list[str] = []
     parts: dict[bool, dict[str, Row]] = {True: {}, False: {}}  # rows by index
@@ -62,9 +59,6 @@ def submission_indices(examples):
 
 def write_submissions(rows, examples, names, folder):
     """Writes ``index<TAB>prediction`` files as GLUE's server expects them.
-
-    Args:
-        rows: predictions with ``example_index``, ``index`` and ``label_name``.
 
     Returns:
         The paths of the files.

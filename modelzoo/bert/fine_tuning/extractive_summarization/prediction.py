@@ -53,9 +53,6 @@ def as_row(articles, prediction, top_k):
 def with_empty(rows, articles):
     """Adds a row with an empty summary for each article without sentences, and logs which.
 
-    Args:
-        rows: those of `as_row`, in the order of the file.
-
     Returns:
         The rows in the order of the file, up to the last article that was predicted.
     """

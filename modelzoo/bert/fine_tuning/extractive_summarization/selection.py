@@ -86,9 +86,6 @@ def greedy_oracle(sentences, highlights, count=SUMMARY_SENTENCES):
 
     Both are F1. N-grams do not cross sentences. Of equal sentences the first is taken.
 
-    Args:
-        count: sentences to select, at most.
-
     Returns:
         Ascending indices of sentences, none if no sentence has a word of the summary.
     """

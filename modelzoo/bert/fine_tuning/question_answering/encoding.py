@@ -133,9 +133,6 @@ def most_context(parts, length):
     That is the part with the largest minimum of the tokens to the left and to the right, plus
     LENGTH_WEIGHT times its length, and the first of equal ones (Devlin et al., run_squad.py).
 
-    Args:
-        parts: pairs of `split_spans`.
-
     Returns:
         [length] int64, indices of parts.
     """

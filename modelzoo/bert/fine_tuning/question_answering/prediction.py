@@ -46,11 +46,7 @@ def write_predictions(section, rows, folder, name_of):
 
 
 def check_answers(windows, section):
-    """Raises a ConfigError if only some questions have an answer without version_2_with_negative.
-
-    Args:
-        windows: those of `read_windows`.
-    """
+    """Refuses questions of which only some have an answer, without version_2_with_negative."""
     answered = {question.id: bool(question.answers) for question, _, _ in windows}
     without = [key for key, known in answered.items() if not known]
     if 0 < len(without) < len(answered) and not section.version_2_with_negative:
@@ -102,9 +98,6 @@ def write_answers(choices, section, folder):
 
 def score(windows, choices, texts, section):
     """Scores the answers and those of the baselines, if the file has true ones.
-
-    Args:
-        windows: those of `read_windows`.
 
     Returns:
         Scores of `squad_v1` or `squad_v2` by name, and those of baselines by names such as

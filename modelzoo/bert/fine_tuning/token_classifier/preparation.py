@@ -45,9 +45,6 @@ class Settings:
 def find_splits(data_dir):
     """Finds the files of a data set.
 
-    Args:
-        data_dir: folder with train.tsv, devel.tsv (or dev.tsv) and test.tsv; some may be missing.
-
     Returns:
         Path by split, a key of SPLITS.
     """

@@ -26,9 +26,6 @@ LENGTH_BYTES = 8
 def read_articles(path, start=0, end=None, on_read=lambda size: None):
     """Yields the articles of a file.
 
-    Args:
-        path: a .story or .bin file, or JSON lines, compressed or not.
-
     Yields:
         The paragraphs of an article and its highlights, two lists of texts without blank ones.
     """
