@@ -32,7 +32,7 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches, without the first `skip`; see ``InputFunctions``."""
-        group = bucketing(self.section, _real_tokens(self.section), not training)
+        group = bucketing(self.section, real_tokens(self.section), not training)
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training, group)
         return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
@@ -208,7 +208,8 @@ def check_tokens(where, record, length):
         )
 
 
-def _real_tokens(section):
+def real_tokens(section):
+    """Returns a function from a serialized record to the number of its tokens."""
     length = section.max_sequence_length
     column = {"input_mask": tf.io.FixedLenFeature([length], tf.int64)}
     return lambda record: tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])

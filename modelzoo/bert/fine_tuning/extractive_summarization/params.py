@@ -8,6 +8,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
+    settings_of,
 )
 from modelzoo.common.config.model_sections import RecordInput
 from modelzoo.common.config.sections import build_variant, field
@@ -50,16 +51,7 @@ class BertSumInput(FineTuningInputKeys, RecordInput):
     @property
     def encoding(self):
         """How prediction encodes articles."""
-        return EncodingSettings(
-            vocab_file=self.vocab_file or "",
-            do_lower_case=self.do_lower_case,
-            max_sequence_length=self.max_sequence_length,
-            max_cls_tokens=self.max_cls_tokens,
-            max_sentences_per_sequence=self.max_sentences_per_sequence,
-            min_tokens_per_sentence=self.min_tokens_per_sentence,
-            max_tokens_per_sentence=self.max_tokens_per_sentence,
-            max_highlight_tokens=self.max_highlight_tokens,
-        )
+        return settings_of(EncodingSettings, self)
 
 
 build_input = build_variant("data_processor", {"BertSumTfRecordsProcessor": BertSumInput})

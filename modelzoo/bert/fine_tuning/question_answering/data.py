@@ -10,7 +10,7 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.bert.data import bucketing
+from modelzoo.bert.data import bucketing, real_tokens
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor, require_predict_keys
 from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder
@@ -48,12 +48,7 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
 
     def group(self, keep_rest):
         """Returns the function that batches records of like lengths, None without buckets."""
-        column = {"input_mask": tf.io.FixedLenFeature([self.section.max_sequence_length], tf.int64)}
-
-        def length(record):
-            return tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])
-
-        return bucketing(self.section, length, keep_rest)
+        return bucketing(self.section, real_tokens(self.section), keep_rest)
 
     def change(self, batch):
         """Returns a batch with question words marked, if the section says so."""

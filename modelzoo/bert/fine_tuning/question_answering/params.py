@@ -8,6 +8,7 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
+    settings_of,
 )
 from modelzoo.common.config.model_sections import SequenceInput
 from modelzoo.common.config.sections import build_variant, field
@@ -57,13 +58,7 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     @property
     def encoding(self):
         """How prediction makes windows."""
-        return EncodingSettings(
-            vocab_file=self.vocab_file or "",
-            do_lower_case=self.do_lower_case,
-            max_seq_length=self.max_sequence_length,
-            doc_stride=self.doc_stride,
-            max_query_length=self.max_query_length,
-        )
+        return settings_of(EncodingSettings, self, max_seq_length=self.max_sequence_length)
 
 
 build_input = build_variant(
