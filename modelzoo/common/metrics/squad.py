@@ -10,8 +10,6 @@ import string
 from collections import Counter
 from typing import NamedTuple
 
-from cerebras_tf.errors import DataError
-
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -52,17 +50,7 @@ def squad_v1(questions, predictions):
 
     Returns:
         ``exact_match`` and ``f1`` in percent, ``total`` questions and how many were ``missing``.
-
-    Raises:
-        DataError: if a question has no answer.
     """
-    unanswerable = [key for key, answers in questions.items() if not answers]
-    if unanswerable:
-        raise DataError(
-            "squad_v1: every question must have an answer. Received: "
-            f"{len(unanswerable)} without, the first is {unanswerable[0]!r}. Score files of "
-            "version 2.0 with squad_v2."
-        )
     given = [
         (predictions[key], answers) for key, answers in questions.items() if key in predictions
     ]
