@@ -38,14 +38,7 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
 
     def blank(self):
         """Returns a batch of zeros."""
-        batch = {
-            name: tf.zeros(
-                [self.section.batch_size, length],
-                tf.float32 if kind == tf_records.FLOAT else tf.int32,
-            )
-            for name, (length, kind) in self.layout().items()
-        }
-        return self._example(batch)
+        return self._example(self.blank_records())
 
     def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""

@@ -52,11 +52,7 @@ class FineTuningProcessor(tf_records.RecordProcessor):
 
     def blank(self):
         """Returns a batch of zeros."""
-        batch = {
-            name: tf.zeros([self.section.batch_size, length], _dtype(kind))
-            for name, (length, kind) in self.layout().items()
-        }
-        return self.split(batch)
+        return self.split(self.blank_records())
 
     def group(self, keep_rest) -> Optional[Callable]:
         """Returns the function that batches records, None for batches in order."""
@@ -138,7 +134,3 @@ def require_predict_keys(section, contents):
             raise ConfigError(
                 f"predict_input.{key}: is required to predict. Received: None. Name {named}."
             )
-
-
-def _dtype(kind):
-    return tf.float32 if kind == tf_records.FLOAT else tf.int32

@@ -295,3 +295,11 @@ class RecordProcessor:
     def files(self):
         """Returns the paths of the records."""
         return find_record_files(self.section.data_dir)
+
+    def blank_records(self):
+        """Returns a batch of records that hold zeros: tensors by name."""
+        size = self.section.batch_size
+        return {
+            name: tf.zeros([size, length], tf.float32 if kind == FLOAT else tf.int32)
+            for name, (length, kind) in self.layout().items()
+        }
