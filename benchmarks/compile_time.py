@@ -77,8 +77,9 @@ def capture_training(params: Any) -> Any:
     import tensorflow as tf
 
     from cerebras_tf.capture.variables import tensor_type
+    from cerebras_tf.config import schema
     from cerebras_tf.estimator.model_graph import record
-    from modelzoo.common.config import registry, schema
+    from modelzoo.common.config import registry
 
     package, data = registry.load_model(params.model_name)
     tree = schema.as_tree(params)

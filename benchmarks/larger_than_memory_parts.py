@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from benchmarks.larger_than_memory import flops_of
 from benchmarks.training import sgemm_flops_per_s
 from cerebras_tf.memoryx.disk_speed import giving_back
-from modelzoo.common.convert.random_model import write_random_model
+from modelzoo.common.convert.convert import write_random_model
 from modelzoo.common.generate.generate import Request, generate
 from modelzoo.common.generate.prediction import log_plan, open_decoder
 from modelzoo.common.generate.sampling import Sampler

@@ -40,10 +40,11 @@ class Side:
         import tensorflow as tf
 
         from cerebras_tf.compiler.pipeline import Options
+        from cerebras_tf.config import schema
         from cerebras_tf.estimator.model_graph import build
         from cerebras_tf.estimator.run_config import CSRunConfig
         from cerebras_tf.tf_session import initial_values
-        from modelzoo.common.config import registry, schema
+        from modelzoo.common.config import registry
 
         package, data = registry.load_model(params.model_name)
         tree = schema.as_tree(params)

@@ -71,7 +71,7 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
     from benchmarks.models import make_input_fn, model_fn_of, read_params
     from benchmarks.training import Shape
     from cerebras_tf import CerebrasEstimator, CSRunConfig
-    from modelzoo.common.config import schema
+    from cerebras_tf.config import schema
 
     class Count(tf.estimator.SessionRunHook):
         """Counts the bytes of all variables."""

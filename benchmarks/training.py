@@ -119,7 +119,7 @@ SMOKE = Shape(layers=1, hidden=128, sequence=32, batch=2, vocabulary=257, produc
 def make_estimator(shape: Shape, side: str, compared: Comparison, folder: str) -> Any:
     """An estimator that only trains: it writes no checkpoints and no summaries."""
     from cerebras_tf import CerebrasEstimator, CSRunConfig
-    from modelzoo.common.config import schema
+    from cerebras_tf.config import schema
 
     config = CSRunConfig(
         tf_random_seed=SEED,

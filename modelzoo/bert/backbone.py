@@ -5,8 +5,6 @@ Bidirectional Transformers for Language Understanding (2018). B batch, S sequenc
 hidden size, E embedding size.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.config.sections import TruncatedNormal
@@ -27,7 +25,6 @@ def bert_encoder(features, model, vocab_size, max_positions, training):
     Args:
         features: ``input_ids`` [B, S] int32; ``input_mask`` [B, S], 1 for padding; ``segment_ids``
             [B, S] int32, 0 to 2, optional.
-        vocab_size: V.
         max_positions: number of learned positions, at least S.
 
     Returns:

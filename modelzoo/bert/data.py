@@ -5,8 +5,6 @@ padding), ``masked_lm_positions``, ``masked_lm_ids`` [B, P] int32 and
 ``masked_lm_weights`` [B, P] float32. B batch, S sequence, P masked positions, T <= S tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -33,25 +31,14 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
     token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``.
-
-        Raises:
-            DataError: for a missing, truncated or misshapen file.
-        """
-        group = bucketing(self.section, _real_tokens(self.section), not training)
+        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
+        group = bucketing(self.section, real_tokens(self.section), not training)
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training, group)
         return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def blank(self):
         """Returns a batch of zeros."""
-        batch = {
-            name: tf.zeros(
-                [self.section.batch_size, length],
-                tf.float32 if kind == tf_records.FLOAT else tf.int32,
-            )
-            for name, (length, kind) in self.layout().items()
-        }
-        return self._example(batch)
+        return self._example(self.blank_records())
 
     def layout(self, predicting=False):
         """Returns the layout of a record; see tf_records.check_files."""
@@ -92,12 +79,7 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``.
-
-        Raises:
-            ConfigError: for a vocabulary that lacks a special token.
-            DataError: for a missing, truncated or misshapen file.
-        """
+        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
         tf_records.check_section(section, files)
@@ -113,14 +95,6 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
             return _drawn(masker.batch, [number, tokens, lengths], section, training)
 
         return dataset.enumerate(skip).map(example).prefetch(2)
-
-    def find_fault(self, bounds, predicting=False):
-        """Returns the error of the first malformed record, or None."""
-        length = self.section.max_sequence_length
-        files = tf_records.find_record_files(self.section.data_dir)
-        return tf_records.find_fault(
-            files, lambda where, record: check_tokens(where, record, length)
-        )
 
     def blank(self):
         """Returns a batch of zeros."""
@@ -141,9 +115,6 @@ class BertTextDataProcessor:
         """Returns the batches of one split of the files, without the first `skip`.
 
         See ``InputFunctions``.
-
-        Raises:
-            DataError: if files are missing or too few.
         """
         section = self.section
         seed = section.shuffle_seed or 0
@@ -194,8 +165,6 @@ def bucketing(section, length_of, keep_rest):
 
     Args:
         section: input section. Bucket i holds lengths from bound i - 1 (included) to bound i.
-        length_of: function from a serialized record to its number of tokens.
-        keep_rest: whether the last records of a bucket make a smaller batch.
     """
     if section.buckets is None:
         return None
@@ -215,16 +184,7 @@ def bucketing(section, length_of, keep_rest):
 
 
 def check_tokens(where, record, length):
-    """Checks a record with the feature list ``tokens``.
-
-    Args:
-        where: the record, for messages.
-        record: its bytes.
-        length: maximum number of tokens.
-
-    Raises:
-        DataError: if it is malformed, or has no or too many tokens.
-    """
+    """Checks a record with the feature list ``tokens``."""
     try:
         example = tf.train.SequenceExample.FromString(record)
         tokens = example.feature_lists.feature_list["tokens"].feature
@@ -241,7 +201,8 @@ def check_tokens(where, record, length):
         )
 
 
-def _real_tokens(section):
+def real_tokens(section):
+    """Returns a function from a serialized record to the number of its tokens."""
     length = section.max_sequence_length
     column = {"input_mask": tf.io.FixedLenFeature([length], tf.int64)}
     return lambda record: tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])

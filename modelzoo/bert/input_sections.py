@@ -3,8 +3,6 @@
 S is max_sequence_length, P max_predictions_per_seq.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -16,8 +14,7 @@ from modelzoo.common.config.model_sections import (
     count_lines,
     count_vocabulary,
 )
-from modelzoo.common.config.schema import build_variant
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
 

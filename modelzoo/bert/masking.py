@@ -4,16 +4,12 @@ Source: Devlin et al., BERT (2018), section 3.1. n tokens of a sequence, P maske
 record, B batch, S length of a padded sequence, T of the longest row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
-from modelzoo.common.tokenizers.tokenizers import require_tokens_differ, word_pieces
+from cerebras_tf.errors import DataError
+from modelzoo.common.tokenizers.tokenizers import read_word_numbers
 
 MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
 RANDOM_SHARE = 0.1  # become a random token; the others are unchanged
@@ -78,24 +74,19 @@ def _whole_words(candidates, continues, wanted, generator):
 
 
 class TokenMasker:
-    """Looks tokens up in a vocabulary and masks them.
-
-    Raises:
-        ConfigError: for a vocabulary that lacks a special token.
-        DataError: if the file of the vocabulary is not there.
-    """
+    """Looks tokens up in a vocabulary and masks them."""
 
     def __init__(self, section):
         self._section = section
-        self._numbers = read_vocabulary(section.vocab_file)
-        mask_id, count = self._numbers[b"[MASK]"], len(self._numbers)
+        numbers = read_word_numbers(section.vocab_file, "[UNK]", "[MASK]")
+        self._numbers = {token.encode(): number for token, number in numbers.items()}
+        mask_id, count = numbers["[MASK]"], len(numbers)
         self._settings = mask_settings(section, mask_id, (0, count))
 
     def batch(self, number, tokens, lengths):
         """Masks a batch.
 
         Args:
-            number: index of the batch in the stream, which seeds the masks.
             tokens: [B, T] bytes.
             lengths: [B] integers, tokens of each row.
 
@@ -121,33 +112,6 @@ class TokenMasker:
         generator = np.random.default_rng([section.shuffle_seed or 0, int(number)])
         whole = continues if section.mask_whole_word else None
         return mask_rows(rows, allowed, whole, self._settings, section, generator)
-
-
-def read_vocabulary(path):
-    """Reads a vocabulary, and returns ids by token, as bytes.
-
-    Raises:
-        ConfigError: if the file cannot be read, has a token twice, or lacks [UNK] or [MASK].
-        DataError: if it does not exist.
-    """
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unread(error)(
-            f"vocab_file: must be a readable file. Received: {path!r} "
-            f"({getattr(error, 'strerror', 'no UTF-8 text')}). "
-            f"{advice_on_vocabulary(path, error, 'wordpiece')}"
-        ) from error
-    tokens = [token.encode() for token in word_pieces(text)]
-    require_tokens_differ(path, tokens)
-    numbers = {token: number for number, token in enumerate(tokens)}
-    for token in (b"[UNK]", b"[MASK]"):
-        if token not in numbers:
-            raise ConfigError(
-                f"{path}: must have the token {token.decode()} on a line. Received: "
-                f"{len(numbers)} tokens without it. Name the vocab.txt of a BERT."
-            )
-    return numbers
 
 
 def mask_settings(section, mask_id, random_ids):

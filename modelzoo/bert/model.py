@@ -5,8 +5,6 @@ S sequence length, P masked positions of a sequence, M = B * P of a batch, V voc
 size.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.backbone import bert_encoder, initializer_of, pooled
@@ -160,7 +158,6 @@ def predict(features, logits):
     """Returns the likeliest word at every masked position, and its log-probability.
 
     Args:
-        features: as in `model_fn`.
         logits: [M, V] float32.
 
     Returns:

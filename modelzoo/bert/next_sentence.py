@@ -3,8 +3,6 @@
 Source: Devlin et al., BERT (2018), section 3.1 and appendix A.2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -17,8 +15,6 @@ def sentence_pairs(documents, index, draw_target, generator):
 
     Args:
         documents: at least two lists of sentences, each [n] integers, n >= 1.
-        index: index of the document.
-        draw_target: a function that returns the number of tokens of the next pair.
 
     Yields:
         The two segments [n] integers, and whether the second is a random one.

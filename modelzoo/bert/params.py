@@ -1,13 +1,10 @@
 """The YAML schema of BERT pre-training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from modelzoo.bert.input_sections import INHERITED_KEYS, build_bert_input
 from modelzoo.common.config.base_params import INPUT_SECTIONS, BaseParams
-from modelzoo.common.config.bounds import MASK, Bound, token_bound
 from modelzoo.common.config.model_sections import (
     NONLINEARITIES,
     CommonModelParams,
@@ -71,16 +68,23 @@ class BertModelParams(CommonModelParams):
         return self.encoder_nonlinearity or self.nonlinearity
 
 
-def encoder_bounds(tokens, model):
-    """Returns Bounds of the encoder's features by name; `tokens` is that of tokens."""
-    bounds = {"input_ids": tokens, "input_mask": MASK}
-    if model.use_segment_embedding and model.num_segments > 1:
-        bounds["segment_ids"] = Bound(model.num_segments, "as in model.num_segments")
-    return bounds
+@dataclass(frozen=True, kw_only=True)
+class BertParams(BaseParams):
+    """The whole YAML of pre-training or of a fine-tuning."""
+
+    @property
+    def vocab_size(self):
+        """Number of tokens: as given, else the lines of the vocabulary file."""
+        return count_vocabulary(self.train_input)
+
+    @property
+    def max_position_embeddings(self):
+        """Number of positions: the given one, else the training sequence length."""
+        return self.model.max_position_embeddings or self.train_input.max_sequence_length
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(BaseParams):
+class Params(BertParams):
     """The whole YAML of BERT pre-training."""
 
     model: BertModelParams
@@ -122,26 +126,3 @@ class Params(BaseParams):
         expected = self.vocab_size
         if count_vocabulary(section) != expected:
             yield "vocab_size", f"must equal train_input.vocab_size ({expected})."
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        section, model = getattr(self, name), self.model
-        tokens = token_bound(name, section)
-        places = Bound(section.max_sequence_length, f"as in {name}.max_sequence_length")
-        bounds = {**encoder_bounds(tokens, model), "masked_lm_positions": places}
-        if name != "predict_input":
-            bounds["masked_lm_ids"] = tokens
-            if not model.disable_nsp:
-                classes = Bound(model.num_cls_classes, "as in model.num_cls_classes")
-                bounds["next_sentence_labels"] = classes
-        return bounds
-
-    @property
-    def vocab_size(self):
-        """Number of tokens: as given, else the lines of the vocabulary file."""
-        return count_vocabulary(self.train_input)
-
-    @property
-    def max_position_embeddings(self):
-        """Number of positions: the given one, else the training sequence length."""
-        return self.model.max_position_embeddings or self.train_input.max_sequence_length

@@ -110,7 +110,6 @@ def read_documents(parts, settings, on_read=lambda size: None):
 
     Args:
         parts: (path, first byte, one past the last byte), see documents.plan_units.
-        on_read: called with the bytes read since its last call.
 
     Yields:
         Lists of [n] int32, n >= 1, never empty.
@@ -218,11 +217,6 @@ def sequences(texts, settings, maker, separator_id):
 
     With `allow_cross_document_examples` the next document continues a sequence after a separator.
 
-    Args:
-        texts: documents, each [n] integers.
-        maker: RecordMaker, which draws the lengths.
-        separator_id: id of the token between documents.
-
     Yields:
         [n] integers, 1 <= n <= S - 2.
     """
@@ -242,15 +236,7 @@ def sequences(texts, settings, maker, separator_id):
 def write_unit(parts, output, settings, units):
     """Makes the records of one unit.
 
-    Args:
-        parts: see `read_documents`.
-        units: the parts of all units, this one among them.
-
-    Returns:
-        The counts of documents, sentences and tokens, of one round.
-
-    Raises:
-        DataError: for pairs, if the whole input has one document.
+    Returns the counts of documents, sentences and tokens, of one round.
     """
     found = list(read_documents(parts, settings, output.advance))
     others = [] if settings.mlm_only else other_documents(found, output.index, settings, units)
@@ -272,16 +258,8 @@ def other_documents(found, index, settings, units):
 
     Units are read in an order that depends on the seed, until there are MIN_DOCUMENTS.
 
-    Args:
-        found: documents of the unit.
-        index: its number.
-        units: the parts of all units.
-
     Returns:
         A list of documents, see `read_documents`.
-
-    Raises:
-        DataError: if the one document found is the only one of all units.
     """
     if not found or len(found) >= MIN_DOCUMENTS:
         return []
@@ -332,34 +310,17 @@ def _shuffled(items, generator):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, resuming a stopped run.
 
-    Args:
-        inputs: files and folders.
-        output_dir: folder of the records and ``manifest.json``.
-        processes: number of worker processes. The records do not depend on it.
-        on_progress: called with the bytes of the input files done since the last call.
-
-    Returns:
-        The manifest: settings, vocab_size, counts, files with checksums.
-
-    Raises:
-        DataError: names the file and line of a bad row; if pairs are made from one document.
-        ConfigError: if options exclude each other, the folder holds other records, or the
-            vocabulary is wrong.
+    Returns the manifest: settings, vocab_size, counts, files with checksums.
     """
     settings.check()
     files = input_files.find_inputs(inputs, documents.SUFFIXES)
     tokenizer = _tokenizer(settings)
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
     units = documents.plan_units(files, UNIT_BYTES)
     return pipeline.prepare(
         units,
         functools.partial(write_unit, settings=settings, units=units),
         output_dir,
-        described,
+        documents.describe_settings(settings, files),
         processes,
         on_progress,
         tokenizer.facts,
@@ -369,16 +330,8 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
 def listed_inputs(metadata_files, prefix="", log=lambda line: None):
     """Reads the paths of documents from files with one path in each line.
 
-    Args:
-        metadata_files: files, or folders whose ``*.txt`` are such files.
-        prefix: put before each path.
-        log: see `find_inputs`.
-
     Returns:
         The paths in order.
-
-    Raises:
-        DataError: names the file and line of a missing document.
     """
     paths = []
     for listing in input_files.find_inputs(metadata_files, (".txt",), log):

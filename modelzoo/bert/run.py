@@ -1,7 +1,5 @@
 """Runs BERT pre-training: ``python -m modelzoo.bert.run -m train -p FILE``."""
 
-from __future__ import annotations
-
 from modelzoo.common.train.run import run
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Splits text into documents and documents into sentences."""
 
-from __future__ import annotations
-
 import functools
 import re
 
@@ -45,11 +43,7 @@ def split_lines(text):
 
 @functools.lru_cache(maxsize=1)
 def spacy_splitter(model):
-    """Makes a function like `split_sentences` from a spaCy model, such as ``en_core_web_sm``.
-
-    Raises:
-        ConfigError: if spaCy or the model is not installed.
-    """
+    """Makes a function like `split_sentences` from a spaCy model, such as ``en_core_web_sm``."""
     try:
         import spacy
 

@@ -3,8 +3,6 @@
 In a checkout they are in ``configs/`` at its top; an installed package holds them itself.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import modelzoo
@@ -31,11 +29,7 @@ def config_names():
 
 
 def config_path(name):
-    """Returns the file of a config by its name or its file's name.
-
-    Raises:
-        ConfigError: if there is none of that name.
-    """
+    """Returns the file of a config by its name or its file's name."""
     short = Path(name).name.removeprefix(PREFIX).removesuffix(SUFFIX)
     names = config_names()
     if short not in names:
@@ -78,11 +72,7 @@ def with_pretraining(path):
 
 
 def copy_configs(names, folder, overwrite):
-    """Copies configs, and those that they name, into a folder, all or none; prints where they are.
-
-    Raises:
-        ConfigError: if there is no such config, or a file is there and `overwrite` is not set.
-    """
+    """Copies configs, and those that they name, into a folder; prints their paths."""
     found = [path for name in names for path in with_pretraining(config_path(name))]
     sources = list(dict.fromkeys(found))
     there = [str(folder / path.name) for path in sources if (folder / path.name).exists()]
@@ -92,13 +82,5 @@ def copy_configs(names, folder, overwrite):
             "folder after -o."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
-    try:
-        for path in sources:
-            made.append(write_whole(folder / path.name, path.read_text(encoding="utf-8")))
-    except OSError:  # such as a full disk
-        for path in made:
-            if str(path) not in there:
-                path.unlink()
-        raise
-    print(*made, sep="\n")
+    for path in sources:
+        print(write_whole(folder / path.name, path.read_text(encoding="utf-8")))

@@ -12,18 +12,15 @@ For example::
 It parses arguments and shows progress; ``modelzoo/common/convert`` does the work.
 """
 
-from __future__ import annotations
-
 import os
 import time
 
 from cerebras_tf.api import add_params_argument, gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import load_params
-from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
+from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow, write_random_model
 from modelzoo.common.convert.hugging_face import SHARD_BYTES
 from modelzoo.common.convert.programs import PROGRAMS
-from modelzoo.common.convert.random_model import write_random_model
 from modelzoo.common.convert.safetensors_file import DTYPES
 from modelzoo.common.convert.tensorflow_checkpoint import renumber
 from modelzoo.common.convert.verify import (

@@ -25,11 +25,9 @@ class Command:
     """A command, or a group of commands.
 
     Attributes:
-        summary: what it does, for help.
         module: what offers `add_arguments(parser, **given)` and `run(args)` -> exit code or None.
             Only that of the command asked for is imported, because some import TensorFlow.
         given: keyword arguments of `add_arguments`, for modules with several commands.
-        commands: of a group, by name.
         default: of a group, the command that runs where only options are given.
     """
 
@@ -154,11 +152,7 @@ def choose(argv: Sequence[str], program: str, group: Command) -> str:
 
 
 def load(name: str) -> Any:
-    """Imports the module of a command.
-
-    Raises:
-        ConfigError: it is a benchmark, and the package was installed without its checkout.
-    """
+    """Imports the module of a command."""
     if name.startswith("benchmarks."):
         checkout = Path(modelzoo.__file__).parents[1]
         if not (checkout / "benchmarks" / "__init__.py").exists():

@@ -5,22 +5,20 @@ default; HELP has the texts. The packages of the models do the work. A preparati
 continues when the same command is given again.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebras_tf.api import any_int, positive_int, seed_int
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.api import any_int, any_number, positive_int, seed_int
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.fine_tuning.classifier import glue_files
-from modelzoo.common.data.preparation import cnn_dailymail, command, documents, input_files
+from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, records
 from modelzoo.common.tokenizers import tokenizers
 
 Options = dict[str, dict[str, Any]]
@@ -85,11 +83,33 @@ HELP = {
     "special_tokens": "tokens 0, 1, ... (default: GPT-2's, BERT's or <pad> <unk> <s> </s>)",
     "limit_alphabet": "most characters (default: all)",
 }
+MOST_PER_CORE = 16  # worker processes: more only wait for one another
+CLOCK_TICK_S = 0.01  # what the system's clock of processor time can resolve
+
+
+def share(text):
+    """Reads a number from 0 to 1."""
+    number = any_number(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1. Received: {text!r}.")
+    return number
+
+
+def number_of_processes(text):
+    """Reads a whole number from 0 to MOST_PER_CORE for each core."""
+    number, most = any_int(text), MOST_PER_CORE * len(os.sched_getaffinity(0))
+    if not 0 <= number <= most:
+        raise argparse.ArgumentTypeError(
+            f"must be 0 to {most} on this machine, {MOST_PER_CORE} for each core. Received: {text}."
+        )
+    return number
+
+
 # argparse's settings by the type of a field; a type that is not here is a path or a name.
 TYPES: Options = {
     "int": {"type": positive_int},
     "Optional[int]": {"type": positive_int},
-    "float": {"type": command.share},
+    "float": {"type": share},
     "bool": {"action": "store_true"},
     "Optional[tuple]": {"nargs": "+"},
     "tuple[str, ...]": {"nargs": "+", "default": []},
@@ -107,9 +127,7 @@ class Kind:
     Attributes:
         run: called with the module of `settings`, the options of the settings and the others.
         settings: module and class of the settings, with a colon between.
-        inputs: the options that are no settings.
         fields: argparse's settings of options that do not follow from the field.
-        output_dir: default of --output_dir.
     """
 
     run: Callable[[Any, dict[str, Any], argparse.Namespace], None]
@@ -129,7 +147,9 @@ def add_arguments(parser: argparse.ArgumentParser, kind: str) -> None:
     """Adds the arguments of a kind."""
     chosen = KINDS[kind]
     parser.set_defaults(kind=kind)
-    command.add_arguments(parser, chosen.output_dir)
+    parser.add_argument("--output_dir", default=chosen.output_dir, help="folder of the records")
+    words = "worker processes; 0: one a core"
+    parser.add_argument("--processes", type=number_of_processes, default=0, help=words)
     for name, settings in chosen.inputs.items():
         parser.add_argument(f"--{name}", **settings)
     _, settings_class = chosen.load()
@@ -155,17 +175,64 @@ def run(args: argparse.Namespace) -> None:
     kind.run(module, given, args)
 
 
+def tell(line):
+    """Prints a line about the input now, before what may fail."""
+    print(line, flush=True)
+
+
+def run_preparation(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
+    """Runs a preparation under a progress bar and prints what it made and how fast.
+
+    Args:
+        prepare: called with a function that takes the amount of input done since its last call;
+            returns the manifest of pipeline.prepare.
+        total: amount of input, None if it is not known beforehand.
+        unit: of `total`; ``B`` is shown in MB.
+        remedy: what to do if not one record was made, a sentence.
+    """
+    import tqdm
+
+    started, busy = time.monotonic(), sum(os.times()[:4])
+    with tqdm.tqdm(total=total, unit=unit, unit_scale=True, disable=None) as bar:
+        done = 0
+
+        def advance(amount):
+            nonlocal done
+            done += amount
+            bar.update(amount)
+
+        manifest = prepare(advance)
+    elapsed_s = max(time.monotonic() - started, CLOCK_TICK_S)
+    # Of this process and of its workers, which have ended.
+    cpu_s = max(sum(os.times()[:4]) - busy, CLOCK_TICK_S)
+    counted = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
+    if not manifest["counts"]["records"]:
+        raise DataError(
+            f"{output_dir}: must get at least one record, of {records.first_names(inputs)}. "
+            f"Received: {counted}. {remedy}"
+        )
+    scale, name = (1e6, "MB") if unit == "B" else (1, unit)
+    speed = (
+        f"{done / scale / elapsed_s:.1f} {name}/s, {done / scale / cpu_s:.1f} {name} a CPU second"
+    )
+    print(
+        f"{counted} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s, "
+        f"{speed if done else 'nothing left to do'})"
+    )
+    return manifest
+
+
 def _run_text(
     module: Any, settings: Any, args: argparse.Namespace, inputs: list[str], remedy: Any
 ) -> None:
     """Prepares text files and folders of them."""
     has_key = hasattr(settings, "text_key")
     suffixes = documents.SUFFIXES if has_key else cnn_dailymail.SUFFIXES
-    files = input_files.find_inputs(inputs, suffixes, command.tell)
+    files = input_files.find_inputs(inputs, suffixes, tell)
     if has_key:
         documents.refuse_idle_key(files, settings.text_key)
     make = functools.partial(module.prepare, inputs, args.output_dir, settings, args.processes)
-    command.run(make, inputs, args.output_dir, sum(map(os.path.getsize, files)), remedy=remedy)
+    run_preparation(make, inputs, args.output_dir, sum(map(os.path.getsize, files)), remedy=remedy)
 
 
 def _run_gpt(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
@@ -186,7 +253,7 @@ def _run_gpt(module: Any, given: dict[str, Any], args: argparse.Namespace) -> No
 def _run_bert(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
     inputs, listings = list(args.input_dir or []), args.metadata_files
     if listings:
-        inputs += module.listed_inputs(listings, args.input_files_prefix, command.tell)
+        inputs += module.listed_inputs(listings, args.input_files_prefix, tell)
     if not inputs:
         raise ConfigError(
             "--input_dir or --metadata_files: must name text. Received: neither. Give one."
@@ -198,24 +265,19 @@ def _run_bertsum(module: Any, given: dict[str, Any], args: argparse.Namespace) -
     from modelzoo.bert.fine_tuning.extractive_summarization import preparation
 
     settings = module.EncodingSettings(**given)
-    _run_text(preparation, settings, args, args.input_dir, bertsum_remedy)
-
-
-def bertsum_remedy(counts: Mapping[str, int]) -> str:
-    """Returns what to do where every article was skipped."""
-    if counts["skipped_without_label"] >= counts["skipped_too_short"]:
-        return "Give highlights that share words with sentences of their articles."
-    return "Lower --min_sentences_per_sequence or --min_tokens_per_sentence."
+    remedy = "Give highlights that share words with their articles, or lower "
+    remedy += "--min_sentences_per_sequence or --min_tokens_per_sentence."
+    _run_text(preparation, settings, args, args.input_dir, remedy)
 
 
 def _run_glue(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
     settings, wanted = module.Settings(**given), args.data_split_type
     for use in ("train", "eval") if wanted == "all" else (wanted,):
-        glue_files.find_files(args.data_dir, use, command.tell)  # reports a missing part once
+        glue_files.find_files(args.data_dir, use, tell)  # reports a missing part once
         make = functools.partial(
             module.prepare, args.data_dir, use, args.output_dir, settings, args.processes
         )
-        command.run(make, [args.data_dir], f"{args.output_dir}/{use}", unit="rows")
+        run_preparation(make, [args.data_dir], f"{args.output_dir}/{use}", unit="rows")
 
 
 def _run_ner(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
@@ -223,12 +285,12 @@ def _run_ner(module: Any, given: dict[str, Any], args: argparse.Namespace) -> No
     splits = list(module.find_splits(args.data_dir)) if wanted == "all" else [wanted]
     for split, names in module.SPLITS.items():
         if wanted == "all" and split not in splits:
-            command.tell(f"{args.data_dir} has no {' or '.join(names)}: {out}/{split} is not made")
+            tell(f"{args.data_dir} has no {' or '.join(names)}: {out}/{split} is not made")
     for split in splits:
         make = functools.partial(
             module.prepare, args.data_dir, split, out, settings, args.processes
         )
-        command.run(make, [args.data_dir], f"{out}/{split}", unit="sentences")
+        run_preparation(make, [args.data_dir], f"{out}/{split}", unit="sentences")
 
 
 def _run_squad(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
@@ -241,11 +303,11 @@ def _run_squad(module: Any, given: dict[str, Any], args: argparse.Namespace) -> 
         articles=args.articles,
     )
     remedy = "Give a file with answers."
-    command.run(make, [args.input_file], args.output_dir, unit="questions", remedy=remedy)
+    run_preparation(make, [args.input_file], args.output_dir, unit="questions", remedy=remedy)
 
 
 def _run_summarization(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
-    from modelzoo.gptj.prompts import write_prompts
+    from modelzoo.gptj.preparation import write_prompts
 
     settings = module.SummarizationSettings(**given)
     if args.prompts:
@@ -263,7 +325,7 @@ def _run_translation(module: Any, given: dict[str, Any], args: argparse.Namespac
         return module.prepare(*files, args.output_dir, args.tokenizer_file, args.processes, advance)
 
     total = os.path.getsize(files[0]) if os.path.exists(files[0]) else None
-    command.run(make, files, args.output_dir, total, remedy="Add text.")
+    run_preparation(make, files, args.output_dir, total, remedy="Add text.")
 
 
 def _run_vocab(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
@@ -271,7 +333,7 @@ def _run_vocab(module: Any, given: dict[str, Any], args: argparse.Namespace) -> 
 
     os.environ["RAYON_NUM_THREADS"] = str(args.processes)  # the threads of the tokenizers library
     settings = module.VocabularySettings(**given)
-    files = input_files.find_inputs(args.input_files, documents.SUFFIXES, command.tell)
+    files = input_files.find_inputs(args.input_files, documents.SUFFIXES, tell)
     documents.refuse_idle_key(files, settings.text_key)
     total, started = sum(map(os.path.getsize, files)), time.monotonic()
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:

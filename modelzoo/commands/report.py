@@ -4,8 +4,6 @@ It builds no graph and needs neither data nor memory for weights, so it serves m
 machine at hand could compile. That sizes and graph give the same figures is tested.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,11 +67,7 @@ def run(args):
 
 
 def workload_of(params, args):
-    """The workload of a transformer's params.
-
-    Raises:
-        ConfigError: the model is of another kind, or its pruned weights do not follow from sizes.
-    """
+    """The workload of a transformer's params."""
     from cerebras_tf.api import transformer
 
     model, section = params.model, params.train_input

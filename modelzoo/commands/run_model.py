@@ -1,7 +1,5 @@
 """`cerebras-tf train`, `eval`, ..., `compile`: the runner, with the command's name for its mode."""
 
-from __future__ import annotations
-
 from cerebras_tf import api
 from modelzoo.common.train.run import execute
 

@@ -1,7 +1,5 @@
 """`cerebras-tf scaling`: the law of some runs, what a budget buys, and a family to fit a law to."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import subprocess
@@ -17,7 +15,6 @@ from modelzoo.common.scaling.law import PUBLISHED, Law
 from modelzoo.common.train.console import quiet_logging
 
 _SHARE = 0.9
-_MOST_FLOPS = 1e60  # far beyond any training, and its powers are still numbers of float64
 
 
 def add_arguments(parser, what):
@@ -31,7 +28,7 @@ def add_arguments(parser, what):
         parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run")
         parser.add_argument("--out", metavar="HTML", help="page with a picture")
         parser.add_argument(
-            "--at", type=_flops, metavar="FLOPS", help="also predict the loss of it"
+            "--at", type=positive_number, metavar="FLOPS", help="also predict the loss of it"
         )
         return
     parser.add_argument(
@@ -58,16 +55,6 @@ def _constant(given):
     value = any_number(given)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0. Received: {given!r}.")
-    return value
-
-
-def _flops(given):
-    """A number of operations that a law can take."""
-    value = any_number(given)
-    if not 1 <= value <= _MOST_FLOPS:
-        raise argparse.ArgumentTypeError(
-            f"must be a number of FLOPs from 1 to {_MOST_FLOPS:g}. Received: {given!r}."
-        )
     return value
 
 
@@ -108,9 +95,6 @@ def train_family(folder):
     """Trains a family of small models, a process each, and fits their law.
 
     A model that was trained before is evaluated again, and one that was stopped continues.
-
-    Raises:
-        CerebrasError: a process failed; its message is above.
     """
     from modelzoo.common.scaling.family import SIZES, write_params
 
@@ -131,13 +115,7 @@ def train_family(folder):
 
 
 def fit(runs, at, out):
-    """Prints the law of runs, and writes its page.
-
-    Args:
-        runs: their folders.
-        at: compute to predict the loss for; None for none.
-        out: file of the page; None for none.
-    """
+    """Prints the law of runs, and writes its page."""
     from modelzoo.common.scaling.runs import read_run, require_run
 
     require_place(out, "--out")

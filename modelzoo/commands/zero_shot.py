@@ -9,8 +9,6 @@ For example::
 It only reads its arguments; ``modelzoo/common/evaluate`` does the work.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -70,8 +68,8 @@ def run(args):
     import tensorflow.compat.v1 as tf
     from tqdm import tqdm
 
-    from modelzoo.common.evaluate.evaluate import evaluate, write_results
-    from modelzoo.common.evaluate.model_session import ModelSession
+    from modelzoo.common.evaluate.scoring import ModelSession
+    from modelzoo.common.evaluate.tasks import evaluate, write_results
     from modelzoo.common.model_dir.checkpoint_files import chosen_checkpoint
     from modelzoo.common.train.estimator import make_estimator
 

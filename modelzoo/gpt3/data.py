@@ -1,7 +1,5 @@
 """The input functions of GPT-2 and GPT-3."""
 
-from __future__ import annotations
-
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.gpt import PROCESSORS
 from modelzoo.gpt3.params import Params

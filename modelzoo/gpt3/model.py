@@ -4,8 +4,6 @@ Sources: Radford et al., Language Models are Unsupervised Multitask Learners (20
 Language Models are Few-Shot Learners (2020). B batch, S sequence, T = B * S tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -1,7 +1,5 @@
 """The YAML schema of GPT-2 and GPT-3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 

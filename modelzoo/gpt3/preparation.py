@@ -14,9 +14,9 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.data.hdf5_files import Hdf5Writer
 from modelzoo.common.data.preparation import (
     documents,
-    hdf5,
     input_files,
     pipeline,
     records,
@@ -27,7 +27,7 @@ from modelzoo.common.tokenizers import tokenizers
 UNIT_BYTES = 64 << 20  # input of one unit of work; a stopped run resumes at the next unit
 PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
 MIN_LENGTH = 2  # tokens of a record that is shortened by short_seq_prob
-FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": hdf5.Hdf5Writer}
+FILE_FORMATS = {"tfrecords": records.RecordWriter, "HDF5": Hdf5Writer}
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,7 @@ class PreparationSettings:
 
 
 class Packer:
-    """Packs a stream of tokens into records of S tokens.
-
-    Args:
-        length: S.
-        pad_id: token of the padding.
-        overlap: tokens that a record shares with the previous one.
-        short_seq_prob: fraction of records that are shortened.
-        seed: of their random lengths.
-    """
+    """Packs a stream of tokens into records of S tokens."""
 
     def __init__(self, length, pad_id, overlap=0, short_seq_prob=0.0, seed=0):
         self._length = length
@@ -131,10 +123,6 @@ def _pad_id(settings, tokenizer):
 def encode_documents(parts, settings, on_read=lambda size: None):
     """Yields the tokens of documents, with an end-of-text token after each.
 
-    Args:
-        parts: (path, first byte, one past the last byte), see documents.plan_units.
-        on_read: called with the bytes read since its last call.
-
     Yields:
         Tokens [n] int32, whether a document ends with them, and the bytes of their text.
     """
@@ -156,11 +144,7 @@ def encode_documents(parts, settings, on_read=lambda size: None):
 def write_unit(parts, output, settings):
     """Packs the documents of one unit into records and writes them.
 
-    Args:
-        parts: see `encode_documents`.
-
-    Returns:
-        The counts of documents, bytes of text and tokens.
+    Returns the counts of documents, bytes of text and tokens.
     """
     writer = output.writer(
         settings.output_name, settings.files_per_record, FILE_FORMATS[settings.file_format]
@@ -188,18 +172,7 @@ def write_unit(parts, output, settings):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
-    Args:
-        inputs: files and folders.
-        output_dir: folder of the records and ``manifest.json``.
-        processes: worker processes; the records do not depend on it.
-        on_progress: called with the bytes of the input files done since the last call.
-
-    Returns:
-        The manifest: settings, vocab_size, counts, files with checksums.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or a tokenizer file is wrong.
+    Returns the manifest: settings, vocab_size, counts, files with checksums.
     """
     if not 0 <= settings.overlap_size < settings.max_seq_length:
         raise ConfigError(
@@ -218,17 +191,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     tokenizers.require_tokens(tokenizer, "eos")
     for key in ("eos_id", "pad_id"):
         tokenizers.check_number(key, getattr(settings, key), tokenizer.vocab_size)
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
-    return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
-        output_dir,
-        described,
-        processes,
-        on_progress,
-        tokenizer.facts,
+    facts = tokenizer.facts
+    return pipeline.prepare_files(
+        files, UNIT_BYTES, write_unit, output_dir, settings, processes, on_progress, facts
     )

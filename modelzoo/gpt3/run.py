@@ -1,7 +1,5 @@
 """Runs GPT-2 and GPT-3: ``python -m modelzoo.gpt3.run -m train -p FILE``."""
 
-from __future__ import annotations
-
 from modelzoo.common.train.run import run
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The input functions of GPT-J and GPT-NeoX. The data processors are shared, stand elsewhere."""
 
-from __future__ import annotations
-
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.gpt import PROCESSORS
 from modelzoo.gptj.params import Params

@@ -5,8 +5,6 @@ Black et al., GPT-NeoX-20B: An Open-Source Autoregressive Language Model (2022).
 sequence, T = B * S tokens, V vocabulary, N hidden size, L layers.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -96,9 +94,6 @@ def block(x, mask, index, settings, model, training, cache=None):
 
     Args:
         x: [B, S, N].
-        mask: additive attention mask.
-        index: number of the block.
-        cache: KeyValueCache of the earlier positions.
 
     Returns:
         [B, S, N], of the type of `x`.

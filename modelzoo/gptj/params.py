@@ -1,14 +1,11 @@
 """The YAML schema of GPT-J and GPT-NeoX."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from modelzoo.common.config.input_sections import LanguageModelParams, length_problems
 from modelzoo.common.config.model_sections import CommonModelParams
-from modelzoo.common.config.schema import taking
-from modelzoo.common.config.sections import INITIALIZERS, build_initializer, field
+from modelzoo.common.config.sections import INITIALIZERS, build_initializer, field, taking
 
 # Biases and norms have no weight decay. The default patterns do not match ln_1 and ln_2.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias", "Bias", "ln_1", "ln_2")

@@ -10,13 +10,17 @@ tokenizes.
 from __future__ import annotations
 
 import functools
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError
-from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
+from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.whole_file import write_whole
+from modelzoo.common.data.preparation import cnn_dailymail, input_files, pipeline, records
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 16 << 20  # input of one unit of work, the step at which a run can be resumed
@@ -47,10 +51,6 @@ class Assembler:
     """Makes records of articles and abstracts, and counts those it leaves out.
 
     Args:
-        length: S.
-        eos_id: begins a record and ends the abstract.
-        sep_id: stands between article and abstract.
-        pad_id: fills records.
         truncate_article: whether an article is cut rather than left out when it is too long.
 
     Attributes:
@@ -108,11 +108,7 @@ def load_tokenizer(settings):
 
 
 def special_ids(settings):
-    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings.
-
-    Raises:
-        ConfigError: if one is none of the vocabulary, or for SEP the first number beyond it.
-    """
+    """Returns the numbers of the tokens (EOS, SEP, PAD) of records made with these settings."""
     tokenizer = load_tokenizer(settings)
     for key, more in (("eos_id", 0), ("pad_id", 0), ("sep_id", 1)):
         tokenizers.check_number(key, getattr(settings, key), tokenizer.vocab_size + more)
@@ -123,9 +119,6 @@ def special_ids(settings):
 
 def write_unit(parts, output, settings):
     """Writes the records of one unit.
-
-    Args:
-        parts: (path, first byte, one past the last byte), see documents.plan_units.
 
     Returns:
         The counts of Assembler.
@@ -149,18 +142,7 @@ def write_unit(parts, output, settings):
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: None):
     """Writes the records of `inputs` to `output_dir`, going on where an earlier run stopped.
 
-    Args:
-        inputs: files and folders, see cnn_dailymail.
-        output_dir: folder of the records and ``manifest.json``.
-        processes: worker processes; the records do not depend on it.
-        on_progress: called with the bytes of the input files done since the last call.
-
-    Returns:
-        The manifest: settings, eos_id, sep_id, pad_id, vocab_size (with SEP), counts, files.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or a tokenizer file is wrong.
+    Returns the manifest: settings, eos_id, sep_id, pad_id, vocab_size (with SEP), counts, files.
     """
     if settings.max_seq_length < SPECIAL + 2:
         raise ConfigError(
@@ -171,17 +153,45 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     eos_id, sep_id, pad_id = special_ids(settings)
     facts = load_tokenizer(settings).facts
     vocab_size = max(facts["vocab_size"], 1 + max(eos_id, sep_id, pad_id))
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
-    return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
-        output_dir,
-        described,
-        processes,
-        on_progress,
-        {**facts, "eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size},
+    facts |= {"eos_id": eos_id, "sep_id": sep_id, "pad_id": pad_id, "vocab_size": vocab_size}
+    return pipeline.prepare_files(
+        files, UNIT_BYTES, write_unit, output_dir, settings, processes, on_progress, facts
     )
+
+
+def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lambda size: None):
+    """Writes ``prompts.jsonl``.
+
+    A row has ``prompt_tokens``, and ``reference``, the true summary for the scores of predict mode.
+
+    Args:
+        settings: SummarizationSettings. Articles are truncated by `max_new_tokens`.
+
+    Returns:
+        The path, and the number of prompts.
+    """
+    limit = settings.max_seq_length - SPECIAL - max_new_tokens
+    if limit < 1:
+        raise ConfigError(
+            f"--prompts: must leave tokens for an article out of {settings.max_seq_length}. "
+            f"Received: {max_new_tokens}. Lower it, or raise --max_seq_length."
+        )
+    encode = load_tokenizer(settings).encode
+    eos_id, sep_id, _ = special_ids(settings)
+    rows = []
+    for path in input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES):
+        end = os.path.getsize(path)
+        for paragraphs, highlights in cnn_dailymail.read_articles(path, 0, end, on_progress):
+            article = encode(" ".join(paragraphs))[:limit].tolist()
+            if article and highlights:
+                tokens = [eos_id, *article, sep_id]
+                rows.append({"prompt_tokens": tokens, "reference": "\n".join(highlights)})
+    if not rows:
+        raise DataError(
+            f"{', '.join(inputs)}: must hold at least one article with its abstract. Received: "
+            "none. Add files."
+        )
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    target = Path(output_dir) / "prompts.jsonl"
+    records.check_same(target, text)
+    return write_whole(target, text), len(rows)

@@ -1,7 +1,5 @@
 """Runs GPT-J and GPT-NeoX: ``python -m modelzoo.gptj.run -m train -p FILE``. Nothing else."""
 
-from __future__ import annotations
-
 from modelzoo.common.train.run import run
 
 if __name__ == "__main__":

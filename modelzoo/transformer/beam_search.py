@@ -3,8 +3,6 @@
 Shapes: B sentences, K beams, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +21,6 @@ def length_penalty(length, alpha):
     """((5 + length) / 6) ^ alpha, by which a log-probability is divided (Wu et al. 2016, eq. 14).
 
     Args:
-        length: number of tokens, with the end token.
         alpha: 0 has no effect; larger values favour longer translations.
     """
     return ((5.0 + length) / 6.0) ** alpha
@@ -37,11 +34,7 @@ def beam_search(decoder, limits, beam_size, alpha, **features):
     become better than the best of them. With one beam it is greedy decoding.
 
     Args:
-        decoder: CachedDecoder, of K rows for each sentence.
         limits: [B] maximum number of tokens of each translation, with the end token.
-        beam_size: K.
-        alpha: see `length_penalty`.
-        **features: the decoder's features of the source sentences.
 
     Returns:
         The best Hypothesis of each sentence.
@@ -70,8 +63,6 @@ class Beams:
 
     Args:
         limits: [B] maximum number of tokens of each translation.
-        beam_size: K.
-        alpha: see `length_penalty`.
 
     Attributes:
         is_done: list of B bool, whether the search for a sentence has ended.

@@ -12,8 +12,7 @@ Shapes: B batch, S source, T target with its start or end token. Every processor
 and labels [B, T] int32, the target and an end token.
 """
 
-from __future__ import annotations
-
+import os
 import re
 import zlib
 
@@ -21,7 +20,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.bounds import Bound, check_bounds
 from modelzoo.common.data import tf_records
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import check_prepared
@@ -41,11 +39,7 @@ VECTORS = ("encoder_input_length", "decoder_input_length", "pair_index")
 
 
 class PairProcessor:
-    """Base of the processors: sentence pairs in memory, batched by length.
-
-    Args:
-        section: an input section, see params.py.
-    """
+    """Base of the processors: sentence pairs in memory, batched by length."""
 
     def __init__(self, section):
         self.section = section
@@ -62,15 +56,7 @@ class PairProcessor:
         raise NotImplementedError
 
     def pairs(self, training, cut=False):
-        """Reads the pairs of a split, and logs how many were dropped or truncated.
-
-        Args:
-            training: whether it is the training split.
-            cut: whether longer sentences are truncated, not dropped.
-
-        Raises:
-            DataError: if all are dropped.
-        """
+        """Reads the pairs of a split, and logs how many were dropped or truncated."""
         section = self.section
         sources, targets = self.tokens(training)
         if training and section.use_multiple_workers:
@@ -105,9 +91,6 @@ class PairProcessor:
 
         In training, pairs that fill no batch are skipped. Otherwise the last batch is padded with
         empty rows. With `predicting`, sentences that are too long are truncated, not dropped.
-
-        Raises:
-            DataError: if files are missing, damaged or hold too little.
         """
         section = self.section
         seed = (section.shuffle_seed or 0) if section.shuffle else None
@@ -193,9 +176,8 @@ class TransformerTfRecordsProcessor(PairProcessor):
         files = tf_records.find_record_files(self.section.data_dir)
         sizes = {key: getattr(self.section, key) for key in ("src_vocab_size", "tgt_vocab_size")}
         check_prepared(as_list(self.section.data_dir), sizes)
-        bounds = [Bound(size, f"as in {key}") for key, size in sizes.items()]
         with tf.Graph().as_default(), tf.Session() as session:
-            return read_records(files, session, dict(zip(RECORD_FEATURES, bounds)))
+            return read_records(files, session, dict(zip(RECORD_FEATURES, sizes.values())))
 
 
 class IdentifierDataProcessor(PairProcessor):
@@ -218,21 +200,10 @@ class IdentifierDataProcessor(PairProcessor):
         return ByteVocabulary()
 
 
-def read_records(files, session, bounds):
-    """Reads the tokens of all records.
-
-    Args:
-        files: paths.
-        session: its graph is extended.
-        bounds: Bounds of both features.
-
-    Returns:
-        Sources and targets, two lists of [n] int32.
-
-    Raises:
-        DataError: if a file is truncated, or a record lacks a feature or has tokens out of bounds.
-    """
-    ends = np.cumsum([tf_records.check_frames(path) for path in files])
+def read_records(files, session, vocab_sizes):
+    """Reads the tokens of all records; returns sources and targets, two lists of [n] int32."""
+    for path in files:
+        tf_records.check_frames(path)
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
     dataset = tf.data.TFRecordDataset(files).batch(RECORDS_AT_A_TIME)
     dataset = dataset.map(lambda records: tf.io.parse_example(records, layout))
@@ -251,18 +222,13 @@ def read_records(files, session, bounds):
             ) from error
         for name, rows in values.items():
             ids, splits = rows.values, rows.row_splits
-            wrong = np.flatnonzero((ids < 0) | (ids >= bounds[name].below))
-            if len(wrong):
-                row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
-                where = _named_record(files, ends, len(read[name]) + row)
-                check_bounds(where, {name: ids[splits[row] : splits[row + 1]]}, bounds)
+            if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_sizes[name]:
+                raise DataError(
+                    f"{os.path.dirname(files[0])}: {name} must hold tokens from 0 to "
+                    f"{vocab_sizes[name] - 1}. Received: {ids.min()} to {ids.max()}. Name records "
+                    "that were made for this model."
+                )
             read[name] += np.split(ids.astype(np.int32), splits[1:-1])
-
-
-def _named_record(files, ends, number):
-    """Names a record by its number in all files, which end at `ends`."""
-    file = int(np.searchsorted(ends, number, side="right"))
-    return f"{files[file]}, record {number - (ends[file - 1] if file else 0)} (counted from 0)"
 
 
 def _joined(sentences):
@@ -275,11 +241,7 @@ def read_sentences(paths):
 
 
 def read_pairs(sources, targets):
-    """Returns the lines of two texts, each a file or a list of files.
-
-    Raises:
-        DataError: if their numbers of lines differ.
-    """
+    """Returns the lines of two texts, each a file or a list of files."""
     sources, targets = as_list(sources), as_list(targets)
     source_lines, target_lines = read_sentences(sources), read_sentences(targets)
     if len(source_lines) != len(target_lines):
@@ -297,10 +259,6 @@ def as_list(paths):
 
 def identifier_pairs(eval_fraction, training):
     """Returns the names of one split, the first two words of the lines of the bundled text.
-
-    Args:
-        eval_fraction: fraction of the names in the evaluation split, selected by a hash.
-        training: whether it is the training split.
 
     Returns:
         Two sorted lists of str: ``snake_case`` and ``CamelCase``.

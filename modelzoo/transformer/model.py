@@ -4,8 +4,6 @@ Source: Vaswani et al., Attention Is All You Need (2017). B batch, S source, T t
 of the target, N hidden size, L layers, H heads, D head size.
 """
 
-from __future__ import annotations
-
 import math
 
 import tensorflow.compat.v1 as tf
@@ -103,10 +101,7 @@ class EncoderDecoder:
 
         Args:
             ids: [B, T] int32.
-            mask: additive mask of self-attention.
             memory: [B, S, N] or ProjectedMemory.
-            memory_mask: additive mask of the attention to it.
-            cache: KeyValueCache of the tokens before.
             positions: [B, T] int32 where they do not count from 0.
 
         Returns:

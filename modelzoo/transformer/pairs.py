@@ -5,8 +5,6 @@ A token takes two or four bytes: the 4.5 million pairs of WMT16 en-de about 600 
 Shapes: B batch, S source, T target with its start or end token.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from modelzoo.common.data.batches import BatchPlan, bucket_of
@@ -48,16 +46,8 @@ class Pairs:
 
     Args:
         sources: list of [n] integers.
-        targets: as many, without start and end tokens.
-        max_source: maximum length of sources.
-        max_target: maximum length of targets, with the end token.
         cut: whether longer sides are truncated, as in prediction. Otherwise such pairs, and those
             with an empty side, are dropped.
-
-    Attributes:
-        sources, targets: Rows.
-        dropped: number of pairs dropped.
-        cut: number of pairs truncated.
     """
 
     def __init__(self, sources, targets, max_source, max_target, cut=False):
@@ -86,13 +76,6 @@ class PairBatches:
         seed: of the order; None sorts by length, the shortest first.
         keep_all: whether the last batch is padded with empty rows, so that every pair is used.
             Otherwise pairs that fill no batch are skipped, others in each epoch.
-
-    Attributes:
-        pairs: the argument.
-        batches_per_epoch: number of batches.
-
-    Raises:
-        DataError: if the pairs fill no batch.
     """
 
     def __init__(self, pairs, lengths, batch_size, seed, keep_all):
@@ -120,7 +103,6 @@ def make_batch(pairs, rows, batch_size, length):
 
     Args:
         rows: numbers of the pairs, at most B.
-        length: S and T.
     """
     shape = (batch_size, length)
     source, target, labels = (np.full(shape, PAD, np.int32) for _ in range(3))

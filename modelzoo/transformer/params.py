@@ -1,14 +1,11 @@
 """The YAML schema of the encoder-decoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from modelzoo.common.config.base_params import BaseParams
 from modelzoo.common.config.model_sections import MOST_LAYERS, NONLINEARITIES, StreamKeys
-from modelzoo.common.config.schema import build_variant
-from modelzoo.common.config.sections import build_initializer, field
+from modelzoo.common.config.sections import build_initializer, build_variant, field
 
 LARGEST_PENALTY = 32.0  # powers of 10^8, more than all lengths, are still finite
 BYTE_VOCAB_SIZE = 260  # four special tokens and 256 byte values

@@ -3,8 +3,6 @@
 The encoder runs once for each batch. The decoder then runs token by token with a key-value cache.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 from pathlib import Path
@@ -31,9 +29,6 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """Translates ``predict_input`` and writes ``model_dir/predict/translations_*.{txt,jsonl}``.
 
     If there are references, BLEU is logged and written for TensorBoard and to ``scores.json``.
-
-    Raises:
-        ConfigError: if the input is records, which hold no text.
     """
     import tensorflow.compat.v1 as tf
 
@@ -121,12 +116,7 @@ def _spec(shape, dtype):
 
 
 class Translator:
-    """Translates batches.
-
-    Args:
-        encode: Stepper of the encoder.
-        decoder: CachedDecoder of the decoder.
-    """
+    """Translates batches."""
 
     def __init__(self, encode, decoder, params):
         self._encode = encode
@@ -145,8 +135,7 @@ class Translator:
     def __call__(self, batch):
         """Translates a batch of ``PairBatches``.
 
-        Returns:
-            The best Hypothesis of each pair, by the pair's number.
+        Returns the best Hypothesis of each pair, by the pair's number.
         """
         batch = dict(zip(FEATURES, batch))
         encoded = self._encode(**{name: batch[name] for name in ENCODED})
@@ -165,12 +154,7 @@ class Translator:
 
 
 def as_rows(found, processor):
-    """Returns a dictionary for each translation, in the order of the sources.
-
-    Args:
-        found: Hypothesis by number of the source.
-        processor: a data processor with `references` and `target_vocabulary`.
-    """
+    """Returns a dictionary for each translation, in the order of the sources."""
     sources, references = processor.references()
     vocabulary = processor.target_vocabulary()
     rows = []

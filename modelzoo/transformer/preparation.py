@@ -3,8 +3,6 @@
 All pairs are written. The processor drops those that are empty or too long for a model.
 """
 
-from __future__ import annotations
-
 import functools
 
 from cerebras_tf.errors import DataError
@@ -20,35 +18,21 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     """Writes a record for each pair of lines: int64 features source_ids and target_ids.
 
     Args:
-        source: text file with one sentence in each line.
-        target: its translation, line by line.
-        output_dir: folder of the records and ``manifest.json``. The same call resumes a stopped
-            one.
         tokenizer_file: tokenizer.json of both languages, of cerebras-tf prepare vocab.
-        processes: number of worker processes.
-        on_progress: called with the bytes of source done since its last call.
 
     Returns:
         The manifest of ``pipeline.prepare``.
-
-    Raises:
-        DataError: if the files differ in lines, or have a line that is not UTF-8.
-        ConfigError: if the tokenizer is malformed, or the folder holds other records.
     """
     tokenizer = load_joint_tokenizer(tokenizer_file)
     ends = [text_lines.line_ends(path, UNIT_LINES) for path in (source, target)]
-    (lines, source_ends, source_end), (target_lines, target_ends, target_end) = ends
+    (lines, source_ends), (target_lines, target_ends) = ends
     if lines != target_lines:
         raise DataError(
             f"{target}: must have as many lines as {source}. Received: {target_lines} and {lines}. "
             "Give two texts that belong together."
         )
     units = [
-        [
-            [source, *source_ends[i : i + 2], source_end],
-            [target, *target_ends[i : i + 2], target_end],
-            i * UNIT_LINES + 1,
-        ]
+        [[source, *source_ends[i : i + 2]], [target, *target_ends[i : i + 2]], i * UNIT_LINES + 1]
         for i in range(len(source_ends) - 1)
     ]
     settings = {
@@ -80,8 +64,8 @@ def write_unit(unit, output, tokenizer_file):
 
 
 def _lines(part, first):
-    path, start, stop, end = part
+    path, start, stop = part
     with open(path, "rb") as file:
         file.seek(start)
         data = file.read(stop - start)
-    return text_lines.split(text_lines.decode(data, path, first, end), end)
+    return text_lines.split(text_lines.decode(data, path, first))

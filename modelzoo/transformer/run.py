@@ -1,7 +1,5 @@
 """Runs the encoder-decoder: ``python -m modelzoo.transformer.run -m train -p FILE``. No more."""
 
-from __future__ import annotations
-
 from modelzoo.common.train.run import run
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 In all of them tokens 0 to 3 are <pad>, <unk>, <s> and </s>.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 
@@ -24,9 +22,6 @@ class LineVocabulary:
 
     Args:
         path: the file. If it lacks the special tokens, they are added at the start.
-
-    Raises:
-        DataError: if the file does not exist.
     """
 
     def __init__(self, path):
@@ -74,11 +69,7 @@ class ByteVocabulary:
 
 
 def load_joint_tokenizer(path):
-    """Loads the tokenizer.json of both languages, as cerebras-tf prepare vocab makes it.
-
-    Raises:
-        ConfigError: if it is malformed, or its special tokens are not the first four.
-    """
+    """Loads the tokenizer.json of both languages, as cerebras-tf prepare vocab makes it."""
     tokenizer = load_tokenizer("JsonTokenizer", path)
     received = [tokenizer.token_id(token) for token in TRANSLATION_TOKENS]
     if received != list(range(len(TRANSLATION_TOKENS))):
@@ -93,11 +84,7 @@ def load_joint_tokenizer(path):
 def load_vocabularies(section):
     """Loads the vocabularies of source and target of a text section.
 
-    Returns:
-        Two objects with `vocab_size`, `encode_batch` and `decode`.
-
-    Raises:
-        ConfigError: if a size in the section is not the file's.
+    Returns two objects with `vocab_size`, `encode_batch` and `decode`.
     """
     if section.tokenizer_file:
         joint = load_joint_tokenizer(section.tokenizer_file)

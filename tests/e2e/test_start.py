@@ -92,10 +92,14 @@ def test_a_refused_run_leaves_no_copy_behind(trained, folder):
     [
         ("eval", ("--max_steps", "3"), "--max_steps"),
         ("predict", ("--save_checkpoints_steps", "3"), "--save_checkpoints_steps"),
-        ("eval_all", ("--resume_from", "x"), "Name the checkpoint with --checkpoint_path."),
-        ("eval_all", ("--checkpoint_path", "x"), "Use -m eval, or leave it out."),
-        ("train", ("--eval_steps", "3"), "Leave it out, or use -m train_and_eval."),
-        ("predict", ("--eval_steps", "3"), "Leave it out, or use runconfig.predict_steps."),
+        (
+            "eval_all",
+            ("--resume_from", "x"),
+            "--resume_from: applies to train, train_and_eval only",
+        ),
+        ("eval_all", ("--checkpoint_path", "x"), "--checkpoint_path: applies to train"),
+        ("train", ("--eval_steps", "3"), "-m train_and_eval gives"),
+        ("predict", ("--eval_steps", "3"), "runconfig.predict_steps gives"),
     ],
 )
 def test_options_that_a_mode_lacks_are_refused(command_line, mode, options, told):
@@ -122,7 +126,7 @@ def test_steps_of_training_are_refused_where_none_are_made(trained):
     for mode, instead in (("eval", "--eval_steps"), ("predict", "runconfig.predict_steps")):
         result = trained(mode, "--steps", "3")
         assert result.exit_code == 2
-        assert f"Received: mode {mode} and 3. Set {instead}" in result.error
+        assert f"Received: 3, with mode {mode}. Leave it out; {instead}" in result.error
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -115,7 +115,7 @@ def test_file_that_is_no_params_file(refused, content, words):
         ("train -p ok.yaml -o /proc/nope/x", "/proc/nope"),
         ("train -p ok.yaml -o trained --max_steps 20 --checkpoint_path rec", "rec"),
         ("train -p ok.yaml -o out --resume_from nothing", "nothing"),
-        ("eval -p ok.yaml -o trained --steps 3", "Set --eval_steps"),
+        ("eval -p ok.yaml -o trained --steps 3", "--eval_steps"),
         ("eval -p ok.yaml -o nothing_here", "nothing_here"),
         ("eval -p ok.yaml -o trained --checkpoint_path no/model.ckpt-3", "no/model.ckpt-3"),
         ("prepare gtp", "Did you mean gpt?"),

@@ -64,8 +64,8 @@ IN_OPTIMIZER = (
 )
 IN_INPUTS = (
     ({"train_input.batch_size": 0}, "train_input.batch_size must be at least 1."),
-    ({"train_input.batch_size": 10**8}, "GB"),
-    ({"train_input.max_sequence_length": 10**8}, "Lower "),
+    ({"train_input.batch_size": 10**8}, "lower batch_size"),
+    ({"train_input.max_sequence_length": 10**8}, "lower batch_size"),
     ({"train_input.max_sequence_length": 10**9}, "train_input.max_sequence_length times batch"),
     ({"eval_input.max_sequence_length": 64}, "max_sequence_length"),
     ({"eval_input.vocab_size": 300}, "vocab_size"),

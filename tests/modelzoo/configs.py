@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.config import registry, schema
+from cerebras_tf.config import schema
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

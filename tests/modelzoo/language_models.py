@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import params_from_dict
-from modelzoo.common.evaluate.model_session import ModelSession
+from modelzoo.common.evaluate.scoring import ModelSession
 from modelzoo.common.generate.prediction import open_decoder
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from modelzoo.common.train.estimator import make_estimator

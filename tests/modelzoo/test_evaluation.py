@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.config import registry, schema
+from cerebras_tf.config import schema
+from modelzoo.common.config import registry
 from modelzoo.common.train.estimator import make_estimator
 from modelzoo.common.train.run import eval_steps
 from tests.modelzoo.made_records import TASKS, N, make_params, write_records

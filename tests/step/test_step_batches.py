@@ -10,11 +10,11 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.api import accumulates_batches
+from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.estimator import CerebrasEstimator
 from cerebras_tf.estimator.run_config import CSRunConfig
 from cerebras_tf.frontend.program_source import CompilingSource
-from modelzoo.common.config import schema
 from modelzoo.common.config.sections import OptimizerParams
 from modelzoo.common.optimizers.training import make_train_op
 from tests.estimator.regression import assert_equal, build, dataset, variables_of

@@ -4,8 +4,6 @@ Features are ``input_ids``, ``input_mask`` (1 for padding) and ``segment_ids`` [
 what the task adds. In records the mask is 1 for a token. B batch, S sequence length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Optional
 
@@ -36,10 +34,6 @@ class FineTuningProcessor(tf_records.RecordProcessor):
         """Returns the batches, without the first `skip`.
 
         Evaluation and prediction see every example, so their last batch may be smaller.
-
-        Raises:
-            DataError: for a missing, truncated or malformed file.
-            ConfigError: if prediction lacks a file that it reads.
         """
         if predicting and not self.predicts_records:
             return self._text_batches(skip)
@@ -58,11 +52,7 @@ class FineTuningProcessor(tf_records.RecordProcessor):
 
     def blank(self):
         """Returns a batch of zeros."""
-        batch = {
-            name: tf.zeros([self.section.batch_size, length], _dtype(kind))
-            for name, (length, kind) in self.layout().items()
-        }
-        return self.split(batch)
+        return self.split(self.blank_records())
 
     def group(self, keep_rest) -> Optional[Callable]:
         """Returns the function that batches records, None for batches in order."""
@@ -83,9 +73,8 @@ class FineTuningProcessor(tf_records.RecordProcessor):
     def read_examples(self):
         """Reads the texts to predict from.
 
-        Returns:
-            Pairs (value of `row_id`, example with ``ids`` [n]), the id of the padding token, and
-            shape and dtype of each further feature by name.
+        Returns pairs (value of `row_id`, example with ``ids`` [n]), the id of the padding token,
+        and shape and dtype of each further feature by name.
         """
         raise NotImplementedError
 
@@ -139,18 +128,9 @@ def crop_padding(batch, names, bounds):
 
 
 def require_predict_keys(section, contents):
-    """Raises a ConfigError if a section lacks what prediction from texts needs.
-
-    Args:
-        section: predict_input.
-        contents: what `predict_file` holds, for the message.
-    """
+    """Raises a ConfigError if a section lacks what prediction from texts needs."""
     for key, named in (("predict_file", contents), ("vocab_file", "the vocab.txt of the model")):
         if getattr(section, key) is None:
             raise ConfigError(
                 f"predict_input.{key}: is required to predict. Received: None. Name {named}."
             )
-
-
-def _dtype(kind):
-    return tf.float32 if kind == tf_records.FLOAT else tf.int32

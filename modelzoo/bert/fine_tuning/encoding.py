@@ -13,17 +13,10 @@ class Encoder:
     """Tokenizes text with the vocabulary of a BERT.
 
     Args:
-        vocab_file: vocab.txt.
-        do_lower_case: whether text is lower-cased and stripped of accents.
         *more: special tokens that are required besides [CLS], [SEP] and [PAD], such as ``unk``.
 
     Attributes:
-        tokenizer: FileTokenizer.
         pad_id: id of [PAD].
-
-    Raises:
-        ConfigError: if the vocabulary is malformed or lacks a special token.
-        DataError: if `vocab_file` does not exist.
     """
 
     def __init__(self, vocab_file, do_lower_case, *more):
@@ -44,8 +37,6 @@ def pad_tokens(example, length, pad_id):
 
     Args:
         example: has ``ids`` and ``segments``, [n] int32 with n <= `length`.
-        length: S.
-        pad_id: token of the padding.
 
     Returns:
         ``input_ids``, ``input_mask`` (1 for a token) and ``segment_ids`` by name, each [S] int32.

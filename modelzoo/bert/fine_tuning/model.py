@@ -4,8 +4,6 @@ Source: Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers for
 Understanding (2018), section 4. B batch, S sequence length, N hidden size.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -78,9 +76,6 @@ class FineTuning:
 
         Args:
             params: `params_class`.
-
-        Raises:
-            ConfigError, DataError: if a file that predict_input names is missing or wrong.
         """
         rows = predictions.predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
         folder = predictions.predict_folder(params)
@@ -97,7 +92,6 @@ class FineTuning:
 
         Args:
             hidden: [B, S, N], the encoder's output.
-            features: tensors by name.
             model: section ``model``.
 
         Returns:
@@ -121,10 +115,8 @@ class FineTuning:
         """Writes what was predicted.
 
         Args:
-            section: predict_input.
             rows: iterator of predictions, a dictionary of arrays for each example. The model runs
                 while it is read.
-            folder: Path of the output folder.
             name_of: function from a kind, such as ``predictions``, to a file name without suffix.
 
         Returns:

@@ -1,19 +1,14 @@
 """The YAML sections that all fine-tunings share, and the defaults taken from the pre-training."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
-from modelzoo.bert.params import BertModelParams, encoder_bounds
-from modelzoo.common.config import schema
-from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.bounds import token_bound
-from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
+from modelzoo.bert.params import BertModelParams, BertParams
+from modelzoo.common.config.model_sections import StreamKeys
 from modelzoo.common.config.params import load_params
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import as_tree, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +43,14 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
             yield "buckets", f"must ascend within max_sequence_length ({longest})."
 
 
+def settings_of(cls, section, **others):
+    """Returns the dataclass `cls` with what an input section has of its fields, and the others."""
+    named = [each.name for each in fields(cls) if hasattr(section, each.name)]
+    return cls(**{name: getattr(section, name) for name in named}, **others)
+
+
 @dataclass(frozen=True, kw_only=True)
-class FineTuningParams(BaseParams):
+class FineTuningParams(BertParams):
     """The whole YAML of a fine-tuning.
 
     A task derives its `Params` and declares its own sections: `model`, a FineTuningModelParams, and
@@ -69,15 +70,7 @@ class FineTuningParams(BaseParams):
 
     @classmethod
     def with_other_files(cls, tree, resolve):
-        """Returns `tree` with the keys that it takes from model.pretrain_params_path.
-
-        Args:
-            tree: nested dictionary of the YAML.
-            resolve: maps a path as written to the path to open.
-
-        Raises:
-            ConfigError: if that YAML is missing, wrong, or of another model.
-        """
+        """Returns `tree` with the keys that it takes from model.pretrain_params_path."""
         model, train_input = tree.get("model"), tree.get("train_input")
         path = model.get("pretrain_params_path") if isinstance(model, dict) else None
         if not isinstance(path, str) or not isinstance(train_input, dict):
@@ -90,7 +83,7 @@ class FineTuningParams(BaseParams):
                 f"{path}: model.pretrain_params_path must name the YAML of a BERT pre-training. "
                 f"Received: model_name {pretraining.model_name!r}. Name another."
             )
-        taken = schema.as_tree(pretraining.model)
+        taken = as_tree(pretraining.model)
         taken["max_position_embeddings"] = pretraining.max_position_embeddings
         del taken["use_vsl"]
         if train_input.get("vocab_size") is None:
@@ -107,17 +100,3 @@ class FineTuningParams(BaseParams):
                 yield f"{name}.max_sequence_length", text
             if section.vocab_size != vocab_size:
                 yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        return encoder_bounds(token_bound(name, getattr(self, name)), self.model)
-
-    @property
-    def vocab_size(self):
-        """Number of tokens: as given, else that of the pre-training, else the file's lines."""
-        return count_vocabulary(self.train_input)
-
-    @property
-    def max_position_embeddings(self):
-        """Number of positions: as given, else the pre-training's, else the training length."""
-        return self.model.max_position_embeddings or self.train_input.max_sequence_length

@@ -1,7 +1,5 @@
 """The table of BERT's fine-tunings. The name of a row is that of its folder."""
 
-from __future__ import annotations
-
 from modelzoo.bert.fine_tuning.classifier.model import Classifier
 from modelzoo.bert.fine_tuning.extractive_summarization.model import ExtractiveSummarization
 from modelzoo.bert.fine_tuning.question_answering.model import QuestionAnswering

@@ -13,14 +13,12 @@ The `Params` of a model::
         INHERITED_KEYS = ("data_processor", "max_sequence_length", "batch_size")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cerebras_tf.api import job
-from modelzoo.common.config.schema import build_section
+from cerebras_tf.config.schema import build_section
 from modelzoo.common.config.sections import (
     CsConfigParams,
     OptimizerParams,
@@ -125,10 +123,6 @@ class BaseParams:
         """Number of labels that the data are of; None where nothing follows from it."""
         return None
 
-    def record_bounds(self, name):
-        """Returns what the numbers of records may be: Bounds by feature, see input/bounds.py."""
-        return {}
-
     def inputs(self):
         """Yields name and section of every input section that is given."""
         for name in INPUT_SECTIONS:
@@ -144,8 +138,6 @@ def inherit_inputs(tree, keys, predicts_eval_input=True):
     processor is another, only SHAPE_KEYS.
 
     Args:
-        tree: nested dictionary of a YAML.
-        keys: keys of an input section that mean the same in evaluation.
         predicts_eval_input: whether `tree` gets a predict_input that it lacks.
     """
     tree = dict(tree)

@@ -1,14 +1,11 @@
 """The input sections of language models that predict the next token. Imports no TensorFlow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
+from cerebras_tf.config.schema import SMALLEST_FLOAT, build_variant
 from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.bounds import MASK, token_bound
 from modelzoo.common.config.model_sections import OrderKeys, RecordInput, SequenceInput, StreamKeys
-from modelzoo.common.config.schema import SMALLEST_FLOAT, build_variant
 from modelzoo.common.config.sections import field
 from modelzoo.common.tokenizers.tokenizers import KINDS
 
@@ -153,18 +150,11 @@ class LanguageModelParams(BaseParams):
         "`predict_input: {}` predicts the next token at every place of eval_input.",
     }
 
-    def record_bounds(self, name):
-        """Returns what the numbers of records may be; see BaseParams."""
-        tokens = token_bound(name, getattr(self, name))
-        labels = {} if name == "predict_input" else {"labels": tokens}
-        return {"input_ids": tokens, "input_mask": MASK, **labels}
-
 
 def length_problems(params, longest):
     """Yields input sections that are longer than the model, or of another vocabulary.
 
     Args:
-        params: the whole parameters.
         longest: positions of the model; None where it has no limit.
     """
     vocab_size = params.train_input.vocab_size

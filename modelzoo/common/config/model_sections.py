@@ -1,7 +1,5 @@
 """What the sections ``model`` and ``*_input`` of all transformers share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -95,11 +93,7 @@ def count_vocabulary(section):
 
 
 def count_lines(path):
-    """Returns the number of lines of a file, None if there is none.
-
-    Raises:
-        ConfigError: if what is there cannot be read.
-    """
+    """Returns the number of lines of a file, None if there is none."""
     try:
         with open(path or "", "rb"):
             pass

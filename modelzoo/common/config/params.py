@@ -4,8 +4,6 @@ It imports no TensorFlow, so that a mistake in a YAML is reported at once. Prece
 `--set` of the command line, then the YAML, then the defaults of the dataclasses.
 """
 
-from __future__ import annotations
-
 import glob
 import math
 import os
@@ -14,12 +12,11 @@ from pathlib import Path
 
 import yaml
 
+from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.config import registry, schema
+from modelzoo.common.config import registry
 from modelzoo.common.files.path_advice import advice_on_path
-
-STARTS = ("checkpoint_path", "resume_from")
 
 
 def load_params(path, overrides=None, model_name=None, settings=()):
@@ -29,7 +26,6 @@ def load_params(path, overrides=None, model_name=None, settings=()):
         params = load_params("params.yaml", settings=[("model.hidden_size", "64")])
 
     Args:
-        path: the YAML file.
         overrides: values by dotted key (``runconfig.max_steps``) that replace those of the file;
             entries of None are ignored.
         model_name: the model where the YAML has no top-level key `model_name`.
@@ -73,11 +69,7 @@ def _parse_setting(key, text):
 
 
 def params_from_dict(cls, tree, where="params"):
-    """Builds a model's parameters from a nested dictionary, such as a model_fn receives.
-
-    Raises:
-        ConfigError: with every mistake found, one a line.
-    """
+    """Builds a model's parameters from a nested dictionary, such as a model_fn receives."""
     return _build(cls, tree, schema.Report(where))
 
 
@@ -98,38 +90,27 @@ def save_params(params, model_dir):
 
 
 def saved_runconfig(model_dir):
-    """Returns the section ``runconfig`` that the run before saved in `model_dir`, {} without one.
-
-    Raises:
-        ConfigError: if the saved file is empty or no YAML, or was changed to what no run saves.
-    """
+    """Returns the ``runconfig`` that the run before saved in `model_dir`, {} without one."""
     path = Path(model_dir) / "params.yaml"
-    saved = (
-        (read_yaml(path, "Restore the file.")[0].get("runconfig") or {}) if path.exists() else {}
-    )
-    starts = [saved.get(key) for key in STARTS] if isinstance(saved, dict) else [saved]
-    if not all(isinstance(start, (str, type(None))) for start in starts):
+    saved = read_yaml(path, "Restore the file.")[0].get("runconfig") if path.exists() else {}
+    if not isinstance(saved or {}, dict):
         raise ConfigError(
-            f"{path}: runconfig must be a section, and {' and '.join(STARTS)} in it texts, as a "
-            f"run saved them. Received: {schema.shortened(saved)}. Restore the file."
+            f"{path}: runconfig must be a section. Received: {schema.shortened(saved)}. Restore "
+            "the file."
         )
-    return saved
+    return saved or {}
 
 
 def saved_difference(params, model_dir, sections=None):
     """Compares parameters with those that an earlier run saved in `model_dir`.
 
     Args:
-        params: a model's parameters.
         model_dir: where ``params.yaml`` may be.
         sections: top-level keys to compare; None for all.
 
     Returns:
         The lines of a unified diff from the saved to the given, one a key (``model.hidden_size:
         8``); empty where they are equal or none are saved.
-
-    Raises:
-        ConfigError: if the saved file is empty or no YAML.
     """
     path = Path(model_dir) / "params.yaml"
     if not path.exists():
@@ -174,14 +155,7 @@ _LineDumper.add_representer(str, _LineDumper.represent_str)
 
 
 def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
-    """Reads a YAML file.
-
-    Returns:
-        The nested dictionary, and the line number of each dotted key.
-
-    Raises:
-        ConfigError: if the file cannot be read, is not YAML, has no keys, or has one twice.
-    """
+    """Reads a YAML file; returns the nested dictionary, and the line number of each dotted key."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -278,11 +252,7 @@ def _collect_lines(node, path, where, lines):
 
 
 def set_key(tree, key, value, where="params"):
-    """Sets the dotted `key` of a nested dictionary, making sections that are missing.
-
-    Raises:
-        ConfigError: a value that is no section is in place of one; `where` names who set it.
-    """
+    """Sets the dotted `key` of a nested dictionary, making sections that are missing."""
     *sections, last = key.split(".")
     for at, section in enumerate(sections):
         if tree.get(section) is None:

@@ -4,8 +4,6 @@
 and the list of ``configs/README.md``; a test compares them.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect
@@ -16,8 +14,9 @@ from pathlib import Path
 import yaml
 
 from cerebras_tf.api import run_main
+from cerebras_tf.config import schema
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.config import registry, schema
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -179,11 +178,7 @@ class Tables:
         return f"[{cls.__name__}](#{cls.__name__.lower()})"
 
     def texts(self, titled=True):
-        """Yields the tables; those that a table names follow.
-
-        Args:
-            titled: whether the first has a heading.
-        """
+        """Yields the tables; those that a table names follow."""
         for at, cls in enumerate(self._order):  # grows while links are made
             if titled or at:
                 yield f"\n{self._level} {cls.__name__}\n"

@@ -4,8 +4,6 @@ A model is imported when it is asked for; its name is its folder, with dots for 
 ``bert.fine_tuning.classifier``).
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re
@@ -24,11 +22,7 @@ def model_names():
 
 
 def params_class(name, where):
-    """Returns the class `Params` of the model `name`, without importing TensorFlow.
-
-    Raises:
-        ConfigError: if there is no such model; `where` is who named it.
-    """
+    """Returns the class `Params` of the model `name`, without importing TensorFlow."""
     names = model_names()
     if name not in names:
         advice = did_you_mean(str(name), names) or "Name one of them."
@@ -49,10 +43,9 @@ def summary(path):
 def find_prediction(name):
     """Imports ``prediction.py`` of the model `name`, where predict mode does more than write rows.
 
-    Returns:
-        The module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or None.
-        Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator, inputs,
-        params, **options)`` compiles them.
+    Returns the module, with ``predict(estimator, inputs, params, checkpoint_path, use_cs)``, or
+    None. Where its steps are not those of ``inputs.predict``, ``compile_prediction(estimator,
+    inputs, params, **options)`` compiles them.
     """
     row = find_table_row(name)
     if row is not None:

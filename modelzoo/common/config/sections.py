@@ -4,8 +4,6 @@ They hold data and rules on data; what the values do is built in ``modelzoo/comm
 ``modelzoo/common/layers``, which import TensorFlow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -13,8 +11,9 @@ from typing import Any, ClassVar, Optional
 
 from cerebras_tf.api import SPARSIFIER_MAP
 from cerebras_tf.config.run_options import EarlyStopping, KeepBest, RunConfigParams
-from modelzoo.common.config.schema import (
+from cerebras_tf.config.schema import (
     as_number,
+    as_tree,
     build_variant,
     convert,
     field,
@@ -22,7 +21,16 @@ from modelzoo.common.config.schema import (
     taking,
 )
 
-__all__ = ["EarlyStopping", "KeepBest", "RunConfigParams", "field"]
+# What models declare their sections with.
+__all__ = [
+    "EarlyStopping",
+    "KeepBest",
+    "RunConfigParams",
+    "as_tree",
+    "build_variant",
+    "field",
+    "taking",
+]
 
 LOSS_SCALING_WORDS = ("dynamic", "tf_dynamic")
 LOSS_SCALING = f"a number above 0 or one of {', '.join(LOSS_SCALING_WORDS)}"

@@ -1,26 +1,32 @@
-"""BERT of Hugging Face, with any head of pre-training or none: names, forms and keys.
+"""BERT and RoBERTa of Hugging Face, with any head of pre-training or none, and BERT of Google.
 
-Its encoder's rows and keys serve RoBERTa and the fine-tuned models too. It moves no tensor.
+It moves no tensor. V vocabulary, P rows of positions, S segments, N hidden size, F filter size, C
+classes. A group of rows is there if the model has that head.
 """
 
-from __future__ import annotations
-
 import re
+from typing import Any
 
 from modelzoo.common.convert.keys import (
     PLACEHOLDER_DATA_DIR,
-    PLACEHOLDER_OPTIMIZER,
+    REQUIRED,
     our_nonlinearity,
     rate_of,
+    read_keys,
     refuse_others,
     refuse_ours,
+    refuse_variants,
     required,
     their_nonlinearity,
+    whole_tree,
+    write_keys,
 )
 from modelzoo.common.convert.layout import (
     SAME,
+    TRANSPOSED,
     Architecture,
     Layout,
+    Preceded,
     Row,
     Zeros,
     dense,
@@ -31,13 +37,44 @@ from modelzoo.common.convert.layout import (
 ATTENTION = "encoder/self_attention{_i}"
 TRANSFORM = "cls.predictions.transform"
 SEGMENTS = 2
+KEYS = (
+    ("hidden_size", "hidden_size", REQUIRED),
+    ("num_hidden_layers", "num_hidden_layers", REQUIRED),
+    ("num_attention_heads", "num_heads", REQUIRED),
+    ("intermediate_size", "filter_size", REQUIRED),
+    ("hidden_dropout_prob", "dropout_rate", 0.1),
+    ("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
+    ("layer_norm_eps", "layer_norm_epsilon", 1e-12),
+)
+# Variants of Hugging Face's encoder, and of ours, that the other lacks.
+THEIR_ONLY = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+OUR_ONLY = {
+    "use_position_embedding": True,
+    "position_embedding_type": "learned",
+    "attention_type": "scaled_dot_product",
+    "use_projection_bias_in_attention": True,
+    "use_ffn_bias_in_attention": True,
+    "use_ffn_bias": True,
+    "nsp_nonlinearity": "tanh",
+}
+# Of BERT, not of RoBERTa.
+BERT_ONLY = {
+    "use_segment_embedding": True,
+    "position_embedding_offset": 0,
+    "num_segments": SEGMENTS,
+}
+
+
+# ---- BERT
 
 
 def encoder_rows(root, positions=SAME, segments=SAME):
     """Returns the rows of an encoder.
-
-    V vocabulary, P rows of positions, S segments, N hidden size, F filter size, C classes. A group
-    of rows is there if the model has that head.
 
     Args:
         root: first part of their names.
@@ -120,28 +157,12 @@ def tree(config, where, names):
 
 def checked_nonlinearity(config, where):
     """Refuses variants of Hugging Face's encoder that this zoo lacks; returns our activation."""
-    refuse_others(
-        config,
-        where,
-        {
-            "position_embedding_type": "absolute",
-            "is_decoder": False,
-            "add_cross_attention": False,
-            "tie_word_embeddings": True,
-        },
-    )
+    refuse_others(config, where, THEIR_ONLY)
     return our_nonlinearity(config, "hidden_act", "gelu", where)
 
 
 def bert_tree(config, where, nonlinearity, has_nsp):
-    """Returns our YAML's dictionary of a config.json, or of a bert_config.json.
-
-    Args:
-        config: the configuration.
-        where: its path.
-        nonlinearity: our name of the activation.
-        has_nsp: whether the model predicts the next sentence.
-    """
+    """Returns our YAML's dictionary of a config.json, or of a bert_config.json."""
     refuse_others(config, where, {"type_vocab_size": SEGMENTS})
     positions = required(config, "max_position_embeddings", where)
     kind = "BertTfRecordsProcessor" if has_nsp else "BertMlmOnlyTfRecordsStaticMaskProcessor"
@@ -160,31 +181,12 @@ def bert_tree(config, where, nonlinearity, has_nsp):
 def encoder_section(config, where, nonlinearity):
     """Returns the section ``model`` that all BERTs share; see `bert_tree`."""
     return {
-        "hidden_size": required(config, "hidden_size", where),
-        "num_hidden_layers": required(config, "num_hidden_layers", where),
-        "num_heads": required(config, "num_attention_heads", where),
-        "filter_size": required(config, "intermediate_size", where),
+        **read_keys(config, where, KEYS),
         "max_position_embeddings": required(config, "max_position_embeddings", where),
         "use_position_embedding": True,
         "use_segment_embedding": True,
         "share_embedding_weights": True,
         "nonlinearity": nonlinearity,
-        "dropout_rate": config.get("hidden_dropout_prob", 0.1),
-        "attention_dropout_rate": config.get("attention_probs_dropout_prob", 0.1),
-        "layer_norm_epsilon": config.get("layer_norm_eps", 1e-12),
-        "mixed_precision": False,
-    }
-
-
-def whole_tree(model_name, data, model):
-    """Returns our YAML's dictionary of its sections ``train_input`` and ``model``."""
-    return {
-        "model_name": model_name,
-        "train_input": data,
-        "eval_input": {key: data[key] for key in ("data_processor", "data_dir", "batch_size")},
-        "model": model,
-        "optimizer": dict(PLACEHOLDER_OPTIMIZER),
-        "runconfig": {"max_steps": 1000, "eval_steps": 0},
     }
 
 
@@ -202,22 +204,9 @@ def config(params, where, names):
 
 
 def bert_config(params, where, nonlinearity, theirs):
-    """Returns the keys that config.json and bert_config.json share.
-
-    Args:
-        params: our parameters.
-        where: their path.
-        nonlinearity: their name of the activation.
-        theirs: name of their model, for errors.
-    """
+    """Returns the keys that config.json and bert_config.json share."""
     model = params.model
-    wanted = {
-        "use_segment_embedding": True,
-        "position_embedding_offset": 0,
-        "num_segments": SEGMENTS,
-    }
-    for key, value in wanted.items():
-        refuse_ours(key, getattr(model, key), value, where, theirs)
+    refuse_variants(model, BERT_ONLY, where, theirs)
     mlm_nonlinearity = model.mlm_nonlinearity or model.activation
     refuse_ours("mlm_nonlinearity", mlm_nonlinearity, model.activation, where, theirs)
     return {
@@ -230,32 +219,12 @@ def bert_config(params, where, nonlinearity, theirs):
 def encoder_config(params, where, nonlinearity, theirs):
     """Returns the keys of all encoders but those of positions and segments; see `bert_config`."""
     model = params.model
-    wanted = {
-        "use_position_embedding": True,
-        "position_embedding_type": "learned",
-        "attention_type": "scaled_dot_product",
-        "use_projection_bias_in_attention": True,
-        "use_ffn_bias_in_attention": True,
-        "use_ffn_bias": True,
-        "nsp_nonlinearity": "tanh",
-    }
-    for key, value in wanted.items():
-        refuse_ours(key, getattr(model, key), value, where, theirs)
-    hidden_size = model.hidden_size
-    refuse_ours("embedding_size", model.embedding_size or hidden_size, hidden_size, where, theirs)
+    refuse_variants(model, OUR_ONLY, where, theirs)
+    if model.embedding_size is not None:
+        refuse_ours("embedding_size", model.embedding_size, model.hidden_size, where, theirs)
     rate = rate_of(model, "embedding_dropout_rate")
     refuse_ours("embedding_dropout_rate", rate, model.dropout_rate, where, theirs)
-    return {
-        "vocab_size": params.vocab_size,
-        "hidden_size": hidden_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_heads,
-        "intermediate_size": model.filter_size,
-        "hidden_act": nonlinearity,
-        "hidden_dropout_prob": model.dropout_rate,
-        "attention_probs_dropout_prob": model.attention_dropout_rate,
-        "layer_norm_eps": model.layer_norm_epsilon,
-    }
+    return {"vocab_size": params.vocab_size, "hidden_act": nonlinearity, **write_keys(model, KEYS)}
 
 
 def canonical(name):
@@ -270,6 +239,12 @@ def canonical_norm(name):
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
 
 
+def is_roberta(model):
+    """Whether an encoder of ours is RoBERTa's: no two segments, or positions of no token."""
+    segments = model.num_segments if model.use_segment_embedding else 1
+    return segments == 1 or model.position_embedding_offset > 0
+
+
 BERT = Architecture(
     "bert",
     "bert",
@@ -281,8 +256,161 @@ BERT = Architecture(
     is_ours=lambda params: not (params.model.disable_nsp and is_roberta(params.model)),
 )
 
+# ---- RoBERTa
+#
+# There position 0 is the row `pad_token_id` + 1 of its table, and the rows before it are no token's
+# (padding's, which nothing attends to). A model from there keeps those rows, as
+# `position_embedding_offset`; one of ours without them gets rows of zeros.
 
-def is_roberta(model):
-    """Tells whether an encoder of ours is RoBERTa's: no two segments, or positions of no token."""
-    segments = model.num_segments if model.use_segment_embedding else 1
-    return segments == 1 or model.position_embedding_offset > 0
+ROBERTA_HEAD = [
+    *dense("lm_head.dense", "mlm_layer/mlm_ffn", "N N", group="mlm"),
+    *norm("lm_head.layer_norm", "mlm_layer/mlm_layer_norm", group="mlm"),
+    Row("lm_head.bias", ("mlm_layer/mlm_bias",), "V", group="mlm"),
+]
+ROBERTA_COPIES = {
+    "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
+ROBERTA_DROPPED = (r"roberta\.embeddings\.(position_ids|token_type_ids)",)
+HEAD_NONLINEARITY = "gelu_exact"  # of lm_head, whatever hidden_act is
+
+
+def roberta_layout(params):
+    """Returns the Layout of a model."""
+    rows, sizes = roberta_table(params)
+    rows = [*rows, *pooler_rows("roberta", "pooler"), *ROBERTA_HEAD]
+    links = expand(rows, sizes, params.model.num_hidden_layers)
+    return Layout(links, ROBERTA_COPIES, ROBERTA_DROPPED)
+
+
+def roberta_table(params):
+    """Returns the rows of a model's encoder and the sizes that they name."""
+    model, sizes = params.model, sizes_of(params)
+    positions: Any = SAME
+    segments: Any = SAME
+    if not model.position_embedding_offset:
+        sizes["P"] += 1
+        positions = Preceded(1)
+    if not model.use_segment_embedding:
+        sizes["S"] = 1
+        segments = Zeros((1, model.hidden_size))
+    return encoder_rows("roberta", positions, segments), sizes
+
+
+def roberta_tree(config, where, names):
+    """Returns our YAML's dictionary of a config.json; see Architecture."""
+    nonlinearity = checked_nonlinearity(config, where)
+    bert, keys = as_bert(config, where)
+    found = bert_tree(bert, where, nonlinearity, has_nsp=False)
+    found["model"] |= {**keys, "mlm_nonlinearity": HEAD_NONLINEARITY}
+    return found
+
+
+def as_bert(config, where):
+    """Returns a config.json as that of a BERT, and the keys of our model by which it is none."""
+    offset = required({"pad_token_id": 1, **config}, "pad_token_id", where) + 1
+    positions = required(config, "max_position_embeddings", where) - offset
+    bert = {**config, "max_position_embeddings": positions, "type_vocab_size": 2}
+    keys = {"position_embedding_offset": offset, "num_segments": config.get("type_vocab_size", 2)}
+    return bert, keys
+
+
+def roberta_config(params, where, names):
+    """Returns the config.json of our parameters; see Architecture."""
+    model, has_mlm = params.model, "mlm_layer/mlm_bias" in names
+    name = "RobertaForMaskedLM" if has_mlm else "RobertaModel"
+    if has_mlm:
+        given = model.mlm_nonlinearity or model.activation
+        theirs = f"Hugging Face's {name}"
+        refuse_ours("mlm_nonlinearity", given, HEAD_NONLINEARITY, where, theirs)
+    return roberta_model_config(params, where, name)
+
+
+def roberta_model_config(params, where, name):
+    """Returns what the config.json of the class `name` holds without its head."""
+    model, theirs = params.model, f"Hugging Face's {name}"
+    nonlinearity = their_nonlinearity(model.activation, "gelu_new", where)
+    offset = model.position_embedding_offset or 1
+    return {
+        "model_type": "roberta",
+        "architectures": [name],
+        **encoder_config(params, where, nonlinearity, theirs),
+        "max_position_embeddings": params.max_position_embeddings + offset,
+        "type_vocab_size": model.num_segments if model.use_segment_embedding else 1,
+        "pad_token_id": offset - 1,
+    }
+
+
+def roberta_canonical(name):
+    """Adds the prefix that RobertaModel's files leave out; names norms as newer files do."""
+    name = canonical_norm(name)
+    return name if name.startswith(("roberta.", "lm_head.")) else f"roberta.{name}"
+
+
+ROBERTA = Architecture(
+    "roberta",
+    "bert",
+    roberta_layout,
+    roberta_tree,
+    roberta_config,
+    roberta_canonical,
+    classes=("RobertaForMaskedLM", "RobertaModel"),
+    # It does not predict the next sentence.
+    is_ours=lambda params: params.model.disable_nsp and is_roberta(params.model),
+)
+
+# ---- BERT of google-research/bert, as its TensorFlow checkpoints name it
+#
+# Its dense layers are kept as ours are, but for the two rows of the next sentence's classifier. Its
+# ``gelu`` is the tanh approximation, as modeling.py there computes it. The optimizer's variables
+# are dropped, and the global step is carried over by itself.
+
+GOOGLE_DROPPED = (r".*/adam_[mv]", "global_step")
+
+
+def _google_rows():
+    """Returns the rows of Google's BERT: those of Hugging Face's under other names and forms."""
+    rows = []
+    for row in TABLE:
+        name = re.sub(r"encoder\.layer\.", "encoder/layer_", row.theirs).replace(".", "/")
+        form, shape = row.form, row.shape
+        if name == "cls/predictions/bias":
+            name = "cls/predictions/output_bias"
+        elif name.startswith("cls/seq_relationship/"):
+            name = f"cls/seq_relationship/output_{name.split('/')[-1].replace('weight', 'weights')}"
+        elif "_embeddings/" in name:
+            name = name.removesuffix("/weight")
+        elif "/LayerNorm/" in name:
+            name = name.replace("/weight", "/gamma").replace("/bias", "/beta")
+        elif form is TRANSPOSED:
+            name, form = name.replace("/weight", "/kernel"), SAME
+            shape = " ".join(reversed(shape.split()))
+        rows.append(Row(name, row.ours, shape, form, row.group))
+    return rows
+
+
+def google_layout(params):
+    """Returns the Layout of a model."""
+    links = expand(_google_rows(), sizes_of(params), params.model.num_hidden_layers)
+    return Layout(links, {}, GOOGLE_DROPPED)
+
+
+def google_tree(config, where, names):
+    """Returns our YAML's dictionary of a bert_config.json; see Architecture."""
+    refuse_others(config, where, {"hidden_act": "gelu"})
+    has_nsp = any(name.startswith("cls/seq_relationship/") for name in names)
+    return bert_tree(config, where, "gelu", has_nsp)
+
+
+def google_config(params, where, names):
+    """Returns the bert_config.json of our parameters; see Architecture."""
+    model, theirs = params.model, "Google's BERT"
+    key = "encoder_nonlinearity" if model.encoder_nonlinearity else "nonlinearity"
+    refuse_ours(key, model.activation, "gelu", where, theirs)
+    refuse_ours("num_cls_classes", model.num_cls_classes, 2, where, theirs)
+    return bert_config(params, where, "gelu", theirs)
+
+
+GOOGLE_BERT = Architecture(
+    "google_bert", "bert", google_layout, google_tree, google_config, lambda name: name
+)

@@ -1,16 +1,14 @@
 """Fine-tuned BERTs and RoBERTas of Hugging Face: classes of sequences and tokens, answer spans.
 
 Names, forms and keys; it moves no tensor. In RoBERTa the dense layer over the first token, BERT's
-pooler, is part of the head of a sequence.
+pooler, is part of the head of a sequence. See bert.encoder_rows for the dimensions.
 """
-
-from __future__ import annotations
 
 import functools
 import json
 import os
 
-from modelzoo.common.convert import bert, roberta
+from modelzoo.common.convert import bert
 from modelzoo.common.convert.hugging_face import read_json
 from modelzoo.common.convert.keys import (
     PLACEHOLDER_DATA_DIR,
@@ -18,6 +16,7 @@ from modelzoo.common.convert.keys import (
     refuse_theirs,
     required,
     their_nonlinearity,
+    whole_tree,
 )
 from modelzoo.common.convert.layout import Architecture, Layout, dense, expand
 
@@ -26,32 +25,45 @@ TOKEN_CLASSIFIER = "bert.fine_tuning.token_classifier"
 QUESTION_ANSWERING = "bert.fine_tuning.question_answering"
 PLACEHOLDER_VOCAB_FILE = "path/to/vocab.txt"  # is looked up
 LABELS = "label2id.json"
+# Ends of their classes, which begin with Bert or Roberta.
 CLASSES = {
-    CLASSIFIER: "BertForSequenceClassification",
-    TOKEN_CLASSIFIER: "BertForTokenClassification",
-    QUESTION_ANSWERING: "BertForQuestionAnswering",
+    CLASSIFIER: "ForSequenceClassification",
+    TOKEN_CLASSIFIER: "ForTokenClassification",
+    QUESTION_ANSWERING: "ForQuestionAnswering",
 }
-# C classes; see bert.encoder_rows for the others.
-TABLES = {
+HEADS = {
     CLASSIFIER: [
-        *bert.encoder_rows("bert"),
         *bert.pooler_rows("bert"),
         *dense("classifier", "cls_layer/cls_output_dense", "C N"),
     ],
-    TOKEN_CLASSIFIER: [*bert.encoder_rows("bert"), *dense("classifier", "output_logits", "C N")],
-    QUESTION_ANSWERING: [*bert.encoder_rows("bert"), *dense("qa_outputs", "qa_logits", "C N")],
+    TOKEN_CLASSIFIER: dense("classifier", "output_logits", "C N"),
+    QUESTION_ANSWERING: dense("qa_outputs", "qa_logits", "C N"),
 }
-# Heads over single tokens do not use the pooler, which old files hold all the same.
-UNUSED_POOLER = r"bert\.pooler\.dense\.(weight|bias)"
+ROBERTA_CLASSIFIER_HEAD = [
+    *dense("classifier.dense", "cls_layer/cls_dense", "N N"),
+    *dense("classifier.out_proj", "cls_layer/cls_output_dense", "C N"),
+]
 
 
-def layout(params):
+def class_of(kind, model_name):
+    """Returns the name of their class; `kind` is bert or roberta."""
+    return f"{kind.capitalize()}{CLASSES[model_name]}"
+
+
+def layout(params, kind):
     """Returns the Layout of a model."""
-    model_name, sizes = params.model_name, bert.sizes_of(params)
-    sizes["C"] = num_classes(params)
-    links = expand(TABLES[model_name], sizes, params.model.num_hidden_layers)
-    unused = () if model_name == CLASSIFIER else (UNUSED_POOLER,)
-    return Layout(links, {}, (*bert.DROPPED, *unused))
+    has_pooler = kind == "bert" and params.model_name == CLASSIFIER
+    rows, sizes, head = bert.encoder_rows("bert"), bert.sizes_of(params), HEADS[params.model_name]
+    if kind == "roberta":
+        rows, sizes = bert.roberta_table(params)
+        head = ROBERTA_CLASSIFIER_HEAD if params.model_name == CLASSIFIER else head
+    links = expand(
+        [*rows, *head], sizes | {"C": num_classes(params)}, params.model.num_hidden_layers
+    )
+    # Other heads do not use the pooler, which old files hold all the same.
+    unused = () if has_pooler else (rf"{kind}\.pooler\.dense\.(weight|bias)",)
+    dropped = bert.DROPPED if kind == "bert" else bert.ROBERTA_DROPPED
+    return Layout(links, {}, (*dropped, *unused))
 
 
 def num_classes(params):
@@ -61,9 +73,11 @@ def num_classes(params):
     return 2 if params.model_name == QUESTION_ANSWERING else params.model.num_cls_classes
 
 
-def tree(config, where, names, model_name):
+def tree(config, where, names, model_name, kind):
     """Returns our YAML's dictionary of a config.json; see Architecture."""
-    nonlinearity = bert.checked_nonlinearity(config, where)
+    nonlinearity, more = bert.checked_nonlinearity(config, where), {}
+    if kind == "roberta":
+        config, more = bert.as_bert(config, where)
     refuse_others(config, where, {"type_vocab_size": bert.SEGMENTS})
     labels = labels_of(config)
     data = {
@@ -73,12 +87,12 @@ def tree(config, where, names, model_name):
         "max_sequence_length": required(config, "max_position_embeddings", where),
         "batch_size": 1,
     }
-    model = bert.encoder_section(config, where, nonlinearity)
+    model = bert.encoder_section(config, where, nonlinearity) | more
     rate = config.get("classifier_dropout")
     rate = model["dropout_rate"] if rate is None else rate
     if model_name == CLASSIFIER:
-        kind = config.get("problem_type") or "single_label_classification"
-        refuse_theirs("problem_type", kind, "single_label_classification", where)
+        problem = config.get("problem_type") or "single_label_classification"
+        refuse_theirs("problem_type", problem, "single_label_classification", where)
         data |= {"data_processor": "TsvDataProcessor", "labels": labels}
         data |= {"text_columns": ["sentence"], "label_column": "label"}
         model |= {"num_cls_classes": len(labels), "cls_dropout_rate": rate}
@@ -88,7 +102,7 @@ def tree(config, where, names, model_name):
     else:
         refuse_theirs("number of labels", len(labels), 2, where)
         data["data_processor"] = "QuestionAnsweringDataProcessor"
-    return bert.whole_tree(model_name, data, model)
+    return whole_tree(model_name, data, model)
 
 
 def labels_of(config):
@@ -107,14 +121,16 @@ def files(config, model_name):
     return {LABELS: json.dumps(numbers, indent=2) + "\n"}
 
 
-def config(params, where, names, model_name):
+def config(params, where, names, model_name, kind):
     """Returns the config.json of our parameters; see Architecture."""
-    theirs = f"Hugging Face's {CLASSES[model_name]}"
+    name = class_of(kind, model_name)
+    if kind == "roberta":
+        return {**bert.roberta_model_config(params, where, name), **head_config(params)}
     nonlinearity = their_nonlinearity(params.model.activation, "gelu_new", where)
     return {
         "model_type": "bert",
-        "architectures": [CLASSES[model_name]],
-        **bert.bert_config(params, where, nonlinearity, theirs),
+        "architectures": [name],
+        **bert.bert_config(params, where, nonlinearity, f"Hugging Face's {name}"),
         **head_config(params),
     }
 
@@ -145,91 +161,25 @@ def _our_labels(params):
     return sorted(numbers, key=numbers.get)
 
 
-def canonical(name):
-    """Names norms as newer files do."""
-    return bert.canonical_norm(name)
-
-
-def _architecture(model_name, is_theirs):
+def _architecture(kind, model_name, *tensors):
+    """Returns the Architecture; a model of it without a named class has all these tensors."""
     return Architecture(
-        "bert",
+        kind,
         model_name,
-        layout,
-        functools.partial(tree, model_name=model_name),
-        functools.partial(config, model_name=model_name),
-        canonical,
-        classes=(CLASSES[model_name],),
-        is_theirs=is_theirs,
-        is_ours=lambda params: not bert.is_roberta(params.model),
+        functools.partial(layout, kind=kind),
+        functools.partial(tree, model_name=model_name, kind=kind),
+        functools.partial(config, model_name=model_name, kind=kind),
+        bert.canonical_norm,
+        classes=(class_of(kind, model_name),),
+        is_theirs=lambda names: set(tensors) <= set(names),
+        is_ours=lambda params: bert.is_roberta(params.model) == (kind == "roberta"),
         files=functools.partial(files, model_name=model_name),
     )
 
 
-BERT_QUESTION_ANSWERING = _architecture(
-    QUESTION_ANSWERING, lambda names: "qa_outputs.weight" in names
-)
-BERT_CLASSIFIER = _architecture(
-    CLASSIFIER, lambda names: {"classifier.weight", "bert.pooler.dense.weight"} <= set(names)
-)
-BERT_TOKEN_CLASSIFIER = _architecture(TOKEN_CLASSIFIER, lambda names: "classifier.weight" in names)
-
-
-ROBERTA_CLASSES = {
-    CLASSIFIER: "RobertaForSequenceClassification",
-    TOKEN_CLASSIFIER: "RobertaForTokenClassification",
-    QUESTION_ANSWERING: "RobertaForQuestionAnswering",
-}
-ROBERTA_HEADS = {
-    CLASSIFIER: [
-        *dense("classifier.dense", "cls_layer/cls_dense", "N N"),
-        *dense("classifier.out_proj", "cls_layer/cls_output_dense", "C N"),
-    ],
-    TOKEN_CLASSIFIER: dense("classifier", "output_logits", "C N"),
-    QUESTION_ANSWERING: dense("qa_outputs", "qa_logits", "C N"),
-}
-# No head uses the pooler, which old files hold all the same.
-ROBERTA_DROPPED = (*roberta.DROPPED, r"roberta\.pooler\.dense\.(weight|bias)")
-
-
-def roberta_layout(params):
-    """Returns the Layout of a model."""
-    rows, sizes = roberta.encoder_table(params)
-    sizes["C"] = num_classes(params)
-    rows = [*rows, *ROBERTA_HEADS[params.model_name]]
-    return Layout(expand(rows, sizes, params.model.num_hidden_layers), {}, ROBERTA_DROPPED)
-
-
-def roberta_tree(config, where, names, model_name):
-    """Returns our YAML's dictionary of a config.json; see Architecture."""
-    as_bert, keys = roberta.as_bert(config, where)
-    found = tree(as_bert, where, names, model_name)
-    found["model"] |= keys
-    return found
-
-
-def roberta_config(params, where, names, model_name):
-    """Returns the config.json of our parameters; see Architecture."""
-    return {
-        **roberta.model_config(params, where, ROBERTA_CLASSES[model_name]),
-        **head_config(params),
-    }
-
-
-def _roberta_architecture(model_name, name):
-    return Architecture(
-        "roberta",
-        model_name,
-        roberta_layout,
-        functools.partial(roberta_tree, model_name=model_name),
-        functools.partial(roberta_config, model_name=model_name),
-        canonical,
-        classes=(ROBERTA_CLASSES[model_name],),
-        is_theirs=lambda names: name in names,
-        is_ours=lambda params: bert.is_roberta(params.model),
-        files=functools.partial(files, model_name=model_name),
-    )
-
-
-ROBERTA_QUESTION_ANSWERING = _roberta_architecture(QUESTION_ANSWERING, "qa_outputs.weight")
-ROBERTA_CLASSIFIER = _roberta_architecture(CLASSIFIER, "classifier.out_proj.weight")
-ROBERTA_TOKEN_CLASSIFIER = _roberta_architecture(TOKEN_CLASSIFIER, "classifier.weight")
+BERT_QUESTION_ANSWERING = _architecture("bert", QUESTION_ANSWERING, "qa_outputs.weight")
+BERT_CLASSIFIER = _architecture("bert", CLASSIFIER, "classifier.weight", "bert.pooler.dense.weight")
+BERT_TOKEN_CLASSIFIER = _architecture("bert", TOKEN_CLASSIFIER, "classifier.weight")
+ROBERTA_QUESTION_ANSWERING = _architecture("roberta", QUESTION_ANSWERING, "qa_outputs.weight")
+ROBERTA_CLASSIFIER = _architecture("roberta", CLASSIFIER, "classifier.out_proj.weight")
+ROBERTA_TOKEN_CLASSIFIER = _architecture("roberta", TOKEN_CLASSIFIER, "classifier.weight")

@@ -4,8 +4,6 @@ programs.py knows the architectures; no model is built. Optimizer state is not c
 converted checkpoint contains weights and the global step.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path
@@ -17,6 +15,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.convert.folders import find_carried, whole_folder
+from modelzoo.common.convert.hugging_face import WRITTEN
 from modelzoo.common.convert.layout import Conversion, match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS
 from modelzoo.common.convert.tensorflow_checkpoint import (
@@ -37,13 +36,6 @@ _HEADER = """\
 
 def to_tensorflow(source, output, program="hugging_face", overwrite=False, advance=None):
     """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
-
-    Args:
-        source: folder of the model, or prefix of a checkpoint of Google's.
-        output: folder of the new checkpoint.
-        program: a key of PROGRAMS.
-        overwrite: whether a checkpoint there may be replaced.
-        advance: called with every number of weights that is done.
 
     Returns:
         A Conversion.
@@ -96,15 +88,11 @@ def from_tensorflow(
 
     Args:
         source: prefix of the checkpoint, or its folder.
-        output: folder of the new model.
-        program: a key of PROGRAMS.
         params_path: the model's YAML; None takes params.yaml next to the checkpoint.
         config_from: folder of the model that ours began as, for what our YAML lacks, such as
             token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
         dtype: type of the weights there: float32, float16 or bfloat16.
         max_shard_bytes: largest size of a file; google_bert has None, others' is SHARD_BYTES.
-        overwrite: whether a model there may be replaced.
-        advance: called with every number of weights that is done.
 
     Returns:
         A Conversion.
@@ -146,15 +134,8 @@ def from_tensorflow(
 def describe(program, reader):
     """Finds out what model a reader of another program holds.
 
-    Args:
-        program: Program.
-        reader: what its `open` returned.
-
     Returns:
         Its Architecture, the nested dictionary of our YAML, and its Layout.
-
-    Raises:
-        ConfigError: its configuration has no counterpart here.
     """
     architecture = program.architecture_of(reader)
     names = {architecture.canonical(name) for name in reader.shapes}
@@ -222,3 +203,51 @@ def _tell(advance, link):
 def _conversion(layout, path, dropped, carried):
     weights = sum(math.prod(link.shape) for link in layout.links)
     return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left)
+
+
+STDDEV = 0.02  # GPT-2's
+
+
+def write_random_model(
+    params,
+    where,
+    output,
+    dtype="float32",
+    seed=0,
+    max_shard_bytes=2 * 10**9,
+    overwrite=False,
+    advance=None,
+):
+    """Writes a folder that transformers, and our converter, load.
+
+    Matrices are normal with deviation STDDEV, scales of layer norms are 1, all else is 0.
+
+    Returns:
+        A Conversion.
+    """
+    program = PROGRAMS["hugging_face"]
+    architecture = program.architecture_for(params, where)
+    links = architecture.layout(params).links
+    names = {name for link in links for name in link.ours}
+    config = architecture.config(params, where, names)
+    shapes = {link.theirs: link.shape for link in links}
+    random = np.random.default_rng(seed)
+
+    def tensors():
+        for name, shape in shapes.items():
+            yield name, _content(name, shape, random)
+            if advance is not None:
+                advance(math.prod(shape))
+
+    with whole_folder(output, WRITTEN, overwrite) as folder:
+        program.write(folder, config, shapes, tensors(), 0, dtype, max_shard_bytes)
+    weights = sum(math.prod(shape) for shape in shapes.values())
+    return Conversion(len(shapes), weights, str(output))
+
+
+def _content(name, shape, random):
+    if len(shape) > 1:
+        content = random.standard_normal(shape, np.float32)
+        content *= np.float32(STDDEV)
+        return content
+    return np.full(shape, 1.0 if name.endswith("weight") else 0.0, np.float32)

@@ -1,7 +1,5 @@
 """The folder that a conversion writes: complete or not at all, with the files that it copies."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -33,7 +31,6 @@ class CarriedFiles:
     """The files of a folder that a conversion copies.
 
     Attributes:
-        paths: files to copy.
         tokenizer: names of the files that a tokenizer may have, none where there is none to copy:
             those of another must not be left next to it.
         left: names of files that seem to be a tokenizer's, and are not known here.
@@ -49,13 +46,9 @@ def find_carried(folder, names):
 
     Args:
         folder: of the other program's model, or of the checkpoint made of it.
-        names: of files besides the tokenizer's.
 
     Returns:
         CarriedFiles.
-
-    Raises:
-        CheckpointError: one of them cannot be read.
     """
     folder = Path(folder)
     paths = [folder / name for name in (*names, *TOKENIZER) if os.path.lexists(folder / name)]
@@ -84,14 +77,9 @@ def whole_folder(target, patterns, overwrite):
         target: folder of the files; made where there is none.
         patterns: file name patterns of what is written, the last of which comes last. Files of
             these names that are there already are replaced.
-        overwrite: whether that is wanted.
 
     Yields:
         Path of the folder to write in.
-
-    Raises:
-        CheckpointError: there are such files and `overwrite` is False, or the folder cannot be
-            made or written to.
     """
     target = Path(target)
     old = [path for pattern in patterns for path in sorted(target.glob(pattern))]

@@ -4,13 +4,14 @@ Reads .safetensors, in one file or several, and PyTorch's .bin; writes .safetens
 model: names are not changed.
 """
 
-from __future__ import annotations
-
 import json
 import math
+import pickle
 from pathlib import Path
+from typing import NamedTuple
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.installing import install_peers
 from modelzoo.common.convert.safetensors_file import (
     DTYPES,
     STORED_AS,
@@ -36,21 +37,7 @@ _INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
 
 
 class HuggingFaceReader:
-    """The tensors of a folder.
-
-    Args:
-        folder: the folder.
-
-    Attributes:
-        config: content of config.json.
-        config_path: its path.
-        shapes: shape by tensor name.
-        places: name of its file by tensor name.
-        global_step: 0, for none is kept there.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
+    """The tensors of a folder."""
 
     global_step = 0
 
@@ -100,9 +87,6 @@ def with_carried(config, folder):
     Args:
         config: made of our parameters, whose keys win, but for the tokens it assumes.
         folder: folder of the original model's config.json, or of the checkpoint made of it.
-
-    Raises:
-        ConfigError: the file there is another architecture's.
     """
     path = Path(folder) / CONFIG
     if not path.exists():
@@ -127,17 +111,13 @@ def shapes_of(reader):
 def _open(path):
     if path.suffix != ".bin":
         return SafetensorsReader(path)
-    from modelzoo.common.convert.torch_file import TorchReader
+    from modelzoo.common.convert.hugging_face import TorchReader
 
     return TorchReader(path)
 
 
 def read_json(path):
-    """Reads a JSON file that holds an object.
-
-    Raises:
-        CheckpointError: it is missing or holds something else.
-    """
+    """Reads a JSON file that holds an object."""
     path = Path(path)
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
@@ -152,20 +132,15 @@ def read_json(path):
     return value
 
 
-def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_shard_bytes=None):
+def write_hugging_face(
+    folder, config, shapes, tensors, global_step=0, dtype="float32", max_shard_bytes=None
+):
     """Writes a folder that transformers loads.
 
     Args:
-        folder: an existing folder.
-        config: content of config.json.
-        shapes: shape by name of all tensors.
         tensors: yields (name, float32 array) in the order of `shapes`.
-        dtype: a key of DTYPES, the type in the files.
         max_shard_bytes: largest size of a file's tensors, None for SHARD_BYTES; a larger tensor has
             a file of its own.
-
-    Raises:
-        ConfigError: `dtype` is none of DTYPES.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"--dtype: must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
@@ -190,8 +165,7 @@ def write_hugging_face(folder, config, shapes, tensors, dtype="float32", max_sha
 def split_into_shards(shapes, item_bytes, max_shard_bytes):
     """Cuts the tensors, in their order, into files of at most `max_shard_bytes`.
 
-    Returns:
-        A list of dictionaries, shape by name; none is empty.
+    Returns a list of dictionaries, shape by name; none is empty.
     """
     shards: list[dict[str, tuple[int, ...]]] = [{}]
     size = 0
@@ -207,3 +181,43 @@ def split_into_shards(shapes, item_bytes, max_shard_bytes):
 
 def _write_json(path, value):
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+class Place(NamedTuple):
+    """Shape of a tensor."""
+
+    shape: tuple[int, ...]
+
+
+class TorchReader:
+    """The tensors of one file, which stay on disk until they are read."""
+
+    def __init__(self, path):
+        try:
+            import torch
+        except ImportError as error:
+            raise ConfigError(
+                f"{path}: needs PyTorch to be read. Received: no module torch. "
+                f"Run `{install_peers()}`, or take the model's .safetensors files, which need "
+                "nothing."
+            ) from error
+        self.path = str(path)
+        try:
+            self._tensors = _load(torch, self.path)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(
+                f"{path}: must be a whole PyTorch file of weights. Received: {first}. Download or "
+                "copy it again, or take the model's .safetensors files."
+            ) from error
+        self.places = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
+
+    def read(self, name):
+        """Reads one tensor as float32."""
+        return self._tensors[name].float().contiguous().numpy()
+
+
+def _load(torch, path):
+    with open(path, "rb") as file:
+        zipped = file.read(4) == b"PK\x03\x04"  # files of PyTorch before 1.6 cannot be mapped
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)

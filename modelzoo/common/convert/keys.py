@@ -1,7 +1,5 @@
 """What the configurations of several architectures have in common. Knows no name of a tensor."""
 
-from __future__ import annotations
-
 from cerebras_tf.errors import ConfigError
 
 # Their activations as ours; the first of each of ours is what is written back by default.
@@ -28,11 +26,7 @@ PLACEHOLDER_OPTIMIZER = {
 
 
 def our_nonlinearity(config, key, default, where):
-    """Returns our name of the activation under `key` of a config.json.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Returns our name of the activation under `key` of a config.json."""
     name = config.get(key, default)
     if not isinstance(name, str) or name not in NONLINEARITIES:
         raise ConfigError(
@@ -54,20 +48,18 @@ def their_nonlinearity(name, tanh_gelu, where):
 
 
 def refuse_ours(key, value, wanted, where, theirs):
-    """Raises ConfigError where a key of our section ``model`` is a variant that they lack.
-
-    Args:
-        key: the key.
-        value: what it is.
-        wanted: the only value that can be converted.
-        where: path of our YAML.
-        theirs: name of the model there, such as ``Hugging Face's GPT2LMHeadModel``.
-    """
+    """Raises ConfigError where a key of our section ``model`` is a variant that they lack."""
     if value != wanted:
         raise ConfigError(
             f"{where}: model.{key} must be {wanted!r} to be converted. Received: {value!r}. "
             f"{theirs} has no such variant; this zoo's model can only be trained and read here."
         )
+
+
+def refuse_variants(model, wanted, where, theirs):
+    """Raises ConfigError where a key of our section ``model`` has another value than wanted."""
+    for key, value in wanted.items():
+        refuse_ours(key, getattr(model, key), value, where, theirs)
 
 
 def refuse_theirs(key, value, wanted, where):
@@ -98,15 +90,34 @@ def required(config, key, where):
     return config[key]
 
 
-def gpt_tree(model_name, vocab_size, length, model):
-    """Returns our YAML's dictionary of a model that predicts the next token.
+REQUIRED = object()  # for a key without a default
+
+
+def read_keys(config, where, keys):
+    """Returns what a config.json has under keys that our section ``model`` has by another name.
 
     Args:
-        model_name: name of the model in the zoo.
-        vocab_size: tokens.
-        length: longest sequence.
-        model: the section ``model``.
+        keys: triples of their key, our key, and the default there or REQUIRED.
     """
+    found = {}
+    for theirs, ours, default in keys:
+        is_required = default is REQUIRED
+        found[ours] = (
+            required(config, theirs, where) if is_required else config.get(theirs, default)
+        )
+    return found
+
+
+def write_keys(model, keys):
+    """Returns what our section ``model`` has under those keys, by their names."""
+    return {
+        theirs: rate_of(model, ours) if ours.endswith("dropout_rate") else getattr(model, ours)
+        for theirs, ours, _ in keys
+    }
+
+
+def gpt_tree(model_name, vocab_size, length, model):
+    """Returns our YAML's dictionary of a model that predicts the next token."""
     data = {
         "data_processor": "GptTfRecordsProcessor",
         "data_dir": PLACEHOLDER_DATA_DIR,
@@ -114,6 +125,11 @@ def gpt_tree(model_name, vocab_size, length, model):
         "max_sequence_length": length,
         "batch_size": 1,
     }
+    return whole_tree(model_name, data, model)
+
+
+def whole_tree(model_name, data, model):
+    """Returns our YAML's dictionary of its sections ``train_input`` and ``model``."""
     return {
         "model_name": model_name,
         "train_input": data,

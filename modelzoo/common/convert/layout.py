@@ -1,7 +1,5 @@
 """How tensors of another program become variables here and back: names, shapes and forms."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -221,8 +219,6 @@ class Architecture:
     """A family of models of another program, and the model of this zoo that it is.
 
     Attributes:
-        name: as their configuration calls it.
-        model_name: model of this zoo.
         layout: function of our parameters, returns a Layout.
         tree: function of their configuration, its path and the names of their tensors; returns
             the nested dictionary of our YAML.
@@ -253,10 +249,6 @@ class Conversion:
     """What was converted.
 
     Attributes:
-        tensors: their number there.
-        weights: their number.
-        path: of what was made.
-        dropped: names of tensors that were left out.
         left: names of files next to the source that seem to be a tokenizer's, and were not copied.
     """
 
@@ -271,13 +263,8 @@ def dense(theirs, ours, shape, form=TRANSPOSED, bias=True, group=None, ends=(".w
     """Returns the rows of a dense layer: a kernel in the given form and, maybe, a bias.
 
     Args:
-        theirs: name of their layer.
         ours: name of our layer, whose last part is repeated; a tuple of names where their layer
             is made of several of ours.
-        shape: their weight's dimensions.
-        form: how the weight is stored.
-        bias: whether there is one.
-        group: see Row.
         ends: what their weight and bias are called after the layer's name.
     """
     layers = [_doubled(name) for name in ([ours] if isinstance(ours, str) else ours)]
@@ -305,8 +292,6 @@ def expand(rows, sizes, num_blocks):
 
     Args:
         rows: rows; those whose names hold ``{i}`` are repeated for every block.
-        sizes: number by dimension.
-        num_blocks: number of blocks.
 
     Returns:
         A tuple of Links.
@@ -347,16 +332,8 @@ _TRAINING_STATE = re.compile(
 def match_theirs(reader, layout, canonical):
     """Finds the tensors of a layout in a reader of another program.
 
-    Args:
-        reader: see ``programs``.
-        layout: Layout.
-        canonical: see Architecture.
-
     Returns:
         Name in the reader by name in the layout, copies included.
-
-    Raises:
-        CheckpointError: the two do not fit; all differences are listed.
     """
     names = {canonical(name): name for name in reader.shapes}
     wanted = {link.theirs: link.shape for link in layout.links}
@@ -369,11 +346,7 @@ def match_theirs(reader, layout, canonical):
 def match_ours(reader, layout):
     """Checks that a TensorFlow checkpoint holds exactly the variables of a layout.
 
-    Returns:
-        The names of the optimizer's variables, which are no weights.
-
-    Raises:
-        CheckpointError: the two do not fit; all differences are listed.
+    Returns the names of the optimizer's variables, which are no weights.
     """
     wanted = {name: shape for link in layout.links for name, shape in link.our_shapes.items()}
     state = [

@@ -3,8 +3,6 @@
 A reader has `config`, `config_path`, `shapes`, `read(name)`, `where(name)` and `global_step`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.convert import hugging_face
-from modelzoo.common.convert.bert import BERT
+from modelzoo.common.convert.bert import BERT, GOOGLE_BERT, ROBERTA
 from modelzoo.common.convert.bert_fine_tuning import (
     BERT_CLASSIFIER,
     BERT_QUESTION_ANSWERING,
@@ -21,11 +19,7 @@ from modelzoo.common.convert.bert_fine_tuning import (
     ROBERTA_QUESTION_ANSWERING,
     ROBERTA_TOKEN_CLASSIFIER,
 )
-from modelzoo.common.convert.google_bert import GOOGLE_BERT
-from modelzoo.common.convert.gpt2 import GPT2
-from modelzoo.common.convert.gpt_neox import GPT_NEOX
-from modelzoo.common.convert.gptj import GPTJ
-from modelzoo.common.convert.roberta import ROBERTA
+from modelzoo.common.convert.gpt import GPT2, GPT_NEOX, GPTJ
 from modelzoo.common.convert.tensorflow_checkpoint import STATE, TensorFlowReader, write_tensorflow
 
 # Where no class is named, the first whose tensors are there.
@@ -51,9 +45,10 @@ class Program:
     """How another program keeps its models.
 
     Attributes:
+        name: for errors.
+        architectures: those that it has; where no class is named, the first whose tensors fit.
         open: function of a path, returns a reader.
         architecture_of: function of a reader, returns the Architecture.
-        architecture_for: function of our parameters and their path, returns the Architecture.
         write: function of a folder, configuration, shapes, tensors, global step, type and largest
             size of a file; see `hugging_face.write_hugging_face`.
         written: file name patterns of what `write` writes.
@@ -64,14 +59,26 @@ class Program:
             for those that it cannot write.
     """
 
+    name: str
+    architectures: tuple
     open: Callable
     architecture_of: Callable
-    architecture_for: Callable
     write: Callable
     written: tuple[str, ...]
     carried: tuple[str, ...] = ()
     completed: Callable = lambda config, folder: config
     check: Callable = lambda dtype, max_shard_bytes: None
+
+    def architecture_for(self, params, where):
+        """Returns the Architecture of our parameters; `where` is their path."""
+        known = [item for item in self.architectures if item.model_name == params.model_name]
+        if not known:
+            names = sorted({item.model_name for item in self.architectures})
+            raise ConfigError(
+                f"{where}: model_name must be {' or '.join(names)}. Received: "
+                f"{params.model_name!r}. {self.name} has no other model that is converted."
+            )
+        return next(item for item in known if item.is_ours(params))
 
 
 class GoogleBertReader(TensorFlowReader):
@@ -84,11 +91,7 @@ class GoogleBertReader(TensorFlowReader):
 
 
 def open_hugging_face(folder):
-    """Opens a folder of Hugging Face's; see `hugging_face.HuggingFaceReader`.
-
-    Raises:
-        CheckpointError: Google's BERT is there, or a file is missing or damaged.
-    """
+    """Opens a folder of Hugging Face's; see `hugging_face.HuggingFaceReader`."""
     path = Path(folder)
     parent = path if path.is_dir() else path.parent
     if (parent / _BERT_CONFIG).exists() and not (path / hugging_face.CONFIG).exists():
@@ -100,11 +103,7 @@ def open_hugging_face(folder):
 
 
 def architecture_of(reader):
-    """Returns the Architecture of a folder of Hugging Face's.
-
-    Raises:
-        ConfigError: it is not known here.
-    """
+    """Returns the Architecture of a folder of Hugging Face's."""
     config, path = reader.config, reader.config_path
     kinds = tuple(dict.fromkeys(item.name for item in _HUGGING_FACE))
     known = [item for item in _HUGGING_FACE if item.name == config.get("model_type")]
@@ -127,30 +126,6 @@ def architecture_of(reader):
     )
 
 
-def _architecture_for(params, where):
-    names = {item.model_name for item in _HUGGING_FACE}
-    if params.model_name not in names:
-        raise ConfigError(
-            f"{where}: model_name must be one of {', '.join(sorted(names))}. Received: "
-            f"{params.model_name!r}. No model of Hugging Face's that is converted is like it."
-        )
-    of_name = (item for item in _HUGGING_FACE if item.model_name == params.model_name)
-    return next(item for item in of_name if item.is_ours(params))
-
-
-def _google_bert_for(params, where):
-    if params.model_name != GOOGLE_BERT.model_name:
-        raise ConfigError(
-            f"{where}: model_name must be {GOOGLE_BERT.model_name}. Received: "
-            f"{params.model_name!r}. Google's program has no other model."
-        )
-    return GOOGLE_BERT
-
-
-def _write_hugging_face(folder, config, shapes, tensors, global_step, dtype, max_shard_bytes):
-    hugging_face.write_hugging_face(folder, config, shapes, tensors, dtype, max_shard_bytes)
-
-
 def _check_google_bert(dtype, max_shard_bytes):
     if dtype != "float32":
         raise ConfigError(
@@ -170,18 +145,20 @@ def _write_google_bert(folder, config, shapes, tensors, global_step, dtype, max_
 
 PROGRAMS = {
     "hugging_face": Program(
+        "Hugging Face",
+        _HUGGING_FACE,
         open_hugging_face,
         architecture_of,
-        _architecture_for,
-        _write_hugging_face,
+        hugging_face.write_hugging_face,
         hugging_face.WRITTEN,
         hugging_face.CARRIED,
         hugging_face.with_carried,
     ),
     "google_bert": Program(
+        "Google's program",
+        (GOOGLE_BERT,),
         GoogleBertReader,
         lambda reader: GOOGLE_BERT,
-        _google_bert_for,
         _write_google_bert,
         (f"{_BERT_NAME}.*", _BERT_CONFIG, STATE),
         check=_check_google_bert,

@@ -6,8 +6,6 @@ The library of that name is not used: its writer takes all tensors at once, and 
 what it has read in memory.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -39,17 +37,7 @@ class Place:
 
 
 class SafetensorsReader:
-    """The tensors of one file.
-
-    Args:
-        path: the file.
-
-    Attributes:
-        places: Place by name.
-
-    Raises:
-        CheckpointError: it is missing, damaged or truncated.
-    """
+    """The tensors of one file."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -63,11 +51,7 @@ class SafetensorsReader:
             ) from error
 
     def read(self, name):
-        """Reads one tensor as float32.
-
-        Raises:
-            CheckpointError: it is of a type that is no weight's.
-        """
+        """Reads one tensor as float32."""
         place = self.places[name]
         if place.dtype not in STORED_AS:
             raise CheckpointError(
@@ -135,13 +119,7 @@ def _damaged(path, received):
 
 
 class SafetensorsWriter:
-    """Writes the tensors of one file in the order in which they are announced.
-
-    Args:
-        path: the file.
-        shapes: shape by name.
-        dtype: a key of STORED_AS, the type of all tensors.
-    """
+    """Writes the tensors of one file in the order in which they are announced."""
 
     def __init__(self, path, shapes, dtype):
         self._dtype, self._shapes = dtype, dict(shapes)

@@ -1,7 +1,5 @@
 """TensorFlow checkpoints, read and written a variable at a time, and renumbered."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -23,14 +21,6 @@ class TensorFlowReader:
     Args:
         path: its prefix, such as ``model_dir/model.ckpt-100``, or one of its files; or a folder:
             its latest checkpoint, or the only one where none is recorded.
-
-    Attributes:
-        path: its prefix.
-        folder: folder of its files.
-        shapes: shape by variable name.
-
-    Raises:
-        CheckpointError: there is no such checkpoint, or it holds no variables.
     """
 
     def __init__(self, path):
@@ -103,17 +93,7 @@ def _unreadable(where, error):
 
 
 def write_tensorflow(folder, name, tensors, global_step=0):
-    """Writes a checkpoint and records it as the folder's latest; needs no TensorFlow.
-
-    Args:
-        folder: an existing folder.
-        name: last part of the checkpoint's prefix.
-        tensors: yields (name, array); one is in memory at a time.
-        global_step: written as int64.
-
-    Raises:
-        OSError: the files cannot be written.
-    """
+    """Writes a checkpoint and records it as the folder's latest; needs no TensorFlow."""
     writer = BundleWriter(str(folder))
     try:
         writer.add(GLOBAL_STEP, np.asarray(global_step, np.int64))
@@ -135,17 +115,8 @@ def record_latest(folder, name):
 def renumber(source, output, step, overwrite=False):
     """Copies a checkpoint, the optimizer's variables included, and calls it another step.
 
-    Args:
-        source: prefix of the checkpoint, or its folder: the latest.
-        output: folder of the copy, in which training continues.
-        step: its global step.
-        overwrite: whether a checkpoint there may be replaced.
-
     Returns:
         Prefix of the copy.
-
-    Raises:
-        CheckpointError: there is no such checkpoint, or there is one in `output`.
     """
     reader, name = TensorFlowReader(source), f"model.ckpt-{step}"
     tensors = ((key, reader.read(key)) for key in reader.shapes if key != GLOBAL_STEP)

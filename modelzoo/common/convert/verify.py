@@ -1,7 +1,5 @@
 """Compares a converted model with its source: weights bit for bit, and outputs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -26,18 +24,11 @@ def verify_weights(
     """Compares all weights.
 
     Args:
-        theirs: folder of the other program's model.
-        ours: prefix or folder of the TensorFlow checkpoint.
-        program: a key of PROGRAMS.
         dtype: type of the weights there, to which ours are rounded before they are compared.
-        advance: called with every number of weights that is done.
         params_path: our YAML; None takes params.yaml next to the checkpoint.
 
     Returns:
         Number of weights compared.
-
-    Raises:
-        CheckpointError: tensors differ, which are named with the largest difference.
     """
     program, checkpoint = PROGRAMS[program], TensorFlowReader(ours)
     reader = program.open(theirs)
@@ -103,17 +94,8 @@ _PER_TOKEN = ("starts", "ends")  # [B, S], and all of three dimensions
 def compare_logits(theirs, ours, params_path=None, seed=0):
     """Compares the outputs of both models on the same random tokens, some of them padding.
 
-    Args:
-        theirs: folder of Hugging Face's model.
-        ours: prefix or folder of the TensorFlow checkpoint.
-        params_path: our YAML; None takes params.yaml next to the checkpoint.
-        seed: of the tokens.
-
     Returns:
         The largest absolute difference by output, over the tokens that are no padding.
-
-    Raises:
-        CheckpointError: it is above TOLERANCE.
     """
     checkpoint = TensorFlowReader(ours)
     params = load_params(str(params_path or checkpoint.folder / "params.yaml"))
@@ -140,7 +122,6 @@ def random_batch(section, seed, config):
 
     Args:
         section: input section, which has the vocabulary's size and the longest sequence.
-        seed: of the generator.
         config: their configuration. No token is RoBERTa's padding, which it does not count as a
             position; one segment is all there is where it has no more.
 
@@ -165,11 +146,7 @@ def random_batch(section, seed, config):
 
 
 def require_packages():
-    """Returns the modules torch and transformers.
-
-    Raises:
-        ConfigError: one is missing.
-    """
+    """Returns the modules torch and transformers."""
     try:
         import torch
         import transformers
@@ -184,14 +161,9 @@ def require_packages():
 def their_outputs(folder, batch):
     """Runs Hugging Face's model in float32.
 
-    Args:
-        folder: its folder.
-        batch: see `random_batch`.
-
-    Returns:
-        ``logits`` [B, S, V], or [B, S, C] or [B, C] of a classifier; and what else the model has:
-        ``sentence_logits`` [B, 2]; ``hidden`` [B, S, N] and ``pooled`` [B, N] of a BertModel;
-        ``starts`` and ``ends`` [B, S].
+    Returns ``logits`` [B, S, V], or [B, S, C] or [B, C] of a classifier; and what else the model
+    has: ``sentence_logits`` [B, 2]; ``hidden`` [B, S, N] and ``pooled`` [B, N] of a BertModel;
+    ``starts`` and ``ends`` [B, S].
     """
     torch, transformers = require_packages()
     reader = HuggingFaceReader(folder)
@@ -216,12 +188,6 @@ def their_outputs(folder, batch):
 
 def our_outputs(checkpoint, params, batch, wanted):
     """Runs our model in float32 on the host.
-
-    Args:
-        checkpoint: prefix of a TensorFlow checkpoint.
-        params: parameters of its model.
-        batch: see `random_batch`.
-        wanted: names of outputs, see `their_outputs`.
 
     Returns:
         The outputs by name.

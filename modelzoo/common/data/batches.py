@@ -4,8 +4,6 @@ A batch is a function of its number and the seed, so a stream of batches can beg
 cost. Examples of like lengths are batched together, because padding takes as long as tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -16,8 +14,6 @@ class EpochOrder:
     """Batches of numbered examples, each example once in every epoch.
 
     Args:
-        count: number of examples.
-        batch_size: examples of a batch.
         seed: of the order, which is another in every epoch; None for the examples' own order.
         keep_rest: whether an epoch ends with the examples that do not fill a batch.
 
@@ -52,13 +48,9 @@ class BatchPlan:
 
     Args:
         lengths: [number of examples] integers, tokens of each.
-        batch_size: examples of a batch.
         bounds: lengths of rows, ascending; the last holds every example, the others those shorter.
         seed: of the order, which is another in every epoch; None for the order of the examples.
         keep_rest: whether an epoch ends with the examples that do not fill a batch.
-
-    Raises:
-        DataError: if the examples do not fill one batch, or with `keep_rest` if there are none.
     """
 
     def __init__(self, lengths, batch_size, bounds, seed, keep_rest=False):
@@ -114,13 +106,10 @@ def planned_batches(plan, assemble, columns, skip, batch_size=None, repeats=Fals
     """Makes a dataset of batches that are assembled in Python.
 
     Args:
-        plan: BatchPlan.
         assemble: function of the numbers of a batch's examples, int64 [B], and the length of its
             rows; returns the arrays of `columns` by name.
         columns: shape of an example's part and type, by name; None for a length that changes.
-        skip: batches to leave out at the beginning.
         batch_size: B where all batches are of one size, None where the last may be smaller.
-        repeats: whether epochs follow one another without end.
 
     Returns:
         A dataset of dictionaries of tensors [B, ...].
@@ -146,9 +135,6 @@ def predict_batches(section, lengths, assemble, columns, skip):
     Args:
         section: an input section with `batch_size`, `buckets` and `max_sequence_length`.
         lengths: [number of examples] integers, tokens of each.
-        assemble: see `planned_batches`.
-        columns: see `planned_batches`.
-        skip: see `planned_batches`.
 
     Returns:
         See `planned_batches`.

@@ -6,8 +6,6 @@ one size, else of every example, so that the last may be smaller; and ``blank()`
 batch of zeros of the same shapes and types.
 """
 
-from __future__ import annotations
-
 import os
 
 import tensorflow.compat.v1 as tf
@@ -21,7 +19,6 @@ class InputFunctions:
 
     Args:
         params_class: the model's `Params`.
-        processors: data processor classes by their name in the YAML.
     """
 
     def __init__(self, params_class, processors):

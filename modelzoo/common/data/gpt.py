@@ -4,13 +4,10 @@ Every processor yields features ``input_ids`` [B, S] int32 and ``input_mask`` [B
 there is padding), and, but for prompts, labels [B, S] int32, the next tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.data import hdf5_files, text_files, tf_records
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.data.prepared import check_prepared, check_tokens
@@ -20,7 +17,19 @@ from modelzoo.common.tokenizers.tokenizers import load_tokenizer
 RECORD_FEATURES = ("input_ids", "input_mask", "labels")
 
 
-class GptTfRecordsProcessor(tf_records.RecordProcessor):
+class GptProcessor:
+    """Base of the processors."""
+
+    def __init__(self, section):
+        self.section = section
+
+    def blank(self):
+        """Returns a batch of zeros."""
+        ids = tf.zeros([self.section.batch_size, self.section.max_sequence_length], tf.int32)
+        return {"input_ids": ids, "input_mask": ids}, ids
+
+
+class GptTfRecordsProcessor(GptProcessor, tf_records.RecordProcessor):
     """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels."""
 
     def layout(self, predicting=False):
@@ -28,11 +37,7 @@ class GptTfRecordsProcessor(tf_records.RecordProcessor):
         return tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``.
-
-        Raises:
-            DataError: for a missing, truncated or misshapen file.
-        """
+        """Returns the batches, without the first `skip`; see ``functions.py``."""
 
         def example(parsed):
             features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
@@ -41,24 +46,14 @@ class GptTfRecordsProcessor(tf_records.RecordProcessor):
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training)
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        return _blank(self.section)
 
-
-class GptTextDataProcessor:
+class GptTextDataProcessor(GptProcessor):
     """Reads text files as bytes: tokens 0 to 255, and 256 at the end of each file."""
-
-    def __init__(self, section):
-        self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
         """Returns the batches of one split of the files, without the first `skip`.
 
         See ``functions.py``.
-
-        Raises:
-            DataError: if files are missing or too few.
         """
         section = self.section
         length = section.max_sequence_length
@@ -73,29 +68,15 @@ class GptTextDataProcessor:
         last = tf.int64.max if section.repeat else windows.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        return _blank(self.section)
 
-
-class GptHDF5DataProcessor:
+class GptHDF5DataProcessor(GptProcessor):
     """Reads HDF5 files with the records of ``modelzoo/common/data/hdf5_files.py``.
 
     Unlike TFRecords they are shuffled as a whole, and a stream starts at any step at no cost.
-
-    Args:
-        section: GptHdf5Input.
     """
 
-    def __init__(self, section):
-        self.section = section
-
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``.
-
-        Raises:
-            DataError: for a missing, damaged or misshapen file, or too few records.
-        """
+        """Returns the batches, without the first `skip`; see ``functions.py``."""
         section = self.section
         length, size = section.max_sequence_length, section.batch_size
         folders = hdf5_files.as_folders(section.data_dir)
@@ -124,36 +105,15 @@ class GptHDF5DataProcessor:
         last = tf.int64.max if section.repeat else order.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
-    def find_fault(self, bounds, predicting=False):
-        """Returns what is wrong with the first record that the model cannot read, or None."""
-        records = hdf5_files.Hdf5Records(self.section.data_dir, self.section.max_sequence_length)
-        try:
-            for where, record in records.named():
-                check_bounds(where, record, bounds)
-        except DataError as error:
-            return str(error)
-        return None
 
-    def blank(self):
-        """Returns a batch of zeros."""
-        return _blank(self.section)
-
-
-class GptPromptsProcessor:
+class GptPromptsProcessor(GptProcessor):
     """The prompts of text generation as batches, padded at the end; there are no labels.
 
     Generation itself does not read these batches, since its features are made from its results.
     """
 
-    def __init__(self, section):
-        self.section = section
-
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``.
-
-        Raises:
-            DataError: with file and line, for a row that is no prompt.
-        """
+        """Returns the batches, without the first `skip`; see ``functions.py``."""
         section = self.section
         tokenizer = load_tokenizer(
             section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
@@ -170,11 +130,6 @@ class GptPromptsProcessor:
         dataset = tf.data.Dataset.from_tensor_slices({"input_ids": ids, "input_mask": mask})
         batches = dataset.batch(section.batch_size, drop_remainder=training)
         return batches.skip(skip).prefetch(2)
-
-
-def _blank(section):
-    ids = tf.zeros([section.batch_size, section.max_sequence_length], tf.int32)
-    return {"input_ids": ids, "input_mask": ids}, ids
 
 
 PROCESSORS = {

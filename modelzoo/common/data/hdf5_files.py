@@ -1,21 +1,35 @@
-"""Reads records of language models from HDF5 files. No record stays in memory.
+"""Reads and writes records of language models in HDF5 files. No record stays in memory.
 
 A file holds the dataset ``data``, int32 [n, 3, S]: input_ids, input_mask (1 = real token) and
-labels of n records.
+labels of n records, compressed by gzip; its attribute n_examples is n.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+from typing import Any
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
+from modelzoo.common.data.preparation import records
 from modelzoo.common.files.path_advice import advice_on_path
 
 COLUMNS = ("input_ids", "input_mask", "labels")
+BATCH = 256  # records kept in memory and compressed at a time
+
+
+def import_h5py():
+    """Imports the package h5py, or says how to install it."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ConfigError(
+            f"HDF5: needs the package h5py. Received: {error}. Run: {pip_install('h5py')}"
+        ) from error
+    return h5py
 
 
 def as_folders(data_dir):
@@ -24,21 +38,10 @@ def as_folders(data_dir):
 
 
 class Hdf5Records:
-    """The records of all ``*.h5`` files of a folder or a list of folders, by their number.
-
-    Raises:
-        ConfigError: if the package h5py is missing.
-        DataError: if a folder holds no such file, or a file is damaged or of another length.
-    """
+    """The records of all ``*.h5`` files of a folder or a list of folders, by their number."""
 
     def __init__(self, data_dir, length):
-        try:
-            import h5py
-        except ImportError as error:
-            raise ConfigError(
-                f"data_dir: HDF5 needs the package h5py. Received: {error}. Run: "
-                f"{pip_install('h5py')}"
-            ) from error
+        h5py = import_h5py()
         folders = as_folders(data_dir)
         patterns = [os.path.join(glob.escape(folder), "*.h5") for folder in folders]
         paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
@@ -63,13 +66,6 @@ class Hdf5Records:
         rows = [self._files[p]["data"][n - starts[p]] for p, n in zip(places, numbers)]
         return np.stack(rows).astype(np.int32)
 
-    def named(self):
-        """Yields every record: file and number, for messages, and its columns by name."""
-        for file in self._files:
-            for number, record in enumerate(file["data"]):
-                where = f"{file.filename}, record {number} (counted from 0)"
-                yield where, dict(zip(COLUMNS, record))
-
 
 def _open(h5py, path, length):
     try:
@@ -86,3 +82,57 @@ def _open(h5py, path, length):
             "Set max_sequence_length to the last number, or make the file again."
         )
     return file
+
+
+class Hdf5Writer(records.RecordWriter):
+    """Writes records to HDF5 files instead of TFRecords; see RecordWriter."""
+
+    def __init__(self, folder, prefix, records_per_file=None):
+        super().__init__(folder, prefix, records_per_file, suffix=".h5")
+
+    def write(self, features):
+        """Writes one record from integer arrays [S] under COLUMNS."""
+        self.write_bytes(np.stack([features[name] for name in COLUMNS]).astype(np.int32))
+
+    def open(self, path):
+        """Opens a file for `append`."""
+        return _Hdf5File(path)
+
+    def append(self, file, record):
+        """Adds one record, [3, S] int32."""
+        file.add(record)
+
+
+class _Hdf5File:
+    def __init__(self, path):
+        h5py = import_h5py()
+        self._file = h5py.File(path, "w")
+        self._data: Any = None
+        self._waiting = []
+
+    def add(self, record):
+        self._waiting.append(record)
+        if len(self._waiting) == BATCH:
+            self._flush()
+
+    def _flush(self):
+        rows = np.stack(self._waiting)
+        if self._data is None:
+            self._data = self._file.create_dataset(
+                "data",
+                (0, *rows.shape[1:]),
+                np.int32,
+                maxshape=(None, *rows.shape[1:]),
+                chunks=(1, *rows.shape[1:]),
+                compression="gzip",
+            )
+        before = len(self._data)
+        self._data.resize(before + len(rows), axis=0)
+        self._data[before:] = rows
+        self._waiting = []
+
+    def close(self):
+        if self._waiting:
+            self._flush()
+        self._file.attrs["n_examples"] = len(self._data)
+        self._file.close()

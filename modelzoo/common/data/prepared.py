@@ -3,11 +3,9 @@
 Records are not read here: who reads them hands in their tokens, and checks their shapes.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
@@ -63,14 +61,10 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
     is logged. `check_tokens` checks it all the same.
 
     Args:
-        folders: paths.
         vocab_sizes: numbers of tokens that the model has, by the key that gives them; None for one
             that is not known.
         length: the input section's max_sequence_length; None where records have no such length.
         vocab_file: the vocab.txt that the input section names, or None.
-
-    Raises:
-        DataError: names the first folder that differs, with its numbers and the model's.
     """
     for folder in folders:
         facts = read_facts(folder)
@@ -91,15 +85,13 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
                 f"Received: {', '.join(wrong)}, by its {MANIFEST}. Name another data_dir, "
                 "make the records again, or set these keys to what the records are."
             )
-    check_one_vocabulary(folders, vocab_file)
+    known = Tokens()
+    known.compare("", vocab_file, _digests_of(vocab_file))
+    known.compare_records(folders)
 
 
 def check_listed(folder):
-    """Checks that a folder has the files of records that its manifest lists, and no others.
-
-    Raises:
-        DataError: if one is gone, another than was written, or not listed.
-    """
+    """Checks that a folder has the files of records that its manifest lists, and no others."""
     folder = Path(folder)
     manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
     if "files" not in manifest:
@@ -119,34 +111,34 @@ def check_listed(folder):
         )
 
 
-def check_one_vocabulary(folders, vocab_file=None):
-    """Checks that folders were made with one vocabulary, by their manifests.
+@dataclass
+class Tokens:
+    """The vocabulary that several sources must have: its name and its digest, once known."""
 
-    Args:
-        folders: paths.
-        vocab_file: the vocab.txt that it must be, or None; the first folder counts where it cannot
-            be read.
+    name: Optional[str] = None
+    digest: Optional[str] = None
 
-    Returns:
-        What has that vocabulary, and its digest; each None where it is not known.
+    def compare(self, where, name, digests):
+        """Raises a DataError if the vocabulary `name`, of one of these digests, is another.
 
-    Raises:
-        DataError: names the first folder that differs, its vocabulary and the other one.
-    """
-    name, expected = vocab_file, _digest_of(vocab_file)
-    for folder in folders:
-        facts = read_facts(folder)
-        if facts is None or facts.vocabulary_sha256 is None:
-            continue
-        if expected is None:
-            name, expected = f"{facts.made_with}, as {folder}", facts.vocabulary_sha256
-        elif facts.vocabulary_sha256 != expected:
+        A vocabulary without digests is not known, and counts for nothing.
+        """
+        if self.digest is None:
+            self.name, self.digest = name, next(iter(digests), None)
+        elif digests and self.digest not in digests:
             raise DataError(
-                f"{folder}: must hold records made with the tokens of {name}. Received: those of "
-                f"{facts.made_with}, which are others or have other numbers, by its {MANIFEST}. "
-                "Name another data_dir, or make the records again."
+                f"{where} must hold the tokens of {self.name}, under the same numbers. Received: "
+                f"those of {name}. Name what training has, or make the records again."
             )
-    return name, expected
+
+    def compare_records(self, folders):
+        """Compares the vocabularies that folders of records were made with, by their manifests."""
+        for folder in folders:
+            facts = read_facts(folder)
+            digests = [facts.vocabulary_sha256] if facts and facts.vocabulary_sha256 else []
+            if digests:
+                name = f"{facts.made_with}, as {folder}"
+                self.compare(f"{folder}: its records, by {MANIFEST},", name, digests)
 
 
 def check_sections(sections, classes=None):
@@ -155,62 +147,43 @@ def check_sections(sections, classes=None):
     Args:
         sections: input sections; what they do not name counts for nothing.
         classes: number of labels of the model; None where it has none.
-
-    Raises:
-        DataError: names what differs; see `check_one_vocabulary`.
     """
     folders = [folder for section in sections for folder in _folders(section)]
-    name, expected = check_one_vocabulary(folders)
+    tokens = Tokens()
+    tokens.compare_records(folders)
     known = [facts for facts in map(read_facts, folders) if facts and facts.vocabulary_sha256]
     size = known[0].vocab_size if known else None
     for section in sections:
         for key, path, digests in _own_vocabularies(section, size):
-            name, expected = _same_tokens(key, path, digests, name, expected)
+            tokens.compare(f"{path}: {key}", path, digests)
     for key in LINE_KEYS:
-        first = name, expected
+        side = replace(tokens)
         for path in filter(None, (getattr(section, key, None) for section in sections)):
-            first = _same_tokens(key, path, _line_digests(path), *first)
+            side.compare(f"{path}: {key}", path, _line_digests(path))
     check_labels(sections, classes)
 
 
 def told_vocabularies(section):
     """Finds the vocabularies of an input section.
 
-    Returns:
-        Name and digest of each, by where it comes from: "records", or a key. Those that neither a
-        manifest nor a file has are skipped.
-
-    Raises:
-        DataError: see `check_one_vocabulary`.
+    Returns name and digest of each, by where it comes from: "records", or a key. Those that neither
+    a manifest nor a file has are skipped.
     """
-    found = {"records": check_one_vocabulary(_folders(section))}
-    for key, path, digests in _own_vocabularies(section, None):
-        found[key] = path, next(iter(digests), None)
-    for key in LINE_KEYS:
-        path = getattr(section, key, None)
-        found[key] = path, next(iter(_line_digests(path)), None)
-    return {key: of for key, of in found.items() if of[1]}
-
-
-def _same_tokens(key, path, digests, name, expected):
-    """Compares one vocabulary with `name`, whose digest is `expected`; returns what is known."""
-    if expected is None:
-        return path, next(iter(digests), None)
-    if digests and expected not in digests:
-        raise DataError(
-            f"{path}: {key} must hold the tokens of {name}, under the same numbers. "
-            "Received: others, or other numbers. Name what training has."
-        )
-    return name, expected
+    records = Tokens()
+    records.compare_records(_folders(section))
+    found = {"records": (records.name, records.digest)} if records.digest else {}
+    lines = [(key, getattr(section, key, None)) for key in LINE_KEYS]
+    lined = [(key, path, _line_digests(path)) for key, path in lines]
+    for key, path, digests in [*_own_vocabularies(section, None), *lined]:
+        if digests:
+            found[key] = path, digests[0]
+    return found
 
 
 def check_labels(sections, classes=None):
     """Checks that the labels of sections to classify have one order, by manifests and keys.
 
     Those of tagged sentences are compared with their label_vocab_file, where they are read.
-
-    Raises:
-        DataError: names the first folder or data_dir that differs, its labels and the others.
     """
     name, expected = None, None
     for section in sections:
@@ -263,7 +236,7 @@ def _own_vocabularies(section, size):
         key = "vocab_file" if path and reads else "tokenizer_type"
         yield key, named, _tokenizer_digests(size, kind, path, encoder)
     elif path:
-        yield "vocab_file", path, list(filter(None, [_digest_of(path)]))
+        yield "vocab_file", path, _digests_of(path)
     elif isinstance(section, GptTextDataInput) and not differs(BYTES, section.vocab_size):
         processor = section.data_processor
         yield "data_processor", processor, _tokenizer_digests(None, "ByteTokenizer")
@@ -281,9 +254,9 @@ def _tokenizer_digests(size, *files):
     return [vocabulary_facts(tokens)["vocabulary_sha256"] for tokens in firsts]
 
 
-def _digest_of(vocab_file):
+def _digests_of(vocab_file):
     text = _text_of(vocab_file)
-    return None if text is None else _digest(word_pieces(text))
+    return [] if text is None else [_digest(word_pieces(text))]
 
 
 def _line_digests(path):
@@ -307,12 +280,7 @@ def check_tokens(where, tokens, vocab_size):
     """Checks that tokens are among the model's, also of records that no manifest describes.
 
     Args:
-        where: file of the tokens.
-        tokens: sequence of integers, such as those of the first record.
         vocab_size: tokens that the model has; None where it is not known.
-
-    Raises:
-        DataError: if one of them is not.
     """
     largest = max(tokens, default=0)
     if vocab_size is not None and largest >= vocab_size:
@@ -329,11 +297,7 @@ def differs(records, model):
 
 
 def read_facts(folder):
-    """Returns the Facts of a folder, or None where it has no manifest of a preparation.
-
-    Raises:
-        DataError: if its manifest is damaged.
-    """
+    """Returns the Facts of a folder, or None where it has no manifest of a preparation."""
     path = Path(folder, MANIFEST)
     try:
         manifest = parse_json(path.read_text(encoding="utf-8"))

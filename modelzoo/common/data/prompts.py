@@ -1,14 +1,12 @@
 """Reads the prompts of text generation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.json_text import is_finite, read_json_lines, require_unicode, text_of
+from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
 from modelzoo.common.files.text_lines import placed_lines
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
@@ -27,7 +25,6 @@ class Prompt:
         where: its place, ``<file>:<line>``.
         text: the text; of a row with tokens, what they decode to.
         tokens: [n] int32.
-        others: further keys of its row.
     """
 
     where: str
@@ -37,16 +34,7 @@ class Prompt:
 
 
 def section_tokenizer(section, vocab_size):
-    """Loads the tokenizer that an input section names.
-
-    Args:
-        section: GptPromptsInput, or anything with its keys of a tokenizer.
-        vocab_size: tokens of the model.
-
-    Raises:
-        ConfigError: if it is none, or has tokens that the model lacks.
-        DataError: if a file of it is not there.
-    """
+    """Loads the tokenizer that an input section names."""
     tokenizer = load_tokenizer(
         section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id
     )
@@ -66,15 +54,10 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     Args:
         path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
             GptPromptsInput.
-        tokenizer: what makes tokens of text.
-        vocab_size: tokens of the model.
         limit: most tokens of prompt and completion; None where there is no limit.
 
     Returns:
         A list of Prompt.
-
-    Raises:
-        DataError: with file and line, for a row that is no prompt, empty or too long.
     """
     if str(path).lower().endswith((".jsonl", ".json")):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
@@ -134,13 +117,14 @@ def _check_others(others, where):
             f"{where}: a prompt's keys go with its completion, whose own are "
             f"{', '.join(MADE_KEYS)}. Received: {', '.join(made)}. Rename or remove it."
         )
-    for key, value in others.items():
-        if not is_finite(value):
-            raise DataError(
-                f"{where}: {key} goes with the completion and must hold finite numbers, as JSON "
-                f"has no others. Received: {value!r:.60}. Correct the line, or remove the key."
-            )
-    require_unicode(json.dumps(others, ensure_ascii=False), where)
+    try:
+        text = json.dumps(others, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}: a prompt's keys go with its completion and must hold finite numbers. "
+            f"Received: {others!r:.60} ({error}). Correct the line."
+        ) from error
+    require_unicode(text, where)
     if REFERENCE in others:
         text_of(others, REFERENCE, where)
 

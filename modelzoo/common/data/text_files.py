@@ -4,8 +4,6 @@ Everything is held in memory, two bytes a character; TFRecords are for what does
 windows of any step are a function of the seed, so a stream can start at any step at no cost.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import glob
 import os
@@ -33,9 +31,6 @@ def find_text_files(sources, patterns):
 
     Returns:
         Sorted pairs of the path relative to its source, and the path.
-
-    Raises:
-        DataError: if a source does not exist, nothing matches, or a file is packed.
     """
     if sources is None:
         sources, patterns = str(OWN_TEXT), ["*.txt"]
@@ -88,13 +83,9 @@ def split_files(files, eval_fraction, training):
     Args:
         files: pairs of `find_text_files`.
         eval_fraction: share kept for evaluation; with 0 both splits hold every file.
-        training: which split.
 
     Returns:
         The pairs of the split.
-
-    Raises:
-        DataError: if the split is empty.
     """
     if eval_fraction == 0:
         return files
@@ -117,11 +108,7 @@ def split_files(files, eval_fraction, training):
 def read_tokens(files):
     """Reads files as one row of tokens: their bytes, END_OF_DOCUMENT after each.
 
-    Returns:
-        [number of tokens] uint16.
-
-    Raises:
-        DataError: if a file cannot be read.
+    Returns [number of tokens] uint16.
     """
     parts = []
     for _, path in files:
@@ -140,17 +127,8 @@ def read_tokens(files):
 def open_windows(section, training, length, keep_rest):
     """Reads one split of the files that an input section names.
 
-    Args:
-        section: with data_dir, file_patterns, eval_fraction, shuffle, shuffle_seed, batch_size.
-        training: which split.
-        length: tokens of a window.
-        keep_rest: see Windows.
-
     Returns:
         Windows.
-
-    Raises:
-        DataError: if files are missing or too few.
     """
     files = find_text_files(section.data_dir, section.file_patterns)
     files = split_files(files, section.eval_fraction, training)
@@ -166,13 +144,8 @@ class Windows:
 
     Args:
         tokens: [number of tokens] integers.
-        length: tokens of a window.
-        batch_size: windows of a batch.
         seed: of the order, or None for the order of the text.
         keep_rest: whether an epoch ends with the windows that do not fill a batch.
-
-    Raises:
-        DataError: if the tokens do not fill one batch, or with `keep_rest` one window.
     """
 
     def __init__(self, tokens, length, batch_size, seed, keep_rest=False):

@@ -3,8 +3,6 @@
 Order of the pipeline: list files, shard, interleave, shuffle, batch, repeat, skip, parse, prefetch.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import os
@@ -13,7 +11,6 @@ import struct
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.bounds import check_bounds
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.prepared import check_prepared, check_tokens
 from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_path
@@ -27,11 +24,7 @@ WHOLE_CHECK_BYTES = 1 << 30  # data sets up to this size are checked for truncat
 
 
 def find_record_files(data_dir):
-    """Lists the files ``*.tfrecord*`` of a folder or a list of folders, sorted.
-
-    Raises:
-        DataError: if a folder is missing or holds none, or has a folder of such a name.
-    """
+    """Lists the files ``*.tfrecord*`` of a folder or a list of folders, sorted."""
     folders = [data_dir] if isinstance(data_dir, str) else list(data_dir)
     files = []
     for folder in folders:
@@ -58,11 +51,7 @@ def integers(names, length):
 
 
 def check_section(section, files):
-    """Compares the folders of `files` with the vocabulary and length of an input section.
-
-    Raises:
-        DataError: see prepared.check_prepared.
-    """
+    """Compares the folders of `files` with the vocabulary and length of an input section."""
     folders = dict.fromkeys(os.path.dirname(path) for path in files)
     vocab_sizes = {"vocab_size": count_vocabulary(section)}
     vocab_file = getattr(section, "vocab_file", None)
@@ -73,13 +62,9 @@ def check_files(files, layout, batch_size=1, vocab_size=None):
     """Checks the first record of each file, and small data sets for truncation and for too few.
 
     Args:
-        files: paths.
         layout: features each record must have: the number of values and INTEGER or FLOAT, by name.
         batch_size: records there must be at least.
         vocab_size: tokens that the model has; None where it is not known.
-
-    Raises:
-        DataError: names the first bad file, or that there are too few records.
     """
     whole = sum(os.path.getsize(path) for path in files) <= WHOLE_CHECK_BYTES
     count = 0
@@ -102,14 +87,7 @@ def check_first_record(path, layout, vocab_size=None):
 
 
 def read_example(where, record, layout):
-    """Reads a record.
-
-    Returns:
-        The values of each feature, sequences by name.
-
-    Raises:
-        DataError: it is no tf.train.Example, or its features do not fit.
-    """
+    """Reads a record; returns the values of each feature, sequences by name."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's own error type differs between its implementations
@@ -137,11 +115,7 @@ def read_example(where, record, layout):
 
 
 def check_frames(path):
-    """Walks over the records of a file without reading them, and returns their number.
-
-    Raises:
-        DataError: if the file ends within a record, or is empty.
-    """
+    """Walks over the records of a file without reading them, and returns their number."""
     size, position, count = os.path.getsize(path), 0, 0
     if not size:
         raise _truncated(path, 0)
@@ -206,26 +180,6 @@ def find_damage(data_dir):
     return None
 
 
-def find_fault(files, check):
-    """Returns what is wrong with the first record that `check` refuses, or None.
-
-    Reads all files up to it; what is damaged is left to `find_damage`.
-
-    Args:
-        files: paths.
-        check: function of a record's name, for messages, and its bytes that raises a DataError.
-    """
-    for path in files:
-        try:
-            for number, record in enumerate(tf.io.tf_record_iterator(path)):
-                check(f"{path}, record {number} (counted from 0)", record)
-        except DataError as error:
-            return str(error)
-        except tf.errors.DataLossError:
-            continue
-    return None
-
-
 def worker_position():
     """Returns (number of workers, index) by the environment variable TF_CONFIG."""
     settings = json.loads(os.environ.get("TF_CONFIG") or "{}")
@@ -241,16 +195,11 @@ def record_batches(section, files, skip, keep_rest=False, group=None):
     Args:
         section: input section with batch_size, shuffle, shuffle_seed, shuffle_buffer, repeat,
             n_parallel_reads and use_multiple_workers.
-        files: paths.
-        skip: batches to leave out at the beginning.
         keep_rest: whether records that do not fill a batch make a smaller one at the end.
         group: makes batches out of the dataset of records, in another way than one after the other.
 
     Returns:
         A ``tf.data.Dataset`` of [batch_size] strings.
-
-    Raises:
-        DataError: if there are fewer files than workers.
     """
     workers, index = worker_position() if section.use_multiple_workers else (1, 0)
     if len(files) < workers:
@@ -318,17 +267,11 @@ def read_batches(section, layout, skip, keep_rest=False, group=None, files=None)
 
     Args:
         section: input section with `data_dir` and what `record_batches` needs.
-        layout: see `check_files`.
-        skip: batches to leave out at the beginning.
         keep_rest: whether the last batch may be smaller than the others.
-        group: see `record_batches`.
         files: paths; those of `data_dir` where None.
 
     Returns:
         A ``tf.data.Dataset`` of dictionaries, see `parse_records`.
-
-    Raises:
-        DataError: for a missing, truncated or misshapen file.
     """
     files = files or find_record_files(section.data_dir)
     check_section(section, files)
@@ -353,18 +296,10 @@ class RecordProcessor:
         """Returns the paths of the records."""
         return find_record_files(self.section.data_dir)
 
-    def find_fault(self, bounds, predicting=False):
-        """Returns what is wrong with the first record that the model cannot read, or None.
-
-        Args:
-            bounds: Bounds by feature, see bounds.py.
-            predicting: whether prediction failed.
-        """
-        if predicting and not self.predicts_records:
-            return None
-        layout = self.layout(predicting)
-
-        def check(where, record):
-            check_bounds(where, read_example(where, record, layout), bounds)
-
-        return find_fault(self.files(), check)
+    def blank_records(self):
+        """Returns a batch of records that hold zeros: tensors by name."""
+        size = self.section.batch_size
+        return {
+            name: tf.zeros([size, length], tf.float32 if kind == FLOAT else tf.int32)
+            for name, (length, kind) in self.layout().items()
+        }

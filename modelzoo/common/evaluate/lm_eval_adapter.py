@@ -8,8 +8,6 @@ For example, with the estimator and parameters as ``cerebras-tf zero_shot`` make
 The harness downloads its tasks. Importing this file needs ``lm-eval``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cerebras_tf.errors import ConfigError

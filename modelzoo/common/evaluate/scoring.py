@@ -1,15 +1,16 @@
-"""Log-likelihoods of continuations under a language model.
+"""Log-likelihoods of continuations under a language model, and sessions that score and complete.
 
 Shapes: B rows of a batch, S tokens.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.generate.cached_decoder import CachedDecoder, decoder_signature
+from modelzoo.common.generate.generate import generate
+from modelzoo.common.generate.stepper import Stepper
 
 SIZES = 16  # number of lengths that batches are padded to; the model is compiled for each
 
@@ -21,7 +22,6 @@ class Score:
     Attributes:
         log_prob: sum of the log-probabilities of its tokens, in nats.
         is_greedy: whether each token is the likeliest one at its position.
-        num_tokens: number of tokens.
     """
 
     log_prob: float
@@ -35,7 +35,6 @@ class Scorer:
     Args:
         step: Stepper, or a function like it, that gives ``log_probs`` and ``choices`` [B, S] for
             ``input_ids`` and ``targets``, see ``decoding_spec``.
-        limit: maximum number of tokens of the model's input.
     """
 
     def __init__(self, step, batch_size, limit):
@@ -50,13 +49,9 @@ class Scorer:
             pairs: list of (context, continuation), sequences of tokens, neither empty. A context
                 that is too long for the model is truncated on the left.
             report: called after every batch with its number of pairs.
-            places: file and line of each pair, for errors.
 
         Returns:
             A list of Score, in the same order.
-
-        Raises:
-            DataError: if a pair cannot be scored.
         """
         for number, (context, continuation) in enumerate(pairs):
             if not len(context) or not 0 < len(continuation) <= self._limit:
@@ -109,7 +104,6 @@ def split_tokens(tokenizer, context, continuation, first_token):
         tokenizer: an object with `encode`.
         context: text; may be empty.
         continuation: text of at least one token.
-        first_token: the context's token if it is empty.
 
     Returns:
         Tokens of the context and of the continuation.
@@ -122,3 +116,72 @@ def split_tokens(tokenizer, context, continuation, first_token):
     # A token that spans both parts belongs to the continuation.
     cut = min(len(tokenizer.encode(stripped)), len(whole) - 1)
     return whole[:cut], whole[cut:]
+
+
+class ModelSession:
+    """A model with its tokenizer and a checkpoint.
+
+    Args:
+        tokenizer: an object with `encode`, `decode` and `eos_id`.
+
+    Attributes:
+        limit: maximum number of tokens of the model's input.
+    """
+
+    def __init__(self, estimator, params, checkpoint_path, tokenizer, batch_size):
+        model = params.model
+        self.tokenizer = tokenizer
+        self.limit = model.max_position_embeddings or params.train_input.max_sequence_length
+        self._make_step = lambda signature: Stepper(
+            estimator, checkpoint_path, not params.runconfig.device, signature
+        )
+        self._shape = (
+            model.num_hidden_layers,
+            model.num_heads,
+            model.hidden_size // model.num_heads,
+        )
+        self._batch_size = batch_size
+        self._kind = None
+        self._step = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def score_texts(self, pairs, **options):
+        """Returns the Score of every (context, continuation) of texts, see `split_tokens`."""
+        first = self.tokenizer.eos_id
+        tokens = [
+            split_tokens(self.tokenizer, context, continuation, first)
+            for context, continuation in pairs
+        ]
+        return self.score(tokens, **options)
+
+    def score(self, pairs, **options):
+        """Returns the Score of every (context, continuation) of tokens, see Scorer.score."""
+        import tensorflow.compat.v1 as tf
+
+        matrix = tf.TensorSpec([None, None], tf.int32)
+        step = self._open("score", {"input_ids": matrix, "targets": matrix})
+        return Scorer(step, self._batch_size, self.limit).score(pairs, **options)
+
+    def complete(self, requests):
+        """Yields each Request once it has ended, see `generate`."""
+        step = self._open("complete", decoder_signature(*self._shape))
+        decoder = CachedDecoder(step, *self._shape, limit=self.limit)
+        rows = min(self._batch_size, max(len(requests), 1))
+        yield from generate(decoder, requests, self.tokenizer, rows, self.limit)
+
+    def close(self):
+        """Ends the session, if one is open."""
+        if self._step is not None:
+            self._step.close()
+        self._kind = self._step = None
+
+    def _open(self, kind, signature):
+        if kind != self._kind:
+            self.close()
+            self._kind, self._step = kind, self._make_step(signature)
+        return self._step

@@ -1,14 +1,19 @@
 """The zero-shot tasks of jsonl files: multiple choice and last words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
+from modelzoo.common.files.json_text import (
+    read_json_lines,
+    require_unicode,
+    text_of,
+    write_json_lines,
+)
+from modelzoo.common.metrics.scores import write_scalars
 
 
 @dataclass(frozen=True)
@@ -127,18 +132,29 @@ TASKS: dict[str, Any] = {"multiple_choice": MultipleChoice, "last_word": LastWor
 
 
 def read_task(path, mode):
-    """Reads and checks all rows of a task.
-
-    Args:
-        mode: a key of TASKS.
-
-    Returns:
-        A list of instances of the class of `mode`.
-
-    Raises:
-        DataError: with file and line, for a row that does not fit.
-    """
+    """Reads and checks all rows of a task; returns a list of instances of the class of `mode`."""
     rows = [TASKS[mode].from_row(row, where) for where, row in read_json_lines(path)]
     if not rows:
         raise DataError(f"{path}: must hold rows. Received: an empty file. Add some.")
     return rows
+
+
+def evaluate(session, rows, report=lambda count: None):
+    """Scores the rows of a task.
+
+    Returns:
+        The results, a dictionary for each row, and the scores by name.
+    """
+    texts = [row.texts() for row in rows]
+    pairs = [pair for of_row in texts for pair in of_row]
+    places = [row.where for row, of_row in zip(rows, texts) for _ in of_row]
+    scores = iter(session.score_texts(pairs, report=report, places=places))
+    results = [row.result([next(scores) for _ in of_row]) for row, of_row in zip(rows, texts)]
+    return results, {name: float(value) for name, value in rows[0].summary(results).items()}
+
+
+def write_results(folder, task, step, results, scores):
+    """Writes ``<task>.jsonl``, ``scores.json`` and TensorBoard events; returns the two paths."""
+    path = write_json_lines(Path(folder, f"{task}.jsonl"), results)
+    named = {f"zero_shot/{task}/{name}": value for name, value in scores.items()}
+    return path, write_scalars(folder, step, named)

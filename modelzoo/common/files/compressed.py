@@ -4,8 +4,6 @@ A stream of ``zstandard`` that is cut off looks like a shorter one, and ``lzma``
 follows a stream.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import zlib
@@ -32,9 +30,6 @@ def open_decompressed(file, path):
 
     A file may be several streams, concatenated. Reading to the end raises a DataError for a file
     that ends within a stream, holds none, fails a checksum, or has something else after them.
-
-    Raises:
-        ConfigError: if the package for the format is missing.
     """
     return io.BufferedReader(_Decompressed(file, path, _opener(path)), BUFFER_BYTES)
 

@@ -1,33 +1,16 @@
 """Reads the JSON and JSON lines of users' files, and writes JSON lines."""
 
-from __future__ import annotations
-
 import json
-import math
 
 from cerebras_tf.errors import DataError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files import text_lines
 
 
-def parse_json(text, finite=True):
-    """Returns the value of a JSON text.
-
-    Args:
-        text: the text.
-        finite: whether all numbers must be. Rows of other programs may have NaN, which JSON has
-            not, under keys that nobody reads; keys that stand twice are refused there, too.
-
-    Raises:
-        ValueError: if it is no JSON, nests too deep, or has a key twice or a number that is not
-            finite; a JSONDecodeError, which has the place, for the first of these.
-    """
+def parse_json(text):
+    """Returns the value of a JSON text; a ValueError says what is wrong with it."""
     try:
-        if not finite:
-            return json.loads(text, object_pairs_hook=_object)
-        return json.loads(
-            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite
-        )
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("values that nest too deep to follow") from error
 
@@ -39,49 +22,16 @@ def place(error):
     return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
-def is_finite(value):
-    """Returns whether all numbers in a value of JSON are finite."""
-    values = [value]
-    while values:  # they may nest as deep as calls can
-        value = values.pop()
-        if isinstance(value, float) and not math.isfinite(value):
-            return False
-        if isinstance(value, dict | list):
-            values += value.values() if isinstance(value, dict) else value
-    return True
-
-
-def _object(pairs):
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {key[:40]!r} twice in one object")
-            seen.add(key)
-    return found
-
-
-def _finite(text):
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]}, which is no finite number")
-    return number
-
-
 def read_json_lines(path):
     """Yields the rows of a jsonl file; blank lines are skipped.
 
     Yields:
         The place of the row, ``<path>:<line>``, and its object, where numbers may be NaN or
         infinite: a row is not refused for what nobody reads.
-
-    Raises:
-        DataError: with file and line, if the file is missing or a line is no JSON object.
     """
     for where, line in text_lines.placed_lines(path):
         try:
-            row = parse_json(line, finite=False)
+            row = parse_json(line)
         except ValueError as error:
             raise DataError(
                 f"{where}: must be JSON. Received: {line[:60]!r} ({place(error)}). Correct it."
@@ -94,11 +44,7 @@ def read_json_lines(path):
 
 
 def text_of(row, key, where):
-    """Returns the text under `key` of a row.
-
-    Raises:
-        DataError: if it is missing or no text; `where` is the row's place.
-    """
+    """Returns the text under `key` of a row."""
     if not isinstance(row.get(key), str):
         raise DataError(
             f"{where}: {key} must be a text. Received: {row.get(key)!r} among the keys "

@@ -1,7 +1,5 @@
 """What to do about a path where nothing is: the path that was probably meant, or other advice."""
 
-from __future__ import annotations
-
 import glob
 import re
 
@@ -37,13 +35,7 @@ def unread(error):
 
 
 def advice_on_vocabulary(path, error, algorithm):
-    """Returns what to do about the file of a vocabulary that cannot be read.
-
-    Args:
-        path: the file.
-        error: the OSError, or what else reading it ended with.
-        algorithm: of `cerebras-tf prepare vocab`, which makes such files.
-    """
+    """Returns what to do about the file of a vocabulary that cannot be read."""
     if unread(error) is ConfigError:
         return "Name another file."
     advice = (

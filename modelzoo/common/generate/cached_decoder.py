@@ -3,8 +3,6 @@
 Shapes: B rows, S new tokens, C capacity of the cache, L layers, H heads, D head size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 # The features of a decoder step, and their batch axes.
@@ -20,9 +18,6 @@ class CachedDecoder:
 
     Args:
         step: Stepper, or a function like it, of a model that predicts as ``decoding_spec`` does.
-        num_layers: L.
-        num_heads: H.
-        head_size: D.
         limit: maximum number of positions of a row, None for no limit.
     """
 
@@ -45,7 +40,6 @@ class CachedDecoder:
 
         Args:
             prompts: B sequences of at least one token. Their lengths may differ.
-            **others: further features of every step, such as an encoder's output.
 
         Returns:
             Logits of the token after each prompt: [B, V] float32.
@@ -82,10 +76,6 @@ class CachedDecoder:
 
     def step_shapes(self, rows, past_length):
         """Returns shape and dtype of the features of a step with one new token for each row.
-
-        Args:
-            rows: B.
-            past_length: tokens in the cache.
 
         Returns:
             Pairs (shape, dtype) by name.

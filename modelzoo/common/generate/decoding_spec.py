@@ -3,8 +3,6 @@
 Shapes: B batch, S new tokens, C cached positions, L layers, H heads, D head size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.layers.attention import KeyValueCache, cached_mask
@@ -28,7 +26,6 @@ def decoding_spec(features, run):
     float32 of the targets, and ``choices`` [B, S] int32, the likeliest tokens.
 
     Args:
-        features: tensors by name.
         run: the model, as ``run(input_ids, cache=, positions=, mask=, wanted=)``.
     """
     predictions = _decode(features, run) if "past" in features else _score(features, run)

@@ -1,7 +1,5 @@
 """Generates completions of prompts in batches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +16,6 @@ class Request:
 
     Attributes:
         prompt: [n] tokens, at least one.
-        sampler: Sampler of its tokens.
         max_new_tokens: maximum number of tokens of the completion.
         stop: strings; the completion ends before the first one.
         key: an object of the caller that identifies the request.
@@ -47,11 +44,7 @@ def generate(decoder, requests, tokenizer, batch_size, limit):
     padded with inactive rows.
 
     Args:
-        decoder: CachedDecoder.
-        requests: list of Request. They are modified.
         tokenizer: an object with `decode` and `eos_id`.
-        batch_size: rows of a batch.
-        limit: maximum number of tokens of prompt and completion.
 
     Yields:
         Each request once its completion has ended.

@@ -5,8 +5,6 @@ killed keeps those. At the end ``predict/<name>.jsonl`` replaces it, in the orde
 each prompt has a reference, completions are scored by ROUGE.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,11 +20,7 @@ from modelzoo.common.train import predictions
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Completes the prompts of ``predict_input``. With another processor it writes every row.
-
-    Args:
-        estimator: CerebrasEstimator of a model that predicts as ``decoding_spec`` does.
-    """
+    """Completes the prompts of ``predict_input``. With another processor it writes every row."""
     import tensorflow.compat.v1 as tf
 
     section = params.predict_input
@@ -52,11 +46,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
 
 
 def select_prompts(params, tokenizer):
-    """Returns the prompts that `predict_input` selects, and logs which are not predicted.
-
-    Raises:
-        DataError: with file and line, for a row that is not a prompt; if there are no prompts.
-    """
+    """Returns the prompts that `predict_input` selects, and logs which are not predicted."""
     section, vocab_size = params.predict_input, params.train_input.vocab_size
     prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, max_length(params))
     prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
@@ -96,13 +86,7 @@ def max_past_length(params, prompts):
 
 
 def compile_prediction(estimator, inputs, params, **options):
-    """Compiles what `predict` runs. For prompts that is the step of a completion's last token.
-
-    Args:
-        estimator: as `predict` takes it.
-        inputs: as `predict` takes it.
-        **options: options of CerebrasEstimator.compile.
-    """
+    """Compiles what `predict` runs. For prompts that is the step of a completion's last token."""
     import tensorflow.compat.v1 as tf
 
     section = params.predict_input
@@ -115,13 +99,7 @@ def compile_prediction(estimator, inputs, params, **options):
 
 
 def log_plan(estimator, params, rows, past_length):
-    """Logs what a decoding step reads from files, and how long that takes.
-
-    Args:
-        estimator: as `predict` takes it.
-        rows: completions of a batch.
-        past_length: maximum number of tokens before one.
-    """
+    """Logs what a decoding step reads from files, and how long that takes."""
     _compile_step(estimator, params, rows, past_length, {"validate_only": True})
 
 
@@ -218,13 +196,7 @@ def as_row(request, number, sample, prompt):
 def write_completions(rows, folder, name):
     """Writes each row to the partial file, and at the end all in order to the final file.
 
-    Args:
-        rows: iterable of dictionaries.
-        folder: created if absent.
-        name: file name without suffix.
-
-    Returns:
-        The path of the final file.
+    Returns the path of the final file.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

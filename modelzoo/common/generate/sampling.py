@@ -1,7 +1,5 @@
 """Samples the next token from logits [V], V the size of the vocabulary."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -44,7 +42,6 @@ def penalize_repetition(logits, tokens, penalty):
 
     Args:
         logits: [V].
-        tokens: earlier tokens, integers below V.
         penalty: above 0; 1 has no effect.
     """
     changed = np.array(logits)
@@ -63,8 +60,6 @@ class Sampler:
     Args:
         temperature: divisor of the logits; 0 is greedy decoding.
         top_k: number of likeliest tokens to sample from, None for all.
-        top_p: probability of the nucleus to sample from, 1 for all.
-        seed: integers that seed the generator.
         repetition_penalty: see `penalize_repetition`; applied before temperature and filters.
     """
 
@@ -80,7 +75,6 @@ class Sampler:
 
         Args:
             logits: [V] float32.
-            before: the tokens of the prompt and of the completion, sequences.
 
         Returns:
             The token, and its log-probability before penalty, temperature and filters.

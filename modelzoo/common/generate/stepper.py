@@ -1,7 +1,5 @@
 """Calls an estimator's predict mode like a function, one batch at a time, in one session."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.data.functions import untuned
@@ -35,14 +33,7 @@ class Stepper:
         self.close()
 
     def __call__(self, **features):
-        """Runs the model on one batch.
-
-        Args:
-            **features: an array for every name of the signature.
-
-        Returns:
-            The predictions, arrays by name.
-        """
+        """Runs the model on one batch; returns the predictions, arrays by name."""
         self._features = features
         return next(self._results)
 

@@ -4,8 +4,6 @@ Shapes: B batch, S sequence of the queries, M sequence of the keys, H heads, D h
 N = H * D.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -57,8 +55,7 @@ class KeyValueCache:
     def extend(self, key, value):
         """Stores the next layer's new keys and values [B, H, S, D].
 
-        Returns:
-            The layer's cached keys and values, each [B, H, C, D].
+        Returns the layer's cached keys and values, each [B, H, C, D].
         """
         past = tf.cast(self._past[len(self._present)], key.dtype)
         self._present.append(tf.stack([key, value]))

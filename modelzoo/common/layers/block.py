@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, N hidden size.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +46,6 @@ def make_block_settings(model, initial, output_initial, nonlinearity, attention=
         model: CommonModelParams, or another section with these keys.
         initial: initializer of kernels.
         output_initial: initializer of the kernels whose outputs are added to the residual stream.
-        nonlinearity: activation of the feed-forward.
-        attention: other fields of AttentionSettings.
-        **others: other fields of BlockSettings.
     """
     settings = {
         "num_heads": model.num_heads,
@@ -97,7 +92,6 @@ def feed_forward(x, settings, name, number):
 
     Args:
         x: [B, S, N].
-        number: n, number of the first dense layer.
 
     Returns:
         [B, S, N], of the type of `x`.

@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, M sequence of the encoder, N hidden size.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -33,14 +31,8 @@ def decoder(
 
     Args:
         x: [B, S, N].
-        mask: additive mask of self-attention.
-        num_layers: number of blocks.
-        settings: BlockSettings, the same for all.
-        name: scope of all variables.
         memory: output of the encoder [B, M, N]. None for a decoder without encoder.
         memory_mask: additive mask of the attention to `memory`.
-        first_norm: number of the first layer norm.
-        first_dense: number of the first dense layer.
         cache: KeyValueCache of the positions before `x`.
 
     Returns:

@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, N input features, M output features.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from modelzoo.common.config.sections import Constant
@@ -51,9 +49,6 @@ def dense(
     Args:
         x: [B, S, N] or [B, N], with a static N.
         units: M.
-        kernel_initializer: initializer dataclass.
-        use_bias: whether a bias is added.
-        activation: a key of ACTIVATIONS.
         same_init_as: name of a layer in the same scope whose kernel has the same initial values.
 
     Returns:

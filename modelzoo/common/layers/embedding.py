@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, V vocabulary, N embedding size, P positions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 

@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, N hidden size.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -21,9 +19,6 @@ def encoder(x, mask, num_layers, settings, training, name="encoder"):
     Args:
         x: [B, S, N].
         mask: additive attention mask, such as `padding_mask`. None if every position is visible.
-        num_layers: number of blocks.
-        settings: BlockSettings, the same for all.
-        name: scope of all variables.
 
     Returns:
         [B, S, N], of the type of `x`.

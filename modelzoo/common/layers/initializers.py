@@ -4,8 +4,6 @@ Each variable has a seed of its own, a hash of its name, so that initial values 
 order in which the graph is built.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import tensorflow.compat.v1 as tf
@@ -18,7 +16,6 @@ def make_initializer(settings, name, seed=None):
 
     Args:
         settings: one of the initializer dataclasses of ``modelzoo.common.config.sections``.
-        name: name of the variable, which is hashed to its seed.
         seed: model-wide seed (``weight_initialization_seed``), None counts as 0.
 
     Returns:
@@ -46,9 +43,6 @@ def make_variable(name, shape, settings, seed=None, trainable=True, same_init_as
     """Makes (or finds) a float32 variable in the current variable scope.
 
     Args:
-        name: name inside the scope.
-        settings: initializer dataclass.
-        trainable: whether gradients reach it.
         same_init_as: full name of a variable of the same shape with the same initial values.
 
     Returns:

@@ -1,7 +1,5 @@
 """Layer normalization, computed in float32 for every input dtype."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.config.sections import Constant

@@ -3,8 +3,6 @@
 Shapes: B batch, S sequence, T = B * S tokens, V vocabulary, N hidden size.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.common.layers.dense import ZEROS, dense
@@ -27,7 +25,6 @@ def lm_logits(
         vocab_size: V.
         table: the embedding's variable [V, N] to share; None makes ``<name>/<name>/kernel``
             [N, V].
-        initializer: initializer dataclass of an own kernel.
         use_bias: whether ``<name>/<name>/bias`` [V] is added, or ``bias`` with a shared table.
 
     Returns:

@@ -4,8 +4,6 @@ Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding
 34, with adjacent features as pairs. B batch, H heads, S sequence, D head size, R rotary_dim.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -39,8 +37,6 @@ class Rotary:
         head_size: D, even.
         rotary_dim: R, number of rotated features of a head.
         positions: [B, S] or [1, S] integers.
-        dtype: type of the queries and keys.
-        base: see `rotary_rates`.
     """
 
     def __init__(self, head_size, rotary_dim, positions, dtype, base=BASE):

@@ -1,7 +1,5 @@
 """Metrics. Those of a model_fn's host_call import TensorFlow on first use."""
 
-from __future__ import annotations
-
 import importlib
 
 _FILES = {

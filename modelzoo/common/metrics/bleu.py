@@ -3,8 +3,6 @@
 Source: Post, A Call for Clarity in Reporting BLEU Scores (2018).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cerebras_tf.errors import ConfigError, DataError
@@ -22,9 +20,6 @@ def corpus_bleu(translations, references, lowercase=False, tokenizer="13a"):
     """Computes the BLEU of a corpus with one reference a sentence.
 
     Args:
-        translations: list of str, detokenized sentences.
-        references: as many, as they were published.
-        lowercase: whether case is ignored.
         tokenizer: sacrebleu's; ``13a`` is WMT's, ``none`` for text that is tokenized on purpose.
 
     Returns:

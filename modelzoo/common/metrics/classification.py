@@ -3,8 +3,6 @@
 They are TF1 metric pairs for host_call. B is the batch, C the number of classes.
 """
 
-from __future__ import annotations
-
 import math
 
 import tensorflow.compat.v1 as tf

@@ -4,8 +4,6 @@ A sentence is a list of tags: ``O``, or ``B`` or ``I`` with or without a type af
 tags count as ``O``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -14,9 +12,6 @@ def entity_spans(tags):
 
     An entity starts at a ``B``, and at an ``I`` that does not continue an entity of its type. It
     ends before the next entity or ``O`` (Tjong Kim Sang and Buchholz 2000, and their conlleval).
-
-    Args:
-        tags: list of str.
 
     Returns:
         A set of (first, last + 1, type).
@@ -36,7 +31,6 @@ def entity_counts(labels, predictions):
     """Counts the entities of a sentence: true positives, predicted and true ones.
 
     Args:
-        labels: list of str, the true tags.
         predictions: as many.
 
     Returns:

@@ -4,8 +4,6 @@ They are TF1 metric pairs ``(value, update)``, for host_call and eval_metric_ops
 number of tokens of a batch.
 """
 
-from __future__ import annotations
-
 import math
 
 import tensorflow.compat.v1 as tf

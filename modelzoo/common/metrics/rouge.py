@@ -4,8 +4,6 @@ A sentence is a list of tokens, strings or ids. Words are not stemmed. The score
 package rouge-score.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter
@@ -79,10 +77,6 @@ def rouge_l_summary(prediction, reference):
 def rouge(prediction, reference):
     """Computes all the scores of one summary.
 
-    Args:
-        prediction: list of sentences, lists of tokens.
-        reference: list of sentences.
-
     Returns:
         A Score by name: ``rouge1``, ``rouge2``, ``rougeL`` of the sentences joined, ``rougeLsum``.
     """
@@ -100,7 +94,6 @@ def mean_rouge(predictions, references):
 
     Args:
         predictions: texts with a sentence on each line.
-        references: as many.
 
     Returns:
         Percentages by name: ``rouge1-precision``, ``rouge1-recall``, ``rouge1-f1_score`` and so on.

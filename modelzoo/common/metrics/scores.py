@@ -1,7 +1,5 @@
 """Writes the scores of predictions to where TensorBoard shows them and to a file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -16,7 +14,6 @@ def write_scalars(folder, step, values):
 
     Args:
         folder: created if absent, such as ``model_dir/eval``.
-        step: global step of the checkpoint.
         values: numbers by name. Strings (such as BLEU's signature) are only written to the file.
 
     Returns:
@@ -48,14 +45,7 @@ def write_scalars(folder, step, values):
 
 
 def drop_scores(folder, step):
-    """Removes the scores of a step from ``scores.json``. Events of TensorBoard are kept.
-
-    Returns:
-        Whether there were any.
-
-    Raises:
-        DataError: as `write_scalars`.
-    """
+    """Removes the scores of a step from ``scores.json``; returns whether there were any."""
     path = Path(folder, "scores.json")
     scores = _read(path)
     if scores.pop(str(int(step)), None) is None:

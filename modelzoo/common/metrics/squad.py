@@ -4,15 +4,11 @@ Sources: Rajpurkar et al. 2016 (1.1), section 6.1; Rajpurkar et al. 2018 (2.0), 
 text is the answer that there is none.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import string
 from collections import Counter
 from typing import NamedTuple
-
-from cerebras_tf.errors import DataError
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -50,23 +46,11 @@ def squad_v1(questions, predictions):
     """Scores answers to version 1.1; each counts against the true answer nearest to it.
 
     Args:
-        questions: lists of true answers by id.
         predictions: texts by id. A question without one counts as wrong.
 
     Returns:
         ``exact_match`` and ``f1`` in percent, ``total`` questions and how many were ``missing``.
-
-    Raises:
-        DataError: if there are no questions or one of them has no answer.
     """
-    _check(questions)
-    unanswerable = [key for key, answers in questions.items() if not answers]
-    if unanswerable:
-        raise DataError(
-            "squad_v1: every question must have an answer. Received: "
-            f"{len(unanswerable)} without, the first is {unanswerable[0]!r}. Score files of "
-            "version 2.0 with squad_v2."
-        )
     given = [
         (predictions[key], answers) for key, answers in questions.items() if key in predictions
     ]
@@ -85,7 +69,6 @@ def squad_v2(questions, predictions, null_odds=None):
     """Scores answers to version 2.0, where some paragraphs hold none.
 
     Args:
-        questions: lists of true answers by id.
         predictions: texts by id, empty for no answer. As in the official script, a question without
             one does not count.
         null_odds: log odds that there is no answer, by id. The best scores need predictions with an
@@ -96,21 +79,12 @@ def squad_v2(questions, predictions, null_odds=None):
         the questions with and without an answer, where there are any; how many were ``missing``;
         and with null_odds ``best_exact``, ``best_f1``, the percentages reached if every question
         whose odds are above ``best_exact_thresh`` or ``best_f1_thresh`` got no answer.
-
-    Raises:
-        DataError: if there are no questions, none is answered, or one of those has no odds.
     """
-    _check(questions)
     counted = {
         key: _count_v2(predictions[key], answers)
         for key, answers in questions.items()
         if key in predictions
     }
-    if not counted:
-        raise DataError(
-            f"squad_v2: predictions must be of these questions. Received: {len(predictions)} "
-            "predictions, of none. Give the file that was predicted from."
-        )
     scores = _percentages(counted.values(), "")
     for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
         part = [one for one in counted.values() if one.has_answer == wanted]
@@ -119,11 +93,6 @@ def squad_v2(questions, predictions, null_odds=None):
     if null_odds is not None:
         scores.update(_best_scores(counted, predictions, null_odds))
     return scores
-
-
-def _check(questions):
-    if not questions:
-        raise DataError("squad: there must be questions. Received: 0. Give another file.")
 
 
 def _count_v2(prediction, answers):
@@ -149,12 +118,6 @@ def _best_scores(counted, predictions, null_odds):
     There every question without an answer is right; raising it past a question brings that one's
     score if it has an answer, and costs 1 if it has none and was given one.
     """
-    without = [key for key in counted if key not in null_odds]
-    if without:
-        raise DataError(
-            f"squad_v2: every predicted question must have null odds. Received: {len(without)} "
-            f"without, the first is {without[0]!r}. Give the null odds of the same run."
-        )
     order = sorted((key for key in null_odds if key in counted), key=null_odds.__getitem__)
     lowest = min(0.0, math.nextafter(null_odds[order[0]], -math.inf))
     best = {}

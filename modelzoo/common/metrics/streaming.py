@@ -3,8 +3,6 @@
 They are accumulated in float64 on the host, because float32 cannot count beyond 16,777,216.
 """
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 
@@ -13,7 +11,6 @@ def streaming_sum(values, name):
 
     Args:
         values: a batch's summand, a tensor of static shape and any numeric dtype.
-        name: name of the variable, in LOCAL_VARIABLES and METRIC_VARIABLES.
 
     Returns:
         A pair: the sum so far and the op that adds this batch, both float64 of that shape.
@@ -37,9 +34,6 @@ def streaming_ratio(numerator, denominator, name, empty=0.0):
     at the end of the input.
 
     Args:
-        numerator: a batch's summand of the numerator, of static shape.
-        denominator: that of the denominator, of the same shape.
-        name: name of the two variables.
         empty: value if the denominator is 0.
 
     Returns:
@@ -65,9 +59,7 @@ def streaming_mean(values, weights, name, empty=0.0):
     """Makes the weighted mean of all values of all batches.
 
     Args:
-        values: any shape, any numeric dtype or bool.
         weights: as many numbers; None for 1.
-        name: name of the two variables.
         empty: value if the weights are 0.
     """
     values = flat(values, tf.float64)
@@ -84,8 +76,7 @@ def streaming_accuracy(labels, predictions, weights, name, empty=0.0):
 def streaming_confusion(labels, predictions, weights, num_classes, name):
     """Makes the weighted confusion matrix of integers below C = `num_classes`, of any shape.
 
-    Returns:
-        A pair of float64 [C, C]: rows are labels, columns predictions.
+    Returns a pair of float64 [C, C]: rows are labels, columns predictions.
     """
     counts = tf.math.confusion_matrix(
         flat(labels, tf.int64),

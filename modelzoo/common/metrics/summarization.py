@@ -1,7 +1,5 @@
 """Mean ROUGE of summaries during evaluation, as TF1 metric pairs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,7 +16,6 @@ def rouge_metrics(summaries, tensors):
         summaries: function of the tensors as NumPy arrays, run on the host; returns a list with
             a pair (prediction, reference) for each example, each a list of sentences, each a list
             of tokens (str or int).
-        tensors: its arguments.
 
     Returns:
         Pairs ``(value, update)`` by name: ``eval/rouge1-precision``, ``eval/rouge1-recall``,

@@ -4,8 +4,6 @@ They are TF1 metric pairs; entities.py has the rules for entities. B batch, S se
 labels.
 """
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -4,8 +4,6 @@ It looks at files and at TensorFlow's list of them (the file ``checkpoint`` of a
 a checkpoint is compared with a model in ``modelzoo/common/train/estimator.py``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import filecmp
 import glob
@@ -46,10 +44,6 @@ def find_checkpoint(path, option="checkpoint_path"):
 
     Args:
         path: the prefix itself, one of its files, or a folder, which means its latest.
-        option: what names it, for errors.
-
-    Raises:
-        CheckpointError: if there is none, or files of it are missing.
     """
     if os.path.isdir(path):
         found = latest_checkpoint(path) or next(reversed(all_checkpoints(path)), None)
@@ -64,11 +58,7 @@ def find_checkpoint(path, option="checkpoint_path"):
 
 
 def latest_checkpoint(folder):
-    """Returns the prefix of a folder's latest checkpoint, None where its list is absent.
-
-    Raises:
-        CheckpointError: if the list is empty or damaged, or files of the checkpoint are missing.
-    """
+    """Returns the prefix of a folder's latest checkpoint, None where its list is absent."""
     path = os.path.join(folder, LIST)
     if not os.path.exists(path):
         return None
@@ -184,11 +174,7 @@ def check_damaged(folder):
 
 
 def chosen_checkpoint(runconfig):
-    """Returns the checkpoint to evaluate: `checkpoint_path`, or the latest of `model_dir`.
-
-    Raises:
-        CheckpointError: if there is none.
-    """
+    """Returns the checkpoint to evaluate: `checkpoint_path`, or the latest of `model_dir`."""
     return find_checkpoint(runconfig.checkpoint_path or runconfig.model_dir)
 
 
@@ -197,12 +183,6 @@ def check_start(runconfig):
 
     A folder that has begun goes on from its own latest checkpoint. Where it began from the one
     that the command names, this is the same command again; any other would be ignored.
-
-    Raises:
-        ConfigError: if the folder has begun from elsewhere.
-        CheckpointError: if the checkpoint is not whole, or the folder has begun and its list of
-            checkpoints is gone. Those that a run leaves that is stopped where it begins, before it
-            lists them, hold nothing to lose.
     """
     folder = runconfig.model_dir
     latest = latest_checkpoint(folder)
@@ -222,7 +202,7 @@ def check_start(runconfig):
                 check_sizes(found)
             continue
         before = saved_runconfig(runconfig.model_dir).get(key)
-        same = before and _plain(before) == _plain(given)
+        same = before and _plain(str(before)) == _plain(given)
         if not same and not (key == "resume_from" and only_copied(latest, given)):
             raise ConfigError(
                 f"{key}: only a run that begins can start from it. Received: {given}, and "
@@ -235,9 +215,6 @@ def validate_checkpoint(mode, runconfig):
     """Checks the checkpoint that a mode would read, and logs what was compared and what will be.
 
     All of a small one is read. Of those of `eval_all` the latest is checked.
-
-    Raises:
-        CheckpointError: it is damaged; names what to take instead.
     """
     latest, given = latest_checkpoint(runconfig.model_dir), runconfig.checkpoint_path
     if mode in ("train", "train_and_eval"):
@@ -263,7 +240,6 @@ def only_copied(latest, given):
     """Whether a run was stopped after `resumed` had made a folder's first checkpoint, and no later.
 
     Args:
-        latest: prefix of the latest checkpoint of its model_dir.
         given: what --resume_from names. An index holds the checksum of every variable.
     """
     if os.path.exists(os.path.join(os.path.dirname(latest), "params.yaml")):
@@ -281,11 +257,6 @@ def resumed(runconfig):
 
     So training goes on from it in all respects: step, optimizer state, random numbers, input. If
     the run ends before it has written anything itself, the folder is left as it was.
-
-    Raises:
-        CheckpointError: if the checkpoint has no global step, or does not fit the model; names
-            the checkpoint, not its copy.
-        DataError: if the ``data_position.json`` next to it is damaged; names that one as well.
     """
     model_dir = runconfig.model_dir
     if not runconfig.resume_from or latest_checkpoint(model_dir):
@@ -328,9 +299,6 @@ def copy_source(runconfig):
 
     Returns:
         Its prefix, and that of the copy.
-
-    Raises:
-        CheckpointError: there is none, it is damaged, has no global step, or is in `model_dir`.
     """
     model_dir = runconfig.model_dir
     while True:
@@ -355,11 +323,7 @@ def copy_source(runconfig):
 
 
 def step_of(prefix):
-    """Returns the global step that a checkpoint holds.
-
-    Raises:
-        CheckpointError: it holds none, or is damaged.
-    """
+    """Returns the global step that a checkpoint holds."""
     reader = open_checkpoint(prefix)
     if not reader.has_tensor("global_step"):
         raise CheckpointError(

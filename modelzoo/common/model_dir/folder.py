@@ -3,16 +3,13 @@
 It also looks at the places that a run names, before seconds go by for TensorFlow.
 """
 
-from __future__ import annotations
-
-import glob
 import os
 import textwrap
 from pathlib import Path
 
 from cerebras_tf.api import all_checkpoints, check_checkpoint_path, require_usable
 from cerebras_tf.errors import CheckpointError, ConfigError
-from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
+from modelzoo.common.files.path_advice import advice_on_checkpoint
 
 LIST = "checkpoint"  # TensorFlow's list of a folder's checkpoints
 TRAINED_ON = "trained_on.json"  # see modelzoo/common/train/trained_on.py
@@ -24,13 +21,7 @@ def default_model_dir(params_path):
 
 
 def check_places(runconfig, mode):
-    """Checks the places that a run names, as far as that needs no TensorFlow.
-
-    Raises:
-        CheckpointError: nothing is where the checkpoint should be.
-        ConfigError: TensorFlow finds no checkpoints by a path, or model_dir is a file.
-        StoreError: training cannot write to memoryx_dir.
-    """
+    """Checks the places that a run names, as far as that needs no TensorFlow."""
     for name in ("model_dir", "checkpoint_path", "resume_from"):
         if getattr(runconfig, name):
             check_checkpoint_path(getattr(runconfig, name), name)
@@ -41,19 +32,10 @@ def check_places(runconfig, mode):
             f"model_dir: must be a folder to write to. Received: {runconfig.model_dir!r}, where "
             f"{there} is a file. Give another one (-o of the model zoo's runner)."
         )
-    if runconfig.compile_only:
-        return
-    if mode in ("train", "train_and_eval"):
-        weights = None if runconfig.device else runconfig.memoryx_dir
-        if weights and "://" not in weights:
-            require_usable(weights)
-        if not _has_checkpoint(runconfig.model_dir):  # else it goes on from its own
-            for name in ("checkpoint_path", "resume_from"):
-                _require_checkpoint(getattr(runconfig, name), name)
-    elif mode == "eval_all" and _has_checkpoint(runconfig.model_dir):
-        return  # whatever checkpoint_path names
-    elif runconfig.checkpoint_path or not runconfig.validate_only:
-        _require_checkpoint(runconfig.checkpoint_path or runconfig.model_dir, "checkpoint_path")
+    streams = "train" in mode and not (runconfig.device or runconfig.compile_only)
+    weights = runconfig.memoryx_dir if streams else None
+    if weights and "://" not in weights:
+        require_usable(weights)
 
 
 def check_device(device):
@@ -68,22 +50,6 @@ def check_device(device):
             f"device: must be one that TensorFlow has here: {', '.join(names)}. Received: "
             f"{device!r}. Leave it out to train on the wafer."
         )
-
-
-def _require_checkpoint(path, option):
-    if path and "://" not in path and not _has_checkpoint(path):
-        raise no_checkpoint(path, option)
-
-
-def _has_checkpoint(path):
-    """Whether a path has files of a checkpoint, whole or not."""
-    escaped = glob.escape(path)
-    if os.path.isdir(path):
-        names = [os.path.join(escaped, pattern) for pattern in (LIST, "*.index", "*.data-*-of-*")]
-    else:
-        escaped = glob.escape(CHECKPOINT_END.sub("", path))
-        names = [f"{escaped}.index", f"{escaped}.data-*-of-*"]
-    return any(map(glob.glob, names))
 
 
 def no_checkpoint(path, option):
@@ -101,13 +67,7 @@ def no_checkpoint(path, option):
 
 
 def write_text_summary(model_dir, text, step):
-    """Shows `text` in TensorBoard's text tab under the tag ``params``.
-
-    Args:
-        model_dir: folder of the events; the writer is the one that tf.estimator uses.
-        text: plain text, shown as code.
-        step: its global step.
-    """
+    """Shows `text` in TensorBoard's text tab under the tag ``params``."""
     import tensorflow.compat.v1 as tf
 
     tensor = tf.make_tensor_proto(textwrap.indent(text, "    "), tf.string)

@@ -6,8 +6,6 @@ the step, and from ``data_position.json`` of model_dir where a step had not alwa
 or a batch not always as many records.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -15,9 +13,9 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.api import read_variable
+from cerebras_tf.config.schema import LONG_END
 from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.config.schema import LONG_END
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.checkpoint_files import POSITION, advice_instead, latest_checkpoint
 
@@ -30,11 +28,7 @@ ORDER_DIFFERS = (
 
 
 def checkpoint_step(model_dir):
-    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one.
-
-    Raises:
-        CheckpointError: if the latest checkpoint is gone or cannot be read.
-    """
+    """Returns the global step of the latest checkpoint in `model_dir`, 0 without one."""
     return checkpoint_counts(model_dir)[0]
 
 
@@ -69,25 +63,20 @@ def read_history(model_dir):
     Each entry holds from its step on; they ascend. There are none without a model_dir. After
     these numbers come, if they were given, the rows of a batch and the tokens of a row, 0 where
     a row has no such length.
-
-    Raises:
-        DataError: if the file holds something else.
     """
     if not model_dir:
         return []
     path = Path(model_dir, POSITION)
     try:
-        text = path.read_text(encoding="utf-8")
-        history = parse_json(text) if text.strip() else []
-        if not _is_rows_of_numbers(history):
-            raise ValueError(f"{text.strip()[:60]}, which is no list of lists of numbers")
-        if not history:
-            raise ValueError(f"{text.strip()[:60] or 'an empty file'}, which has no entry")
-        if {len(entry) for entry in history} - {3, 5} or history != sorted(history):
-            raise ValueError(f"{history}, which is no ascending list of 3 or 5 numbers each")
-        if any(min(entry) < 0 or entry[2] < 1 for entry in history):
-            raise ValueError(f"{history}, with a number below 0, or a step of less than one batch")
-        _check_counts(history)
+        history = parse_json(path.read_text(encoding="utf-8"))
+        if not history or not all(_is_entry(entry) for entry in history):
+            raise ValueError(f"{str(history)[:60]}, not entries of 3 or 5 numbers")
+        for (step, batches, rate, *_), after in zip(history, history[1:]):
+            expected = batches + (after[0] - step) * rate
+            if after[0] <= step or after[1] != expected:
+                raise ValueError(f"{after[1]} batches by step {after[0]}, not {expected}")
+        if not history[0][0] and history[0][1]:
+            raise ValueError(f"{history[0][1]} batches by step 0")
         return history
     except FileNotFoundError:
         return []
@@ -98,30 +87,14 @@ def read_history(model_dir):
         ) from error
 
 
-def _is_rows_of_numbers(value):
-    if not isinstance(value, list) or not all(isinstance(entry, list) for entry in value):
+def _is_entry(value):
+    if not isinstance(value, list) or len(value) not in (3, 5):
         return False
-    return all(type(number) is int for entry in value for number in entry)
-
-
-def _check_counts(history):
-    """Raises a ValueError where batches are not those that the steps before had."""
-    if any(max(entry) >= LONG_END for entry in history):
-        raise ValueError("a number of more than 63 bits")
-    for before, (step, batches, *_) in zip([None, *history], history):
-        expected = before[1] + (step - before[0]) * before[2] if before else 0
-        if batches != expected and (before or not step):
-            raise ValueError(f"{batches} batches by step {step}, where {expected} were read")
+    return all(type(n) is int and 0 <= n < LONG_END for n in value) and value[2] > 0
 
 
 def batches_by(step, history, batches_per_step):
-    """Returns how many batches were read by a step; see `read_history`.
-
-    Args:
-        step: global step.
-        history: of `read_history`.
-        batches_per_step: batches of each step that the history does not have.
-    """
+    """Returns how many batches were read by a step; see `read_history`."""
     start, batches, rate = _entry(step, history, batches_per_step)[:3]
     return batches + (step - start) * rate
 
@@ -130,9 +103,7 @@ def stretches_by(step, history, batches_per_step, sizes):
     """Returns what was read by a step, as stretches of equal batches; see `read_history`.
 
     Args:
-        step: global step.
         history: of `read_history`.
-        batches_per_step: of each step that the history does not have.
         sizes: rows of a batch and tokens of a row that the history does not have.
 
     Returns:
@@ -173,11 +144,6 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
     """Returns how many batches training has read before, counted in those of `section`.
 
     Where their size was another, the place where data continue is logged.
-
-    Args:
-        section: the input section, with `skip_steps` (a number wins over the checkpoint).
-        runconfig: RunConfigParams.
-        batches_per_step: batches read for each step of the global step.
 
     Returns:
         A number of batches.

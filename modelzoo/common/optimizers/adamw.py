@@ -3,8 +3,6 @@
 Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2.
 """
 
-from __future__ import annotations
-
 import re
 
 import tensorflow.compat.v1 as tf
@@ -24,13 +22,9 @@ class AdamWOptimizer(tf.train.Optimizer):
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: added to the root of the second moment.
-        weight_decay_rate: w.
-        exclude_from_weight_decay: regular expressions, searched in the variable's name.
-        use_bias_correction: whether c corrects for moments that start at zero.
         corrects_epsilon: whether epsilon is corrected too; needs `use_bias_correction`.
         only_if: boolean scalar tensor. If false, nothing changes. A tf.cond around the whole update
             would trace every variable and gradient into both of its branches.
-        name: scope of the slots.
     """
 
     def __init__(

@@ -1,18 +1,12 @@
 """Static and dynamic loss scaling against float16 underflow."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 FACTOR = 2.0
 
 
 class StaticLossScale:
-    """The same factor at every step.
-
-    Args:
-        factor: what the loss is multiplied by.
-    """
+    """The same factor at every step."""
 
     def __init__(self, factor):
         self.value = tf.constant(float(factor), tf.float32)
@@ -47,10 +41,6 @@ class DynamicLossScale:
 
     def update(self, is_finite, is_counted):
         """Counts a step.
-
-        Args:
-            is_finite: boolean scalar, whether this step's gradients were finite.
-            is_counted: boolean scalar. If false, nothing changes.
 
         Returns:
             The operation that updates the scale and the counters.

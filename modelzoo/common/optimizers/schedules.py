@@ -1,7 +1,5 @@
 """Learning rates as functions of the global step, in float32."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +13,6 @@ def learning_rate(pieces, global_step, reset_steps=True):
     Args:
         pieces: schedule dataclasses of ``modelzoo.common.config.sections``, in sequence. The last
             one has no end.
-        global_step: scalar integer tensor.
         reset_steps: whether each piece counts steps from its own start, and not from step 0
             (``disable_lr_steps_reset``).
 

@@ -1,7 +1,5 @@
 """The training operation of a loss: gradients, clipping, loss scaling, update, summaries."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import cross_wafer_sum
@@ -19,7 +17,6 @@ class ConditionalAdam(tf.train.AdamOptimizer):
     """TensorFlow's Adam, which changes nothing if `only_if` is false and gradients are 0.
 
     Args:
-        only_if: boolean scalar tensor.
         others: arguments of ``tf.train.AdamOptimizer``.
     """
 
@@ -38,7 +35,6 @@ def make_optimizer(params, rate, mixed_precision=False, only_if=None):
 
     Args:
         rate: learning rate, float or float32 scalar.
-        mixed_precision: raises the default epsilon from 1e-8 to 1e-5.
         only_if: boolean scalar. If false, nothing changes; for optimizers other than AdamW
             gradients must then be 0.
 
@@ -86,10 +82,7 @@ def make_train_op(loss, params, mixed_precision=False, batches_per_step=1, costs
     step. Adds the summaries train/lr, train/unclipped_grad_norm and train/loss_scale.
 
     Args:
-        loss: scalar tensor.
-        mixed_precision: see `make_optimizer`.
         batches_per_step: N.
-        costs: scalars to average over the batches of a step.
 
     Returns:
         The operation, and for each of `costs` its mean over the batches of the step so far.
@@ -158,7 +151,6 @@ def accumulate(grads, variables, steps):
 
     Args:
         grads: float32 tensors.
-        variables: their variables.
         steps: N.
 
     Returns:
@@ -189,10 +181,6 @@ def accumulate_costs(costs, is_last):
 
     They have a count of their own because an older checkpoint from the middle of a step may lack
     the variable.
-
-    Args:
-        costs: scalars.
-        is_last: whether this batch is the last of its step, boolean scalar.
 
     Returns:
         The mean of each cost over all wafers and the batches so far, as float32, and the operation

@@ -5,8 +5,6 @@ Watts (1988), Nonlinear Regression Analysis and Its Applications, section 2.3: t
 standard error, by the parameters' covariance at the fit, times a quantile of Student's t.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -23,12 +21,6 @@ def interval(flops, losses, at, share=0.9):
 
     That is where runs scatter about the law alike, in log L. The constant c counts as free where it
     is 0, too, which widens the interval there rather than making it too narrow.
-
-    Args:
-        flops: as for `fit_law`.
-        losses: as for `fit_law`.
-        at: operations to predict the loss for, a number or an array.
-        share: of repetitions of all runs, whose intervals hold the truth.
 
     Returns:
         The losses, of the shape of `at`; None of fewer than four different FLOPs, or where losses
@@ -58,12 +50,7 @@ def _slopes(law, flops):
 
 
 def student_quantile(share, freedom):
-    """The t for which [-t, t] contains a share of Student's distribution.
-
-    Args:
-        share: from 0 to 1, both excluded.
-        freedom: degrees of freedom, a whole number.
-    """
+    """The t for which [-t, t] contains a share of Student's distribution."""
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         angle = (low + high) / 2

@@ -5,8 +5,6 @@ to leave the first fall behind, down to the loss of pairs of letters, which no l
 grow much slower than those of a compute-optimal family would, for two cores have minutes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import yaml
@@ -24,9 +22,7 @@ class Size:
     """A model of the family: 4 layers with heads of 32.
 
     Attributes:
-        hidden: hidden size.
         steps: of training, of 24 windows of 128 bytes each.
-        learning_rate: the highest.
     """
 
     hidden: int
@@ -49,13 +45,7 @@ SIZES = (
 
 
 def write_params(size, base, folder):
-    """Writes the params file of a model; returns its path.
-
-    Args:
-        size: the model.
-        base: params file of the config that it is made from.
-        folder: to write to.
-    """
+    """Writes the params file of a model; returns its path."""
     tree, _ = read_yaml(base)
     warm_up = round(WARM_UP * size.steps)
     values = {

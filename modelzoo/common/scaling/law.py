@@ -3,8 +3,6 @@
 Its form and the published constants are those of Dey et al., Cerebras-GPT (2023), arXiv 2304.03208.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -54,14 +52,6 @@ def fit_law(flops, losses):
 
     For a constant c, a and b are those of the line through log(L - c); c is the one whose law has
     the least squares of log L.
-
-    Args:
-        flops: training operations of each run.
-        losses: its loss, in nats a token.
-
-    Raises:
-        DataError: there are fewer than three runs of different compute, one of none, or losses
-            that do not fall.
     """
     flops, losses = np.asarray(flops, float), np.asarray(losses, float)
     if len(set(flops)) < 3:
@@ -107,3 +97,23 @@ def _line(flops, losses, c):
     offset = falling.mean() - slope * x.mean()
     predicted = np.exp(offset + slope * x) + c
     return float(np.sum(np.log(predicted / losses) ** 2)), -slope, offset
+
+
+# How often the products of attention count: in figures of pre-training, and in those of the law.
+ONCE, AS_THE_LAW = 1, 2
+
+
+def training_flops(
+    hidden: int,
+    layers: int,
+    heads: int,
+    filter: int,
+    vocabulary: int,
+    sequence: int,
+    tokens: float,
+    attention: int = AS_THE_LAW,
+) -> float:
+    """Operations of training a decoder with a tied output layer."""
+    weights = 8 * hidden * hidden + 4 * hidden * filter
+    scores = attention * 4 * sequence * hidden + 3 * sequence * heads
+    return tokens * (10 * vocabulary * hidden + 3 * layers * (weights + scores))

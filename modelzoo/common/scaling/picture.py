@@ -1,7 +1,5 @@
 """A fitted law as a page with a picture: losses over compute, the law and its interval."""
 
-from __future__ import annotations
-
 import html
 import math
 
@@ -14,13 +12,7 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 380.0
 
 
 def law_page(runs, law, share):
-    """The page.
-
-    Args:
-        runs: of `read_run`.
-        law: fitted to them.
-        share: confidence of the interval.
-    """
+    """The page."""
     flops, losses = [run.flops for run in runs], [run.loss for run in runs]
     at = np.geomspace(min(flops) / 2, max(flops) * 10, 40)
     found = interval(flops, losses, at, share)

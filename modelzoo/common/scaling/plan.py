@@ -1,13 +1,10 @@
 """What a budget of compute or time buys: model, tokens, batch, loss and days."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cerebras_tf.api import Prediction, load_system, predict_streaming, transformer
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.scaling.compute import training_flops
-from modelzoo.common.scaling.law import PUBLISHED, Law
+from modelzoo.common.scaling.law import PUBLISHED, Law, training_flops
 
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. (2022); the Cerebras-GPT family follows it
 VOCABULARY, SEQUENCE = 50257, 2048
@@ -17,15 +14,7 @@ MOST_STEPS = 2**63  # a global step has 64 bits
 
 @dataclass(frozen=True)
 class Member:
-    """A model of the Cerebras-GPT family (arXiv 2304.03208).
-
-    Attributes:
-        name: as published.
-        hidden: hidden size.
-        layers: decoder blocks.
-        heads: attention heads a block.
-        batch: sequences a step.
-    """
+    """A model of the Cerebras-GPT family (arXiv 2304.03208)."""
 
     name: str
     hidden: int
@@ -70,19 +59,7 @@ FAMILY = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train.
-
-    Attributes:
-        member: the model.
-        flops: operations of the run.
-        tokens: of the run.
-        steps: of its batch.
-        loss: predicted, nats a token.
-        days: predicted.
-        num_csx: systems.
-        prediction: of a step on these.
-        law: that the loss was predicted by.
-    """
+    """What to train."""
 
     member: Member
     flops: float
@@ -123,14 +100,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
 
     Args:
         flops: operations of the run; or
-        days: of training on the systems.
-        num_csx: systems.
-        law: predicts the loss.
-        machine: name of the machine.
         release: of the software; the machine's default for None.
-
-    Raises:
-        ConfigError: neither or both are given, one is not above zero, or one is beyond numbers.
     """
     budget = flops if days is None else days
     if (flops is None) == (days is None) or not budget > 0:

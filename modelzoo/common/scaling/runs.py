@@ -1,7 +1,5 @@
 """What runs of language models took and reached: their compute and their last loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.config.params import load_params
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.scaling.compute import training_flops
+from modelzoo.common.scaling.law import training_flops
 
 # Tags from which nats a token follow, the best first: of the last evaluation, and of training. The
 # loss is one where `_of_token` knows what it is the mean of.
@@ -25,9 +23,6 @@ class Run:
     """A run.
 
     Attributes:
-        name: its folder's.
-        flops: operations of its training.
-        loss: in nats a token.
         evaluated: whether the loss is that of an evaluation; else of the last training steps.
     """
 
@@ -43,11 +38,7 @@ class Run:
 
 
 def require_run(folder):
-    """Returns the params.yaml of a run's folder.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Returns the params.yaml of a run's folder."""
     file = Path(folder, "params.yaml")
     if not file.is_file():
         raise DataError(
@@ -58,12 +49,7 @@ def require_run(folder):
 
 
 def read_run(folder):
-    """The run in a model folder, read from its params.yaml and its events.
-
-    Raises:
-        DataError: the folder has no params.yaml of a language model, or no losses in nats a token,
-            or was not trained.
-    """
+    """The run in a model folder, read from its params.yaml and its events."""
     from modelzoo.common.model_dir.resume import read_history, stretches_by
 
     place = Path(folder)

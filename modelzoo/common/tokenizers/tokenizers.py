@@ -4,8 +4,6 @@ The algorithms are those of the ``tokenizers`` library. It loads no TensorFlow, 
 worker processes. cerebras-tf prepare vocab trains.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -49,16 +47,14 @@ CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
 TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
-NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 MOST_EARLY = 0.01  # share of merges that may stand before those that make their parts
+NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 
 
 class ByteTokenizer:
     """Every byte is its own token; 256 ends a document.
 
     Attributes:
-        source: what errors call it.
-        vocab_size: 257.
         eos_id: 256; all other tokens with a meaning are None.
     """
 
@@ -95,14 +91,11 @@ class FileTokenizer:
     Args:
         library: ``tokenizers.Tokenizer``.
         eos_id: number of the token that ends a document, None to look it up.
-        source: its files, as errors name them.
 
     Attributes:
-        source: the argument.
         vocab_size: numbers that tokens may have, special tokens included.
         pad_id, unk_id, bos_id, eos_id, cls_id, sep_id, mask_id: numbers of the tokens named in
             SPECIAL_TOKENS, None for those the vocabulary lacks.
-        library: the argument.
     """
 
     def __init__(self, library, eos_id=None, source="the vocabulary"):
@@ -195,11 +188,7 @@ class ByteLevelTokenizer(FileTokenizer):
         return [self.encode(text) for text in texts]
 
     def encode(self, text):
-        """Returns the tokens of `text`, [n] int32.
-
-        Raises:
-            ConfigError: the vocabulary has no token for a byte of it.
-        """
+        """Returns the tokens of `text`, [n] int32."""
         chunks = [self._encode_chunk(chunk) for chunk in split_text(text, CHUNK_CHARACTERS)]
         return np.concatenate(chunks)
 
@@ -230,12 +219,7 @@ class ByteLevelTokenizer(FileTokenizer):
 def split_text(text, limit):
     """Cuts text at SAFE_CUT, where no byte-level encoding has a token.
 
-    Args:
-        text: the text.
-        limit: characters after which the next safe place is taken.
-
-    Returns:
-        Pieces that join to `text`; at least one.
+    Returns Pieces that join to `text`; at least one.
     """
     pieces, start = [], 0
     while len(text) - start > limit:
@@ -250,9 +234,8 @@ def split_text(text, limit):
 def vocabulary_facts(vocabulary):
     """Describes a vocabulary, so that records of another one can be recognized.
 
-    Returns:
-        ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in hexadecimal,
-        of the tokens and their numbers, however the files write them.
+    Returns ``vocab_size``, the numbers that tokens may have, and ``vocabulary_sha256``, in
+    hexadecimal, of the tokens and their numbers, however the files write them.
     """
     tokens = json.dumps(sorted(vocabulary.items())).encode()
     return {
@@ -277,17 +260,12 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         kind: ``GPT2Tokenizer`` (vocabulary in JSON and merges), ``BertTokenizer`` (vocab.txt),
             ``NeoXTokenizer`` or ``JsonTokenizer`` (a tokenizer.json, such as
             ``cerebras-tf prepare vocab`` writes), or ``ByteTokenizer`` (no file).
-        vocab_file: one of the files.
         encoder_file: the other of GPT-2; which is which is seen from their content.
         eos_id: number of the token that ends a document; None for the vocabulary's own.
         do_lower_case: of BertTokenizer: lower case without accents.
 
     Returns:
         A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
-
-    Raises:
-        ConfigError: if a file is unreadable or of another kind, or `eos_id` has no effect.
-        DataError: if a file is not there.
     """
     if kind == "ByteTokenizer":
         if eos_id not in (None, ByteTokenizer.eos_id):
@@ -316,11 +294,7 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
 
 
 def require_tokens(tokenizer, *names):
-    """Checks that a vocabulary has the special tokens that a preparation needs.
-
-    Raises:
-        ConfigError: names the missing ones.
-    """
+    """Checks that a vocabulary has the special tokens that a preparation needs."""
     missing = [name for name in names if getattr(tokenizer, f"{name}_id") is None]
     if missing:
         given = ", or give its number by --eos_id" if "eos" in missing else ""
@@ -336,11 +310,7 @@ def _is_number(value):
 
 
 def import_library():
-    """Imports the ``tokenizers`` library.
-
-    Raises:
-        ConfigError: if it is not installed.
-    """
+    """Imports the ``tokenizers`` library."""
     try:
         import tokenizers
     except ImportError as error:
@@ -356,12 +326,10 @@ def _gpt2(contents):
     jsons = [path for path, text in contents.items() if text.lstrip().startswith("{")]
     merges = [path for path, text in contents.items() if text.strip() and path not in jsons]
     if len(jsons) != 1 or len(merges) != 1:
-        kinds = {**dict.fromkeys(jsons, "a JSON object"), **dict.fromkeys(merges, "lines")}
-        received = ", ".join(f"{path} ({kinds.get(path, 'empty')})" for path in contents)
         raise ConfigError(
             "GPT2Tokenizer: needs its vocabulary, a JSON object (encoder.json or vocab.json), and "
             "its merges, lines (vocab.bpe or merges.txt), in --encoder_file and --vocab_file. "
-            f"Received: {received or 'no file'}. Name both."
+            f"Received: {', '.join(contents) or 'no file'}. Name both."
         )
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
     lines = contents[merges[0]].splitlines()
@@ -409,16 +377,7 @@ def _bert(contents, do_lower_case):
             "BertTokenizer: needs a vocab.txt, a token on each line, in --vocab_file. Received: "
             f"{', '.join(contents) or 'no file'}."
         )
-    path, text = next(iter(contents.items()))
-    tokens = word_pieces(text)
-    require_tokens_differ(path, tokens)
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    if "[UNK]" not in vocabulary:
-        raise ConfigError(
-            f"{path}: must be a WordPiece vocabulary with the token [UNK] on a line. Received: "
-            f"{len(vocabulary)} tokens, the first {next(iter(vocabulary))[:40]!r}. Name the "
-            "vocab.txt of a BERT."
-        )
+    vocabulary = word_numbers(*next(iter(contents.items())), "[UNK]")
     library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
     library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=do_lower_case)
     library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -442,18 +401,13 @@ def _is_byte_level(library):
 def _parsed(path, text):
     try:
         value = parse_json(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
-        ) from error
+        if not isinstance(value, dict):
+            raise ValueError(f"{type(value).__name__}, which is no object")
     except ValueError as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ConfigError(
-            f"{path}: must be JSON. Received: {error}. Copy the file again."
+            f"{path}{line}: must be a JSON object. Received: {place(error)}. Copy the file again."
         ) from error
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"{path}: must be a JSON object. Received: {type(value).__name__}. Name another file."
-        )
     return value
 
 
@@ -475,6 +429,25 @@ def word_pieces(text):
     return split(text.rstrip("\r\n"))
 
 
+def read_word_numbers(path, *required):
+    """Returns the numbers of the tokens of a vocab.txt of BERT, which must have those required."""
+    return word_numbers(path, _read(path, ALGORITHMS["BertTokenizer"]), *required)
+
+
+def word_numbers(path, text, *required):
+    """Returns the numbers of the tokens of the text of a vocab.txt; see `read_word_numbers`."""
+    tokens = word_pieces(text)
+    require_tokens_differ(path, tokens)
+    numbers = {token: number for number, token in enumerate(tokens)}
+    for token in required:
+        if token not in numbers:
+            raise ConfigError(
+                f"{path}: must have the token {token} on a line. Received: {len(numbers)} tokens, "
+                f"the first {tokens[0][:40] if tokens else ''!r}. Name the vocab.txt of a BERT."
+            )
+    return numbers
+
+
 def line_tokens(lines):
     """Returns the tokens of a vocabulary for text in tokens, in the order of their numbers.
 
@@ -487,12 +460,7 @@ def line_tokens(lines):
 
 
 def require_tokens_differ(path, tokens):
-    """Raises a ConfigError if a vocabulary has a token twice.
-
-    Args:
-        path: the vocabulary.
-        tokens: those of its lines from the first on, as text or bytes.
-    """
+    """Raises a ConfigError if a vocabulary has a token twice."""
     first: dict[str | bytes, int] = {}
     for line, token in enumerate(tokens, start=1):
         before = first.setdefault(token, line)
@@ -509,59 +477,41 @@ def check_numbers(path, vocabulary):
     limit = 2 * len(vocabulary) + 1024
     of: dict[int, str] = {}
     for token, number in vocabulary.items():
-        problem = f"{number!r:.60} for {token!r:.60}"
-        if type(number) is int and 0 <= number <= limit:
-            other = of.setdefault(number, token)
-            if other == token:
-                continue
-            problem += f" and {other!r:.60}"
-        raise ConfigError(
-            f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
-            f"each number once. Received: {problem}. Copy the file again."
-        )
+        is_number = type(number) is int and 0 <= number <= limit
+        if not is_number or of.setdefault(number, token) != token:
+            other = f" and {of[number]!r:.60}" if is_number else ""
+            raise ConfigError(
+                f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
+                f"each number once. Received: {number!r:.60} for {token!r:.60}{other}. Copy the "
+                "file again."
+            )
 
 
 def check_merges(path, pairs, of, vocabulary):
     """Raises a ConfigError where merges do not make the tokens of a vocabulary, in their order.
 
     Text would get other tokens, all of them valid, and nothing else would notice. The library's
-    trainer may write a few pairs late.
+    trainer may write a few pairs late. Tokens that were added by hand need no merges.
     """
-    made, early = {token for token in vocabulary if len(token) == 1}, []
-    problem, advice = "", "Copy the file again."
+    made, early = {token for token in vocabulary if len(token) == 1}, 0
     for pair in pairs:
-        if not made.issuperset(pair):
-            early.append(pair)
+        early += not made.issuperset(pair)
         made.add("".join(pair))
-    lacking = _lacking(vocabulary, made)
-    if len(early) > MOST_EARLY * len(pairs):
-        problem = (
-            f"{' '.join(early[0])!r} before a line that makes its parts, one of {len(early)} "
-            f"such lines of {len(pairs)}"
-        )
-    elif len(set(pairs)) < len(pairs):
-        problem = "a line twice"
-    elif lacking:
+    lacking = [
+        token
+        for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        if token not in made
+        and not NOT_MERGED.match(token)
+        and any(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))
+    ]
+    problem = "a line twice" if len(set(pairs)) < len(pairs) else ""
+    if lacking:
         problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
-        advice += " Write a token that was added after those of the merges as <name> or [name]."
+    elif early > MOST_EARLY * len(pairs):
+        problem = f"{early} of {len(pairs)} before the lines that make their parts"
     if problem:
         raise ConfigError(
             f"{path}: must hold the merges that make the tokens of {of}, in their order. "
-            f"Received: {problem}. {advice}"
+            f"Received: {problem}. Copy the file again. Write a token that was added later as "
+            "<name> or [name]."
         )
-
-
-def _lacking(vocabulary, made):
-    """Returns the tokens that merges should have made: those of two others.
-
-    Others were added by hand, as are those that look so.
-    """
-    return [
-        token
-        for token in sorted(vocabulary, key=vocabulary.__getitem__)
-        if token not in made and not NOT_MERGED.match(token) and _is_of_two(token, vocabulary)
-    ]
-
-
-def _is_of_two(token, vocabulary):
-    return any(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))

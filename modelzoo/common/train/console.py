@@ -1,7 +1,5 @@
 """What the console shows: lines with their time, without TensorFlow's internal messages."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -62,17 +60,6 @@ def quiet_logging(tf):
             handler.setFormatter(logging.Formatter(LINE, TIME))
     if not any(isinstance(item, _NoiseFilter) for item in logger.filters):
         logger.addFilter(_NoiseFilter())
-
-
-@contextlib.contextmanager
-def quieter(tf):
-    """Within: shows warnings only, for work that was not asked for."""
-    verbosity = tf.logging.get_verbosity()
-    tf.logging.set_verbosity(tf.logging.WARN)
-    try:
-        yield
-    finally:
-        tf.logging.set_verbosity(verbosity)
 
 
 @contextlib.contextmanager

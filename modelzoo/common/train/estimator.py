@@ -1,7 +1,5 @@
 """Makes the estimator of a model, and checks checkpoints against the model before training."""
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import fields
@@ -18,9 +16,9 @@ from cerebras_tf.api import (
     saved_shapes,
     set_stop_message,
 )
+from cerebras_tf.config import schema
 from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.errors import CheckpointError, DataError
-from modelzoo.common.config import schema
 from modelzoo.common.config.params import save_params
 from modelzoo.common.model_dir import resume
 from modelzoo.common.model_dir.checkpoint_files import (
@@ -55,9 +53,6 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """Makes the estimator that `params` describe.
 
     Args:
-        model_fn: the model.
-        params: the model's parameters.
-        use_cs: whether the wafer runs it.
         warm_start_excludes: parts of the names of variables that training does not load from
             ``runconfig.checkpoint_path``, such as a task's output layer.
     """
@@ -119,12 +114,7 @@ def changes_accumulation(params, by_estimator):
     They are zero between two steps, so that a checkpoint from there fits with or without them. A
     checkpoint from the middle of a step may lack the sums of costs; they then start at zero.
 
-    Args:
-        params: a model's parameters.
-        by_estimator: whether the estimator accumulates gradients where it can.
-
-    Raises:
-        CheckpointError: if a step of another number of batches has not ended.
+    `by_estimator` is whether the estimator accumulates gradients where it can.
     """
     model_dir, batches_per_step = params.runconfig.model_dir, params.batches_per_step
     step, done = resume.checkpoint_counts(model_dir)
@@ -148,8 +138,6 @@ def checked(model_fn, path, variables, compare):
     This happens before tf.estimator opens any file in the folder.
 
     Args:
-        model_fn: the model.
-        path: prefix of the checkpoint.
         variables: called once the graph is built; returns those that will be loaded.
         compare: function of path and variables that raises a CheckpointError if they do not fit.
     """
@@ -168,7 +156,6 @@ class CheckpointHook(tf.estimator.SessionRunHook):
     """Checks a checkpoint before it is loaded, and logs which of its weights are not used.
 
     Args:
-        path: prefix of the checkpoint.
         logs_unused: whether to log unused weights; of a model in several graphs the last one does.
         used: set of the names that the model's other graphs use, to which this one's are added.
     """
@@ -179,11 +166,7 @@ class CheckpointHook(tf.estimator.SessionRunHook):
         self._used = set() if used is None else used
 
     def begin(self):
-        """Compares the variables of the model with those of the checkpoint.
-
-        Raises:
-            CheckpointError: names the variables that differ.
-        """
+        """Compares the variables of the model with those of the checkpoint."""
         check_variables(self._path, tf.global_variables())
         self._used.update(variable.op.name for variable in tf.global_variables())
         if self._logs_unused:
@@ -219,10 +202,6 @@ class StartHook(tf.estimator.SessionRunHook):
     ``params.yaml``, its text for TensorBoard, ``data_position.json`` and ``trained_on.json`` are
     written when the model is ready, so that a run that is refused before leaves the folder as it
     was.
-
-    Args:
-        params: a model's parameters.
-        step: global step of the text in TensorBoard.
     """
 
     def __init__(self, params, step):
@@ -253,16 +232,7 @@ class StartHook(tf.estimator.SessionRunHook):
 
 
 def check_variables(path, variables, advice=ANOTHER_FOLDER):
-    """Compares variables with those of a checkpoint.
-
-    Args:
-        path: prefix of the checkpoint.
-        variables: TensorFlow variables that will be loaded from it.
-        advice: what to do if they differ.
-
-    Raises:
-        CheckpointError: if it cannot be read, or variables are missing or have other shapes.
-    """
+    """Compares variables with those of a checkpoint."""
     saved = saved_variables(path)
     shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
     wrong = [
@@ -313,9 +283,6 @@ def check_whole(path, variables):
     Sums of gradients are not compared, see `changes_micro_batches`. Later checkpoints contain the
     model's variables only, so that other variables of this one, such as more layers or the state of
     another optimizer, would be lost.
-
-    Raises:
-        CheckpointError: as `check_variables`, or if it holds variables that the model lacks.
     """
     variables = [each for each in variables if not GRADIENT_SUMS.fullmatch(each.op.name)]
     check_variables(path, variables)
@@ -334,11 +301,7 @@ def check_whole(path, variables):
 
 
 def saved_variables(path):
-    """Returns the shapes of the variables in a checkpoint, by name.
-
-    Raises:
-        CheckpointError: if it cannot be read; names what to take instead.
-    """
+    """Returns the shapes of the variables in a checkpoint, by name."""
     try:
         return saved_shapes(path)
     except CheckpointError as error:

@@ -4,8 +4,6 @@ Their metrics are stored in ``eval/evaluations.json`` of the model folder, so th
 decides as an uninterrupted one would.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -35,7 +33,6 @@ class Evaluations(tf.estimator.Exporter):
     """Receives every evaluation of tf.estimator.train_and_evaluate; keeps the best, ends training.
 
     Args:
-        runconfig: RunConfigParams.
         step: global step that training continues from; evaluations of later steps are dropped.
 
     Attributes:
@@ -58,11 +55,7 @@ class Evaluations(tf.estimator.Exporter):
         return "evaluations"
 
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
-        """Records the metrics of a checkpoint; see tf.estimator.Exporter.
-
-        Raises:
-            ConfigError: the metric that decides is not among them.
-        """
+        """Records the metrics of a checkpoint; see tf.estimator.Exporter."""
         found = {key: float(value) for key, value in eval_result.items()}
         step = int(found.pop("global_step"))
         self.check_metrics(found)
@@ -85,10 +78,6 @@ class Evaluations(tf.estimator.Exporter):
         Checkpoints between two evaluations have none, nor has the one that `resume_from` names.
         With `throttle_secs` only the last is certain to have one; with `restore_partially` another
         model may continue.
-
-        Args:
-            step: of the checkpoint, 0 for none.
-            end: last step of training.
         """
         given = self._runconfig
         sure = step % given.save_checkpoints_steps == 0 and not given.throttle_secs
@@ -192,11 +181,7 @@ class Evaluations(tf.estimator.Exporter):
 
 
 class EarlyStopHook(tf.estimator.SessionRunHook):
-    """Ends training at the step that was evaluated last, once the evaluations stop improving.
-
-    Args:
-        evaluations: Evaluations.
-    """
+    """Ends training at the step that was evaluated last, once the evaluations stop improving."""
 
     def __init__(self, evaluations):
         self._evaluations = evaluations
@@ -242,7 +227,6 @@ def last_gain(values, mode, min_delta):
     Args:
         values: metric by step; NaN is no gain.
         mode: ``min`` or ``max``.
-        min_delta: a gain is larger than this.
     """
     sign = 1.0 if mode == "max" else -1.0
     best, best_value, waited = None, -math.inf, 0
@@ -255,11 +239,7 @@ def last_gain(values, mode, min_delta):
 
 
 def read(path):
-    """Returns the metrics of earlier evaluations, by step; {} without any.
-
-    Raises:
-        DataError: if the file holds something else.
-    """
+    """Returns the metrics of earlier evaluations, by step; {} without any."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         found = {int(step): dict(metrics) for step, metrics in tree.items()}

@@ -1,14 +1,11 @@
 """Turns errors of files, and of records in them, into one paragraph that names the file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import threading
 
 from cerebras_tf.errors import BoundsError, CerebrasError, CheckpointError, ConfigError, DataError
-from modelzoo.common.config import registry
 from modelzoo.common.files.path_advice import advice_on_path
 
 # Errors of the system that a user can fix: no space, no permission, something else in the way.
@@ -35,22 +32,21 @@ KINDS = (
 # A limit of the shell (ulimit -f) is out of range to them, as the end of the data is; the
 # event writer raises errors of Python. Only their texts distinguish them.
 _OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
+# Texts of TensorFlow's errors for records that the model cannot read.
+OF_RECORDS = (
+    "input_mask must hold",
+    "is not in [0, ",
+    "outside the valid range",
+    "Name: <unknown>, ",
+    "Could not parse example",
+    "each record must have at most",
+)
 _ENDINGS = tuple(f"; {os.strerror(number)}" for number in FIXABLE)
 
 
 @contextlib.contextmanager
 def file_errors_named(params, sections):
-    """Within: errors of files become errors of ours.
-
-    Args:
-        params: a model's parameters.
-        sections: names of the input sections that are read.
-
-    Raises:
-        CheckpointError: a checkpoint is damaged.
-        ConfigError: a file cannot be written.
-        DataError: an input file is damaged, or a record holds what the model cannot have.
-    """
+    """Within: errors of files become errors of ours."""
     show = threading.excepthook
     # What stops the thread that writes events is raised where they are flushed.
     threading.excepthook = lambda args: None if refused(args.exc_value) else show(args)
@@ -66,8 +62,8 @@ def file_errors_named(params, sections):
     except Exception as error:
         if getattr(getattr(error, "op", None), "type", "") == "RestoreV2":
             named = damaged_checkpoint(params.runconfig)
-        elif type(error).__name__ == "InvalidArgumentError":
-            named = unreadable_record(params, sections, str(error).partition("\n")[0])
+        elif lines := [x for x in str(error).splitlines() if any(m in x for m in OF_RECORDS)]:
+            named = unreadable_record(params, sections, f"{lines[0].strip()}.")
         elif type(error).__name__ == "DataLossError":
             named = damaged_input(params, sections, error)
         else:
@@ -81,11 +77,7 @@ def file_errors_named(params, sections):
 
 @contextlib.contextmanager
 def system_errors_named(output):
-    """Within: what the system refuses becomes a ConfigError that names the file; for commands.
-
-    Args:
-        output: where files are written, for errors that name none.
-    """
+    """Within: what the system refuses becomes a ConfigError that names the file; for commands."""
     try:
         yield
     except CerebrasError:
@@ -108,10 +100,6 @@ def _advice(path, error):
 
 def refused(error, numbers=FIXABLE):
     """Returns the file and the fault of an error that a user can fix; None for others.
-
-    Args:
-        error: an exception.
-        numbers: errors of the system that count.
 
     Returns:
         The file, None where the error names none, and what is wrong with it.
@@ -161,41 +149,23 @@ def damaged_input(params, sections, error):
 
 
 def unreadable_record(params, sections, failure):
-    """Returns the error for the first record that the model cannot read, None where none is.
+    """Returns the error for records that the model cannot read, None where no records are read.
 
-    Such as one with a token that the vocabulary lacks; nothing before looks at every number.
-
-    Args:
-        params: of the run.
-        sections: names of the input sections that were read.
-        failure: what the step failed with, for the log: the search may take long.
+    Every first record is checked before; to look at all numbers would take long.
     """
-    import tensorflow.compat.v1 as tf
-
-    _, data = registry.load_model(params.model_name)
-    for name in sections:
-        processor = data.INPUTS.processor(getattr(params, name))
-        if hasattr(processor, "find_fault"):
-            tf.logging.info(
-                "a step failed (%s): looking for its cause in the records of %s ...", failure, name
-            )
-            try:
-                fault = processor.find_fault(params.record_bounds(name), name == "predict_input")
-            except (OSError, tf.OpError) as error:  # the step's own error is more useful
-                tf.logging.warning("the search ended: %s", error)
-                fault = None
-            if fault is not None:
-                return DataError(fault)
-    return None
+    folders = [getattr(getattr(params, name), "data_dir", None) for name in sections]
+    named = [str(folder) for folder in folders if folder]
+    if not named:
+        return None
+    return DataError(
+        f"{', '.join(named)}: every record must fit the model: tokens within its vocabulary, "
+        f"masks of 0 and 1, rows of the given length. Received: {failure} Correct the record, or "
+        "name data that were made for this model."
+    )
 
 
 def unwritten(error, folder):
-    """Returns the error for a file that could not be written; None for anything else.
-
-    Args:
-        error: an exception.
-        folder: where files are written, for errors that name none.
-    """
+    """Returns the error for a file that could not be written; None for anything else."""
     found = refused(error)
     if found is None:
         return None

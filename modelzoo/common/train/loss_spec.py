@@ -1,7 +1,5 @@
 """What every model_fn returns once it has a loss: the training operation, or the metrics."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf import cross_wafer_sum
@@ -20,7 +18,6 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
 
     Args:
         mode: ``tf.estimator.ModeKeys.TRAIN`` or ``EVAL``.
-        params: BaseParams of the model.
         costs: tuples whose first elements add up to the loss: a mean, float32 scalar, and the count
             that it is the mean over, a scalar. Where the weights in the data already contain that
             count of the whole batch, and the cost is their sum divided by the number of records,
@@ -74,7 +71,6 @@ def over_micro_batches(cost, count):
 
     Args:
         cost: float32 scalar, the mean over something in this micro-batch.
-        count: how many it is the mean of, a scalar.
 
     Returns:
         A float32 scalar.

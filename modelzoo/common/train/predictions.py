@@ -1,7 +1,5 @@
 """Predicts row by row and writes the rows as npz and jsonl; without pickle, which runs code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
@@ -14,15 +12,7 @@ from modelzoo.common.metrics.scores import drop_scores, write_scalars
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
-    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``.
-
-    Args:
-        estimator: CerebrasEstimator of the model.
-        inputs: InputFunctions of the model.
-        params: the model's parameters.
-        checkpoint_path: prefix of the checkpoint.
-        use_cs: whether the wafer runs the model.
-    """
+    """Writes the predictions of `predict_steps` batches to ``model_dir/predict``."""
     import tensorflow.compat.v1 as tf
 
     rows = predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
@@ -35,9 +25,6 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
     """Yields the predictions of `predict_steps` batches: a dictionary of arrays an example.
 
     Logs where the data have more batches.
-
-    Raises:
-        DataError: if there are none.
     """
     from modelzoo.common.train.estimator import CheckpointHook
 
@@ -129,11 +116,6 @@ def keep_scores(folder, checkpoint_path, scores):
     """Writes the scores of predictions, see `write_scalars`.
 
     A step has the scores of its last predictions: if those have none, earlier ones are removed.
-
-    Args:
-        folder: where they go.
-        checkpoint_path: prefix of the checkpoint that predicted.
-        scores: numbers by name; none for predictions without references.
     """
     import tensorflow.compat.v1 as tf
 
@@ -161,8 +143,6 @@ def write_predictions(predictions, folder, name):
 
     Args:
         predictions: iterable of dictionaries from name to array, one an example, all alike.
-        folder: made if absent.
-        name: file name without its suffix.
 
     Returns:
         The number of examples and the two paths.

@@ -5,8 +5,6 @@ The YAML names the model, and the estimator trains. ``-o`` defaults to ``model_d
 runs it on the host instead.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -14,8 +12,9 @@ import os
 import sys
 
 from cerebras_tf.api import job, mpi, parse_arguments, run_main, set_stop_message
-from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
-from modelzoo.common.config import registry, schema
+from cerebras_tf.config import schema
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
 from modelzoo.common.train.console import (
@@ -23,7 +22,6 @@ from modelzoo.common.train.console import (
     log_loading,
     quiet_logging,
     quiet_native_logging,
-    quieter,
 )
 from modelzoo.common.train.file_errors import file_errors_named
 
@@ -31,14 +29,16 @@ from modelzoo.common.train.file_errors import file_errors_named
 PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
 # Number of wafers that csrun_wse was given.
 NUM_CSX_VARIABLE = "CEREBRAS_TF_NUM_CSX"
-# Options without effect where nothing is trained, and what to do instead.
-OF_TRAINING = {
-    "steps": "Set {} to the number of batches.",
-    "max_steps": "Set {} to the number of batches.",
-    "save_checkpoints_steps": "Leave it out.",
-    "save_summary_steps": "Leave it out.",
-    "resume_from": "Name the checkpoint with --checkpoint_path.",
+TRAINING = ("train", "train_and_eval")
+# The modes in which an option has an effect.
+EFFECTIVE = {
+    **dict.fromkeys(("steps", "max_steps", "save_checkpoints_steps"), TRAINING),
+    **dict.fromkeys(("save_summary_steps", "resume_from", "profile"), TRAINING),
+    "eval_steps": ("train_and_eval", "eval", "eval_all"),
+    "checkpoint_path": ("train", "train_and_eval", "eval", "predict"),
 }
+# What gives the number of batches of a mode.
+BATCHES = {"train": "-m train_and_eval", "predict": "runconfig.predict_steps"}
 SECTIONS = {
     "train": ("train_input",),
     "train_and_eval": ("train_input", "eval_input"),
@@ -67,8 +67,6 @@ def main(argv, model_name=None, program=None):
     """Runs one command line.
 
     Args:
-        argv: the arguments, without the program's name.
-        model_name: see `run`.
         program: name shown in help and mistakes; None for that of this process.
 
     Raises:
@@ -93,7 +91,7 @@ def execute(args, model_name=None):
 
 def lock_for(mode, model_dir):
     """Keeps other runs from training in the folder, from before this one reads its data."""
-    if mode not in ("train", "train_and_eval") or not job.is_first():
+    if mode not in TRAINING or not job.is_first():
         return contextlib.nullcontext()
     from cerebras_tf.api import locked
 
@@ -126,35 +124,22 @@ def launchers_overrides():
 
 def check_options(args, runconfig):
     """Raises a ConfigError for options that a mode lacks or cannot follow."""
-    trains = args.mode in ("train", "train_and_eval")
+    trains = args.mode in TRAINING
     if trains and runconfig.max_steps is None and runconfig.steps is None:
         raise ConfigError(
             f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
         )
-    instead = "runconfig.predict_steps" if args.mode == "predict" else "--eval_steps"
-    for name, advice in OF_TRAINING.items():
-        if not trains and name in args.given:
+    for name, modes in EFFECTIVE.items():
+        if name in args.given and args.mode not in modes:
             raise ConfigError(
-                f"--{name}: applies to training only. Received: mode {args.mode} and "
-                f"{args.given[name]}. {advice.format(instead)}"
+                f"--{name}: applies to {', '.join(modes)} only. Received: {args.given[name]}, with "
+                f"mode {args.mode}. Leave it out; {BATCHES.get(args.mode, '--eval_steps')} gives a "
+                "number of batches."
             )
-    if "eval_steps" in args.given and args.mode in ("train", "predict"):
-        instead = "runconfig.predict_steps" if args.mode == "predict" else "-m train_and_eval"
+    if trains and runconfig.profile and runconfig.device:
         raise ConfigError(
-            f"--eval_steps: counts batches of evaluations, and mode {args.mode} makes none. "
-            f"Received: {args.given['eval_steps']}. Leave it out, or use {instead}."
-        )
-    if "checkpoint_path" in args.given and args.mode == "eval_all":
-        raise ConfigError(
-            "--checkpoint_path: names one checkpoint, and mode eval_all takes all of the model's "
-            f"folder. Received: {args.given['checkpoint_path']}. Use -m eval, or leave it out."
-        )
-    asked = args.given.get("profile", trains and runconfig.profile)
-    if asked and (not trains or runconfig.device):
-        name = "--profile" if "profile" in args.given else f"{args.params}: runconfig.profile"
-        raise ConfigError(
-            f"{name}: counts steps of training on the wafer. Received: {asked}, with "
-            f"{'-m ' + args.mode if not trains else 'device ' + runconfig.device}. Leave it out."
+            f"runconfig.profile: counts steps on the wafer. Received: {runconfig.profile}, with "
+            f"device {runconfig.device}. Leave it out."
         )
     for name in ("keep_best_checkpoint", "early_stopping"):
         if args.mode == "train" and getattr(runconfig, name):
@@ -182,7 +167,7 @@ def run_mode(mode, params):
         )
     for key in runconfig.without_effect():
         tf.logging.warning("runconfig.%s is of the real cluster: it changes nothing here", key)
-    trains = mode in ("train", "train_and_eval")
+    trains = mode in TRAINING
     only_compiles = runconfig.validate_only or runconfig.compile_only
     if trains:
         check_start(runconfig)
@@ -209,8 +194,8 @@ def start_mode(mode, params):
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
     if runconfig.validate_only or runconfig.compile_only:
         compile_model(estimator, data, mode, params)
-    elif mode in ("train", "train_and_eval"):
-        train(estimator, model, data, mode, params, use_cs)
+    elif mode in TRAINING:
+        train(estimator, model, data, mode, params)
     elif mode == "predict":
         predict(estimator, data, params, use_cs)
     else:
@@ -227,7 +212,7 @@ def show_difference(mode, params):
 
     from modelzoo.common.model_dir.resume import checkpoint_step
 
-    trains = mode in ("train", "train_and_eval")
+    trains = mode in TRAINING
     step = checkpoint_step(params.runconfig.model_dir) if trains else 0
     if trains and step >= last_step(params.runconfig, step):
         return
@@ -280,7 +265,7 @@ def last_step(runconfig, step):
     return min(end for end in ends if end is not None)
 
 
-def train(estimator, model, data, mode, params, use_cs):
+def train(estimator, model, data, mode, params):
     """Trains up to the last step, evaluating at every checkpoint if `mode` is train_and_eval."""
     import tensorflow.compat.v1 as tf
 
@@ -315,12 +300,7 @@ def train(estimator, model, data, mode, params, use_cs):
     if mode == "train_and_eval":
         check_evaluation(model, data, params, evaluations)
     hooks = [StartHook(params, step), EarlyStopHook(evaluations)]
-    try:
-        train_until(estimator, data, mode, params, hooks, end, evaluations)
-    except DataError as missing:
-        if use_cs:
-            check_size(estimator, data, missing)
-        raise
+    train_until(estimator, data, mode, params, hooks, end, evaluations)
     reached = checkpoint_step(runconfig.model_dir)
     if reached < end and not (params.train_input.repeat or evaluations.stopped):
         tf.logging.warning(
@@ -351,12 +331,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
 
 
 def check_evaluation(model, data, params, evaluations):
-    """Finds what the first evaluation would end with, before the first step of training.
-
-    Raises:
-        DataError: if data to evaluate on is missing or does not fit.
-        ConfigError: if a metric that decides is none of the model's.
-    """
+    """Finds what the first evaluation would end with, before the first step of training."""
     import tensorflow.compat.v1 as tf
 
     tree = schema.as_tree(params)
@@ -394,21 +369,6 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
     )
 
 
-def check_size(estimator, data, missing):
-    """Says of a model without data whether it would fit, so that nobody prepares data in vain.
-
-    Raises:
-        CapacityError: if it does not; names what is missing as well.
-    """
-    import tensorflow.compat.v1 as tf
-
-    try:
-        with quieter(tf):
-            estimator.compile(data.INPUTS.blank, save=False)
-    except CapacityError as error:
-        raise CapacityError(f"{error} Its data is missing too. {missing}") from missing
-
-
 def eval_steps(runconfig):
     """Returns the batches of an evaluation; None, the whole set, where no number above 0 is set."""
     steps = runconfig.eval_steps
@@ -420,9 +380,6 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
 
     A training at the same time may remove some: the others are evaluated, and where none is left,
     the one that is the latest now.
-
-    Raises:
-        CheckpointError: if there is none, or with `mode` eval_all one is damaged.
     """
     import tensorflow.compat.v1 as tf
 

@@ -5,8 +5,6 @@ With another vocabulary the same tokens have other meanings, which nothing else 
 checkpoint. A converted checkpoint has none and may continue with any vocabulary.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -23,11 +21,7 @@ def check_trained_on(params, step):
     Only vocabularies from the same source, manifests of records or the same key, are compared.
 
     Args:
-        params: a model's parameters.
         step: global step of the checkpoint that it continues from; 0 for none.
-
-    Raises:
-        DataError: it is another, or the file is damaged.
     """
     folder = params.runconfig.model_dir
     if not step or params.runconfig.restore_partially:  # another model may continue

@@ -7,8 +7,6 @@ runconfig.num_csx of its params file. Prints the number of processes, `yes` wher
 written, else `no`, and the folder of their logs. It imports no TensorFlow.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -11,11 +11,11 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
+from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert import data
 from modelzoo.bert.input_sections import build_bert_input
 from modelzoo.bert.preparation import PreparationSettings, prepare
-from modelzoo.common.config import schema
 from tests.modelzoo.bert import corpus
 
 S, P, B = 32, 5, 4
@@ -278,21 +278,6 @@ def test_records_longer_than_the_model_are_refused(folder):
     os.remove(f"{given}/manifest.json")  # which tells it too
     with pytest.raises(DataError, match="a feature list tokens, 1 to 6 long. Received: "):
         read(section(DYNAMIC, given, max_sequence_length=6), 1)
-
-
-def test_a_long_record_behind_the_first_is_named(folder):
-    path = f"{folder(DYNAMIC)}/more.tfrecords"
-    with tf.io.TFRecordWriter(path) as writer:
-        for count in (3, S + 1):
-            example = tf.train.SequenceExample()
-            for _ in range(count):
-                example.feature_lists.feature_list["tokens"].feature.add().bytes_list.value.append(
-                    b"[CLS]"
-                )
-            writer.write(example.SerializeToString())
-    processor = data.PROCESSORS[DYNAMIC](section(DYNAMIC, os.path.dirname(path)))
-    says = f"{path}, record 1 (counted from 0): each record must have a feature list tokens, 1 to"
-    assert processor.find_fault({}).startswith(says)
 
 
 def test_keys_that_do_not_fit_are_told():

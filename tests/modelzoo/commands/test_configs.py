@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
 
-from cerebras_tf.whole_file import write_whole
-from modelzoo.commands import configs
 from modelzoo.commands.configs import config_folder, config_names
 from modelzoo.commands.main import main
 from modelzoo.common.config.params import load_params
@@ -72,14 +69,3 @@ def test_a_config_that_is_not_there_is_told_with_the_nearest(name, advice, capsy
     assert name not in config_names()
     assert main(["configs", "copy", name]) == 2
     assert advice in " ".join(capsys.readouterr().err.split())
-
-
-def test_copies_that_fail_on_the_way_leave_none(tmp_path, monkeypatch):
-    def full(path, text):
-        if "bert" in path.name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write_whole(path, text)
-
-    monkeypatch.setattr(configs, "write_whole", full)
-    assert main(["configs", "copy", "gpt3_tiny", "bert_tiny", "-o", str(tmp_path)]) == 2
-    assert not list(tmp_path.iterdir())

@@ -11,7 +11,8 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.config import registry, schema
+from cerebras_tf.config import schema
+from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params
 from modelzoo.common.train.estimator import make_estimator
 from tests.estimator.regression import assert_equal, models_built, variables_of

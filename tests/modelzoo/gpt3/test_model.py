@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.config import schema
+from cerebras_tf.config import schema
 from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.lm_head import lm_loss
 from modelzoo.gpt3.model import model_fn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelzoo.common.config import schema
+from cerebras_tf.config import schema
 from modelzoo.gptj.params import Params
 
 

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.gptj.preparation import SummarizationSettings
-from modelzoo.gptj.prompts import write_prompts
+from modelzoo.gptj.preparation import SummarizationSettings, write_prompts
 
 EOS, SEP = 256, 257
 SETTINGS = SummarizationSettings("ByteTokenizer", max_seq_length=24)

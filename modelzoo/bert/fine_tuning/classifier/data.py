@@ -5,13 +5,10 @@ of all fine-tunings there is ``is_matched`` [B] int32 for MNLI, and in predictio
 [B] int32. Labels are [B] int32.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder
-from modelzoo.bert.fine_tuning.classifier.glue_files import find_files, read_rows
+from modelzoo.bert.fine_tuning.classifier.glue_files import PairEncoder, find_files, read_rows
 from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.bert.fine_tuning.encoding import pad_tokens, stack_rows
@@ -30,9 +27,6 @@ class TsvDataProcessor:
 
         Evaluation and prediction see every example, so their last batch may be smaller. Prediction
         reads its own files, in order, and needs no labels.
-
-        Raises:
-            DataError: names the file and line of a bad row.
         """
         section = self.section
         use = "train" if training else "predict" if predicting else "eval"
@@ -101,9 +95,6 @@ def read_examples(section, use):
 
     Returns:
         A list of glue_files.Row.
-
-    Raises:
-        DataError: names the file and line of a bad row.
     """
     files = find_files(section.data_dir, use, tf.logging.warning)
     return [row for path in files for row in read_rows(path, section.task, use != "predict")]

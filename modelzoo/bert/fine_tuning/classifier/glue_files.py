@@ -1,4 +1,8 @@
-"""Reads tab-separated files of classification tasks, such as those of GLUE (Wang et al. 2018)."""
+"""Reads tab-separated files of classification tasks, such as GLUE's (Wang et al. 2018), as tokens.
+
+An example is [CLS] first [SEP], and for pairs second [SEP]. Source of the layout and of the
+truncation: Devlin et al. (2018). S is the sequence length.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import os
 from dataclasses import dataclass
 from typing import Optional
 
+import numpy as np
+
 from cerebras_tf.errors import DataError
+from modelzoo.bert.fine_tuning.encoding import Encoder
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import read_lines
 
@@ -34,8 +41,6 @@ class Task:
 
     Attributes:
         text_columns: one column, or two for pairs.
-        label_column: the column of the label.
-        labels: every label, in the order of its number.
         has_parts: whether there are a matched and a mismatched part.
         submission: names of the files for GLUE's server, of the mismatched and the matched part.
     """
@@ -97,8 +102,6 @@ class Row:
         label: number of the label, UNLABELED if the file has none.
         is_matched: False for a row of MNLI's mismatched part.
         index: value of the column INDEX_COLUMN, None if the file has none.
-        path: its file.
-        line: its line there, from 1.
     """
 
     texts: tuple
@@ -113,15 +116,11 @@ def find_files(data_dir, use, log=lambda line: None):
     """Lists the files to read.
 
     Args:
-        data_dir: a folder, a file or a list of them.
         use: ``train``, ``eval`` or ``predict``.
         log: called with a line for each folder that has only one of two parts.
 
     Returns:
         Paths.
-
-    Raises:
-        DataError: if there are none.
     """
     found = []
     for source in [data_dir] if isinstance(data_dir, str) else data_dir:
@@ -153,9 +152,6 @@ def read_rows(path, task, needs_labels):
 
     Returns:
         A list of Row.
-
-    Raises:
-        DataError: names file and line of what is wrong.
     """
     is_matched = MISMATCHED not in os.path.basename(path)
     rows = []
@@ -207,16 +203,67 @@ def _header(path, names, task, needs_labels):
         )
     missing = [name for name in wanted if name not in columns]
     if missing:
-        mixed = any("\r" in name for name in names)
-        ends = " with CR line ends: end lines with LF, or all with CR" if mixed else ""
         raise DataError(
             f"{path}:1: the header must name the columns {', '.join(wanted)}. Received: "
-            f"{_shown(names)}{ends}. Name yours with text_columns and label_column."
+            f"{_shown(names)}. Name yours with text_columns and label_column."
         )
     return columns
 
 
 def _shown(names):
     text = ", ".join(names)
-    text = repr(text) if "\r" in text else text
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of one example.
+
+    Attributes:
+        ids: [n] int32, n at most S.
+        first: number of tokens in segment 0. The others are in segment 1.
+    """
+
+    ids: np.ndarray
+    first: int
+
+    @property
+    def segments(self):
+        """The segment of each token, [n] int32."""
+        return (np.arange(len(self.ids)) >= self.first).astype(np.int32)
+
+
+class PairEncoder(Encoder):
+    """Encodes examples of one or two texts."""
+
+    def __init__(self, vocab_file, do_lower, max_length):
+        super().__init__(vocab_file, do_lower)
+        self._max_length = max_length
+
+    def encode(self, texts):
+        """Encodes examples; returns a list of Encoded."""
+        columns = [self.tokenizer.encode_batch(list(column)) for column in zip(*texts)]
+        return [self._join(example) for example in zip(*columns)]
+
+    def _join(self, texts):
+        cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
+        kept = truncate_longest(list(map(len, texts)), self._max_length - 1 - len(texts))
+        ids = [np.array([cls], np.int32)]
+        for tokens, length in zip(texts, kept):
+            ids += [tokens[:length], np.array([sep], np.int32)]
+        return Encoded(np.concatenate(ids), 2 + kept[0])
+
+
+def truncate_longest(lengths, limit):
+    """Shortens the longest of several texts, token by token, until all fit.
+
+    Of two that are equally long the later one is shortened.
+
+    Returns:
+        The lengths to keep.
+    """
+    lengths = list(lengths)
+    while sum(lengths) > limit:
+        longest = max(lengths)
+        lengths[len(lengths) - 1 - lengths[::-1].index(longest)] -= 1
+    return lengths

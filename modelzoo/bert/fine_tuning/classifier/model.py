@@ -1,7 +1,5 @@
 """Classification of sentences and pairs (Devlin et al. 2018, section 4.1). C classes."""
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf

@@ -1,7 +1,5 @@
 """The YAML schema of sentence classification."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -11,10 +9,8 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import RecordInput
-from modelzoo.common.config.schema import build_variant
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +109,6 @@ class Params(FineTuningParams):
     def label_count(self):
         """Number of labels in the data."""
         return self.model.num_cls_classes
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        classes = Bound(self.model.num_cls_classes, "as in model.num_cls_classes")
-        return {**super().record_bounds(name), "label": classes}
 
     def problems(self):
         """Yields what is wrong between the sections."""

@@ -1,7 +1,5 @@
 """Writes predicted labels: all rows, and the files that GLUE's server takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -16,9 +14,6 @@ def write_predictions(section, rows, folder, name_of):
     """Writes ``predictions_*`` with a row for each example, and files for GLUE's server.
 
     See FineTuning.write_predictions.
-
-    Raises:
-        DataError: if a row of the files is bad, or has no index of its own.
     """
     sources = find_files(section.data_dir, "predict")  # those of evaluation if there are no others
     tf.logging.info("predicting the rows of %s", ", ".join(sources))
@@ -37,55 +32,33 @@ def submission_indices(examples):
     """Returns the index of each row for GLUE's server.
 
     It is the index that the file gives, else the row's place in its part, from 0.
-
-    Args:
-        examples: every glue_files.Row of the files, in order.
-
-    Raises:
-        DataError: if two rows of a part have one index, one has an empty one, or one file of a part
-            has indices and another has none.
     """
     indices: list[str] = []
     parts: dict[bool, dict[str, Row]] = {True: {}, False: {}}  # rows by index
     for row in examples:
         part = parts[row.is_matched]
         first = next(iter(part.values()), row)
-        if (row.index is None) != (first.index is None):
-            having, other = (first, row) if row.index is None else (row, first)
-            raise DataError(
-                f"{other.path}: files that are predicted together must all have the column "
-                f"{INDEX_COLUMN}, or none. Received: {having.path} with it. Predict one file at a "
-                "time."
-            )
         index = str(len(part)) if row.index is None else row.index
-        if not index or index in part:
-            raise _repeated(row, part.get(index))
+        mixed = (row.index is None) != (first.index is None)
+        if mixed or not index or index in part:
+            other = first if mixed else part.get(index)
+            received = (
+                f"{row.index!r}, and {other.index!r} in {other.path}:{other.line}"
+                if other
+                else "an empty one"
+            )
+            raise DataError(
+                f"{row.path}:{row.line}: every row must have an index of its own. Received: "
+                f"{received}. Number the rows in the column {INDEX_COLUMN}, or remove the column; "
+                "predict files with their own numbers one at a time."
+            )
         part[index] = row
         indices.append(index)
     return indices
 
 
-def _repeated(row, other):
-    """Returns the error for a row whose index is empty, or that of the row `other`."""
-    received, fix = "an empty one", f"Number the rows in the column {INDEX_COLUMN}"
-    if other is not None:
-        received = f"{row.index!r}, as in {other.path}:{other.line}"
-        if other.path != row.path:
-            fix = "Predict one file at a time"
-    return DataError(
-        f"{row.path}:{row.line}: every row must have an index of its own. Received: {received}. "
-        f"{fix}, or remove the column."
-    )
-
-
 def write_submissions(rows, examples, names, folder):
     """Writes ``index<TAB>prediction`` files as GLUE's server expects them.
-
-    Args:
-        rows: predictions with ``example_index``, ``index`` and ``label_name``.
-        examples: every glue_files.Row of the files.
-        names: file names of the mismatched and the matched part.
-        folder: Path of the output folder.
 
     Returns:
         The paths of the files.

@@ -10,8 +10,12 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder
-from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, find_files, read_rows
+from modelzoo.bert.fine_tuning.classifier.glue_files import (
+    TASKS,
+    PairEncoder,
+    find_files,
+    read_rows,
+)
 from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.common.data.preparation import documents, pipeline
 
@@ -46,16 +50,9 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
     Args:
         data_dir: a folder with GLUE's files, or a file.
         use: ``train`` or ``eval``, whose rows have labels.
-        output_dir: made if absent.
-        processes: how many work at a time.
-        on_progress: called with the number of rows done since the last call.
 
     Returns:
         The manifest of pipeline.prepare.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, the vocabulary is wrong, or S too small.
     """
     for name, fault in settings.columns.faults(settings.max_seq_length):
         name = {"length": "max_seq_length"}.get(name, name)
@@ -67,12 +64,7 @@ def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda
         for path, count in counts.items()
         for start in range(0, count, ROWS_PER_UNIT)
     ]
-    described = {
-        **vars(settings),
-        "inputs": documents.describe(files),
-        "vocabulary": documents.describe_vocabulary(settings),
-        "labels": settings.columns.labels,
-    }
+    described = documents.describe_settings(settings, files, labels=settings.columns.labels)
     encoder = PairEncoder(settings.vocab_file, settings.do_lower_case, settings.max_seq_length)
     return pipeline.prepare(
         units,

@@ -1,7 +1,5 @@
 """Runs classifiers: ``python -m modelzoo.bert.fine_tuning.classifier.run -m train -p FILE``."""
 
-from __future__ import annotations
-
 from modelzoo.common.train.run import run
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ Besides the features of all fine-tunings there are ``cls_indices`` [B, C] int32 
 prediction ``article_ids`` [B, 1] int32. Labels are [B, C] int32.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -63,12 +61,7 @@ class BertSumTfRecordsProcessor(FineTuningProcessor):
 def read_articles(section):
     """Encodes the articles of a section's predict_file. The last result is cached.
 
-    Returns:
-        A tuple of EncodedArticle and the id of the padding token.
-
-    Raises:
-        ConfigError: if predict_file or vocab_file is missing.
-        DataError: names the file and line of a bad row.
+    Returns a tuple of EncodedArticle and the id of the padding token.
     """
     require_predict_keys(section, "articles")
     encoder = ArticleEncoder(section.encoding)

@@ -19,15 +19,8 @@ class EncodingSettings:
     """Limits of articles. Sentences and tokens beyond them are dropped.
 
     Attributes:
-        vocab_file: vocab.txt of a BERT.
         do_lower_case: whether text is lower-cased and stripped of accents.
-        max_sequence_length: S.
-        max_cls_tokens: C.
         min_sentences_per_sequence: articles with fewer sentences are not used for training.
-        max_sentences_per_sequence: sentences after these are dropped.
-        min_tokens_per_sentence: sentences with fewer tokens are dropped.
-        max_tokens_per_sentence: sentences with more tokens are truncated.
-        max_highlight_tokens: H.
     """
 
     vocab_file: str
@@ -50,7 +43,6 @@ class EncodedArticle:
         ids: [n] int32, n at most S.
         segments: [n] int32, alternately 0 and 1.
         cls_indices: [number of sentences] int32, the position of each one's [CLS].
-        highlights: the true summary's sentences, list of str.
     """
 
     sentences: list
@@ -70,12 +62,7 @@ class ArticleEncoder(Encoder):
     def encode(self, paragraphs, highlights):
         """Encodes an article. A sentence that does not fit is truncated.
 
-        Args:
-            paragraphs: list of str.
-            highlights: list of str, the true summary.
-
-        Returns:
-            An EncodedArticle, without sentences if all are too short.
+        Returns an EncodedArticle, without sentences if all are too short.
         """
         settings, tokenizer = self._settings, self.tokenizer
         texts = [text for paragraph in paragraphs for text in split_sentences(paragraph)]
@@ -113,14 +100,8 @@ class ArticleEncoder(Encoder):
 def pad_article(article, length, places, pad_id):
     """Pads an article to fixed lengths.
 
-    Args:
-        length: S.
-        places: C.
-        pad_id: token of the padding.
-
-    Returns:
-        The arrays of `pad_tokens`, ``cls_indices`` [C] int32 and ``cls_weights`` [C] float32 (1 for
-        a sentence), by name.
+    Returns the arrays of `pad_tokens`, ``cls_indices`` [C] int32 and ``cls_weights`` [C] float32 (1
+    for a sentence), by name.
     """
     count = len(article.cls_indices)
     indices = np.zeros(places, np.int32)

@@ -3,8 +3,6 @@
 Source: Liu, Fine-tune BERT for Extractive Summarization (2019), section 2.2. C sentences.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -59,7 +57,6 @@ def sentence_loss(logits, labels, weights, loss_weight):
         logits: [B, C] float32.
         labels: [B, C] int32.
         weights: [B, C] float32, 0 where there is no sentence.
-        loss_weight: a factor.
 
     Returns:
         A float32 scalar.

@@ -1,7 +1,5 @@
 """The YAML schema of extractive summarization."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -10,11 +8,10 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
+    settings_of,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import RecordInput
-from modelzoo.common.config.schema import build_variant
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +51,7 @@ class BertSumInput(FineTuningInputKeys, RecordInput):
     @property
     def encoding(self):
         """How prediction encodes articles."""
-        return EncodingSettings(
-            vocab_file=self.vocab_file or "",
-            do_lower_case=self.do_lower_case,
-            max_sequence_length=self.max_sequence_length,
-            max_cls_tokens=self.max_cls_tokens,
-            max_sentences_per_sequence=self.max_sentences_per_sequence,
-            min_tokens_per_sentence=self.min_tokens_per_sentence,
-            max_tokens_per_sentence=self.max_tokens_per_sentence,
-            max_highlight_tokens=self.max_highlight_tokens,
-        )
+        return settings_of(EncodingSettings, self)
 
 
 build_input = build_variant("data_processor", {"BertSumTfRecordsProcessor": BertSumInput})
@@ -89,11 +77,3 @@ class Params(FineTuningParams):
         "min_tokens_per_sentence",
         "max_tokens_per_sentence",
     )
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        section = getattr(self, name)
-        mask = None if section.original_records else "input_mask"
-        places = Bound(section.max_sequence_length, "positions of the record's tokens", mask)
-        labels = Bound(2, "1 for a sentence of the summary")
-        return {**super().record_bounds(name), "cls_indices": places, "labels": labels}

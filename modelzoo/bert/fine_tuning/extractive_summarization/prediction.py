@@ -1,13 +1,10 @@
 """Writes summaries as text, and scores them and some baselines with ROUGE."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.extractive_summarization.data import read_articles
-from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import select
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle, select
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.rouge import mean_rouge
 
@@ -22,10 +19,6 @@ def write_predictions(section, rows, folder, name_of):
     summary and no score. Scores are those of the model, of ``lead-3`` (the first three sentences),
     ``random-3`` (three random ones) and ``oracle`` (chosen by comparison with the true summary).
     See FineTuning.write_predictions.
-
-    Raises:
-        ConfigError: if predict_input lacks predict_file or vocab_file.
-        DataError: names the file and line of a bad row.
     """
     articles, _ = read_articles(section)
     rows = with_empty([as_row(articles, row, section.top_k) for row in rows], articles)
@@ -42,9 +35,7 @@ def as_row(articles, prediction, top_k):
     """Returns the output row of a prediction.
 
     Args:
-        articles: tuple of EncodedArticle.
         prediction: article_ids [1] and probabilities [C].
-        top_k: see `select`.
     """
     number = int(prediction["article_ids"][0])
     article = articles[number]
@@ -61,10 +52,6 @@ def as_row(articles, prediction, top_k):
 
 def with_empty(rows, articles):
     """Adds a row with an empty summary for each article without sentences, and logs which.
-
-    Args:
-        rows: those of `as_row`, in the order of the file.
-        articles: tuple of EncodedArticle.
 
     Returns:
         The rows in the order of the file, up to the last article that was predicted.
@@ -94,11 +81,7 @@ def rouge_of(rows):
 def baselines(articles):
     """Computes the mean ROUGE of summaries that need no model.
 
-    Args:
-        articles: list of EncodedArticle with highlights.
-
-    Returns:
-        Percentages by names such as ``lead-3/rouge1-f1_score``.
+    Returns percentages by names such as ``lead-3/rouge1-f1_score``.
     """
     generator = np.random.default_rng(0)
     picks: dict[str, list] = {"lead-3": [], "random-3": [], "oracle": []}

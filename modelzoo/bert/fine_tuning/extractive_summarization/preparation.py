@@ -4,15 +4,11 @@ A record has int64 input_ids, input_mask (1 for a token), segment_ids [S], cls_i
 highlight_ids [H], and float32 cls_weights [C].
 """
 
-from __future__ import annotations
-
-import functools
-
 import numpy as np
 
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
-from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
-from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, pipeline
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle
+from modelzoo.common.data.preparation import cnn_dailymail, input_files, pipeline
 
 UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the next unit
 
@@ -20,32 +16,13 @@ UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the 
 def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda amount: None):
     """Writes the records of articles.
 
-    Args:
-        inputs: files, or folders of them, see cnn_dailymail.SUFFIXES.
-        output_dir: created if absent.
-        on_progress: called with the number of bytes read since the last call.
-
-    Returns:
-        The manifest of pipeline.prepare. Its counts have the number of articles that were skipped:
-        with too few sentences, and without a sentence that shares a word with the highlights.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records, or the vocabulary is wrong.
+    Returns the manifest of pipeline.prepare. Its counts have the number of articles that were
+    skipped: with too few sentences, and without a sentence that shares a word with the highlights.
     """
     files = input_files.find_inputs(inputs, cnn_dailymail.SUFFIXES)
-    return pipeline.prepare(
-        documents.plan_units(files, UNIT_BYTES),
-        functools.partial(write_unit, settings=settings),
-        output_dir,
-        {
-            **vars(settings),
-            "inputs": documents.describe(files),
-            "vocabulary": documents.describe_vocabulary(settings),
-        },
-        processes,
-        on_progress,
-        ArticleEncoder(settings).vocabulary,
+    facts = ArticleEncoder(settings).vocabulary
+    return pipeline.prepare_files(
+        files, UNIT_BYTES, write_unit, output_dir, settings, processes, on_progress, facts
     )
 
 

@@ -5,14 +5,12 @@ question. In prediction there is also ``unique_ids`` [B, 1] int32, the number of
 are [B, 2] int32, the positions of an answer's first and last token.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.bert.data import bucketing
+from modelzoo.bert.data import bucketing, real_tokens
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor, require_predict_keys
 from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder
@@ -50,12 +48,7 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
 
     def group(self, keep_rest):
         """Returns the function that batches records of like lengths, None without buckets."""
-        column = {"input_mask": tf.io.FixedLenFeature([self.section.max_sequence_length], tf.int64)}
-
-        def length(record):
-            return tf.reduce_sum(tf.io.parse_single_example(record, column)["input_mask"])
-
-        return bucketing(self.section, length, keep_rest)
+        return bucketing(self.section, real_tokens(self.section), keep_rest)
 
     def change(self, batch):
         """Returns a batch with question words marked, if the section says so."""
@@ -102,13 +95,8 @@ def mark_question_words(batch):
 def read_windows(section):
     """Splits a section's predict_file into windows. The last result is cached.
 
-    Returns:
-        A tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of the
-        padding token.
-
-    Raises:
-        ConfigError: if predict_file or vocab_file is missing.
-        DataError: if the file is not SQuAD's, or two questions have one id.
+    Returns a tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of
+    the padding token.
     """
     require_predict_keys(section, "SQuAD's json")
     encoder = WindowEncoder(section.encoding)

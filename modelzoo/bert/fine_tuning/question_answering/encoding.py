@@ -23,11 +23,8 @@ class EncodingSettings:
     """How questions and paragraphs become windows.
 
     Attributes:
-        vocab_file: vocab.txt of a BERT.
         do_lower_case: whether text is lower-cased and stripped of accents.
-        max_seq_length: S.
         doc_stride: tokens between the starts of two parts of a paragraph.
-        max_query_length: tokens of a question that are kept.
     """
 
     vocab_file: str
@@ -57,8 +54,6 @@ class Window:
     Attributes:
         ids: [n] int32, n at most S.
         first: index in `ids` of the part's first token.
-        start: index in the paragraph of that token.
-        count: number of tokens of the part.
         has_most_context: [count] bool, False for a token that has more context in another part.
     """
 
@@ -75,11 +70,7 @@ class Window:
 
 
 class WindowEncoder(Encoder):
-    """Encodes questions and paragraphs.
-
-    Raises:
-        ConfigError: if S is too small, or for a wrong vocabulary; see Encoder.
-    """
+    """Encodes questions and paragraphs."""
 
     def __init__(self, settings):
         if settings.max_seq_length < MIN_LENGTH:
@@ -95,14 +86,7 @@ class WindowEncoder(Encoder):
         return Context(*self.tokenizer.encode_with_offsets(text))
 
     def windows(self, question, context):
-        """Makes the windows of a question.
-
-        Args:
-            question: its text.
-
-        Returns:
-            A list of at least one Window.
-        """
+        """Makes the windows of a question; returns a list of at least one Window."""
         settings, tokenizer = self._settings, self.tokenizer
         # Leaves three special tokens and one token of the paragraph.
         limit = min(settings.max_query_length, settings.max_seq_length - 4)
@@ -128,7 +112,6 @@ def split_spans(length, limit, stride):
     """Splits a sequence of tokens into overlapping parts.
 
     Args:
-        length: tokens of the sequence.
         limit: tokens of a part, at most.
         stride: tokens between the starts of two parts, `limit` at most.
 
@@ -150,10 +133,6 @@ def most_context(parts, length):
     That is the part with the largest minimum of the tokens to the left and to the right, plus
     LENGTH_WEIGHT times its length, and the first of equal ones (Devlin et al., run_squad.py).
 
-    Args:
-        parts: pairs of `split_spans`.
-        length: tokens of the sequence.
-
     Returns:
         [length] int64, indices of parts.
     """
@@ -166,12 +145,7 @@ def most_context(parts, length):
 
 
 def token_span(context, start, end) -> Optional[tuple[int, int]]:
-    """Returns the first and last token of a range of characters, None if it has no token.
-
-    Args:
-        start: first character.
-        end: one past the last.
-    """
+    """Returns the first and last token of a range of characters, None if it has no token."""
     inside = (context.offsets[:, 0] < end) & (context.offsets[:, 1] > start)
     places = np.flatnonzero(inside)
     return (int(places[0]), int(places[-1])) if len(places) else None

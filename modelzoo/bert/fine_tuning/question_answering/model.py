@@ -1,7 +1,5 @@
 """Answers as spans of a paragraph (Devlin et al. 2018, sections 4.2 and 4.3)."""
 
-from __future__ import annotations
-
 import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.model import FineTuning, head_dense

@@ -1,7 +1,5 @@
 """The YAML schema of question answering."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional, Union
 
@@ -10,11 +8,10 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
+    settings_of,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import SequenceInput
-from modelzoo.common.config.schema import build_variant
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 
 @dataclass(frozen=True)
@@ -61,13 +58,7 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     @property
     def encoding(self):
         """How prediction makes windows."""
-        return EncodingSettings(
-            vocab_file=self.vocab_file or "",
-            do_lower_case=self.do_lower_case,
-            max_seq_length=self.max_sequence_length,
-            doc_stride=self.doc_stride,
-            max_query_length=self.max_query_length,
-        )
+        return settings_of(EncodingSettings, self, max_seq_length=self.max_sequence_length)
 
 
 build_input = build_variant(
@@ -92,19 +83,6 @@ class Params(FineTuningParams):
         "version_2_with_negative",
         "mark_question_words",
     )
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams.
-
-        With mark_question_words records hold segments 0 and 1 only; 2 is made while reading.
-        """
-        section, bounds = getattr(self, name), super().record_bounds(name)
-        if section.mark_question_words:
-            bounds["segment_ids"] = Bound(2, f"as with {name}.mark_question_words")
-        places = Bound(
-            section.max_sequence_length, "positions of the record's tokens", "input_mask"
-        )
-        return {**bounds, "start_positions": places, "end_positions": places}
 
     def problems(self):
         """Yields what is wrong between the sections."""

@@ -51,25 +51,14 @@ def prepare(
 
     Args:
         input_file: SQuAD json with answers. The first answer of each question is used.
-        output_dir: created if absent.
-        on_progress: called with the number of questions done since the last call.
         articles: the first article, counted from 0, and one past the last; None for all.
 
     Returns:
         The manifest of pipeline.prepare. Its counts have the number of questions that were skipped
         because their answer is not at answer_start. Each of them is reported on stderr.
-
-    Raises:
-        DataError: for a file that is not SQuAD's, or a question without an answer.
-        ConfigError: if the folder holds other records, or the vocabulary is wrong.
     """
     first, last = chosen_articles(input_file, articles)
-    described = {
-        **vars(settings),
-        "articles": [first, last],
-        "inputs": documents.describe([input_file]),
-        "vocabulary": documents.describe_vocabulary(settings),
-    }
+    described = documents.describe_settings(settings, [input_file], articles=[first, last])
     return pipeline.prepare(
         [
             (input_file, start, min(start + ARTICLES_PER_UNIT, last))
@@ -85,11 +74,7 @@ def prepare(
 
 
 def chosen_articles(path, articles):
-    """Returns the first article and one past the last.
-
-    Raises:
-        DataError: if the file has fewer.
-    """
+    """Returns the first article and one past the last."""
     count = len(read_articles(path))
     first, last = articles or (0, count)
     if not 0 <= first < last <= count:

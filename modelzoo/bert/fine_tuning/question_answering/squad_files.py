@@ -1,8 +1,5 @@
 """Reads the json files of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016 and 2018)."""
 
-from __future__ import annotations
-
-import difflib
 import functools
 import json
 from dataclasses import dataclass
@@ -13,11 +10,6 @@ from modelzoo.common.files.json_text import parse_json, place
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import decode
 
-# Optional keys, of which a misspelling would be ignored, and the similarity above which another key
-# is one. `plausible_answers` of version 2.0 has a similarity of 0.58 with `answers`.
-OPTIONAL = {"answers": 0.6, "is_impossible": 0.8}
-SHOWN = 40  # characters of a value
-
 
 @dataclass(frozen=True)
 class Question:
@@ -25,7 +17,6 @@ class Question:
 
     Attributes:
         id: unique in the file.
-        text: the question.
         answers: pairs of a text and the index of its first character in the paragraph; none if the
             file has none, or is_impossible is true.
     """
@@ -37,13 +28,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph and its questions.
-
-    Attributes:
-        article: title of its article.
-        context: its text.
-        questions: tuple of Question.
-    """
+    """A text with its questions; `article` is the title of its article."""
 
     article: str
     context: str
@@ -52,31 +37,21 @@ class Paragraph:
 
 @functools.lru_cache(maxsize=1)
 def read_articles(path):
-    """Reads a file. The last result is cached.
-
-    Args:
-        path: a json file of version 1.1 or 2.0, with or without answers.
+    """Reads a json file of version 1.1 or 2.0, with or without answers. The last result is cached.
 
     Returns:
         A tuple of articles, each a tuple of Paragraph.
-
-    Raises:
-        DataError: for a malformed file, of which it names the article, or if two questions have one
-            id.
     """
     try:
-        text = decode(Path(path).read_bytes(), path)
-        articles = _checked(parse_json(text), dict)["data"]
+        articles = _value(parse_json(decode(Path(path).read_bytes(), path)), "data", list)
+        if not articles:
+            raise ValueError("no articles")
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
         ) from error
-    except OSError as error:
-        raise _not_squad(path, error.strerror, path) from error
-    except (KeyError, ValueError, TypeError) as error:
-        raise _not_squad(path, _reason(error), path) from error
-    if not isinstance(articles, list) or not articles:
-        raise _not_squad(path, "no articles")
+    except (OSError, ValueError) as error:
+        raise _not_squad(path, getattr(error, "strerror", error), path) from error
     read = tuple(_article(path, number, article) for number, article in enumerate(articles))
     seen = set()
     for question in (q for article in read for paragraph in article for q in paragraph.questions):
@@ -92,76 +67,44 @@ def read_articles(path):
 def _article(path, number, article):
     title = str(number)
     try:
-        title = _checked(article, dict).get("title", title)
-        _text(str(title))
-        paragraphs = _checked(article["paragraphs"], list)
-        return tuple(_paragraph(title, _checked(item, dict)) for item in paragraphs)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _not_squad(f"{path}: article {title!r}", _reason(error)) from error
+        paragraphs = _value(article, "paragraphs", list)
+        title = str(article.get("title", title))
+        return tuple(_paragraph(title, paragraph) for paragraph in paragraphs)
+    except ValueError as error:
+        raise _not_squad(f"{path}: article {title!r}", error) from error
 
 
 def _paragraph(title, paragraph):
-    asked = _checked(paragraph["qas"], list)
-    questions = tuple(_question(_checked(item, dict)) for item in asked)
-    return Paragraph(title, _text(paragraph["context"]), questions)
+    questions = tuple(map(_question, _value(paragraph, "qas", list)))
+    return Paragraph(title, _value(paragraph, "context", str), questions)
 
 
 def _question(question):
-    for key, alike in OPTIONAL.items():
-        near = difflib.get_close_matches(key, question, n=1, cutoff=alike)
-        if near and near != [key]:
-            raise ValueError(f"{near[0]!r} in place of {key!r}")
-    impossible = question.get("is_impossible", False)
-    if not isinstance(impossible, bool):
-        raise TypeError(f"is_impossible {_json(impossible)} is neither true nor false")
-    answers = () if impossible else _checked(question.get("answers", []), list)
-    pairs = tuple(_answer(_checked(item, dict)) for item in answers)
-    key = question["id"]
-    if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise TypeError(f"id {_json(key)} is not text")
-    if not _text(question["question"]).strip():
-        raise ValueError(f"question {_json(key)} has no words")
-    return Question(_text(str(key)), question["question"], pairs)
+    text, key = _value(question, "question", str), str(_value(question, "id", (str, int)))
+    if not text.strip():
+        raise ValueError(f"question {key!r} has no words")
+    impossible = _value(question, "is_impossible", bool, False)
+    answers = [] if impossible else _value(question, "answers", list, [])
+    return Question(key, text, tuple(map(_answer, answers)))
 
 
 def _answer(answer):
-    return _text(answer["text"]), _place(answer["answer_start"])
+    start = _value(answer, "answer_start", (int, float))
+    if start != int(start):
+        raise ValueError(f"answer_start {start} is not a whole number")
+    return _value(answer, "text", str), int(start)
 
 
-def _checked(value, kind):
-    if not isinstance(value, kind):
-        name = "JSON object" if kind is dict else "list"
-        raise TypeError(f"{_json(value)} is not a {name}")
+def _value(item, key, kind, default=None):
+    """Returns what an object has under a key, of the type that it must be of."""
+    if not isinstance(item, dict):
+        raise ValueError(f"{item!r:.40} is not an object")
+    value = item.get(key, default)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{key} {value!r:.40}")
+    if isinstance(value, str):
+        value.encode("utf-8")  # half of a character is none
     return value
-
-
-def _place(value):
-    try:
-        if not isinstance(value, bool) and int(value) == float(value):
-            return int(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise TypeError(f"answer_start {_json(value)} is not a whole number")
-
-
-def _text(value):
-    if not isinstance(value, str):
-        raise TypeError(f"{_json(value)} is not text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = value[error.start]
-        raise ValueError(f"{half!r} in {value[:40]!r} is half of a character") from error
-    return value
-
-
-def _json(value):
-    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
-
-
-def _reason(error):
-    return f"an object without {error}" if isinstance(error, KeyError) else error
 
 
 def _not_squad(where, received, path="."):

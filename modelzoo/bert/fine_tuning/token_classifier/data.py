@@ -4,8 +4,6 @@ Besides the features of all fine-tunings there are in prediction ``sentence_ids`
 ``word_ids`` [B, S] int32. Labels are [B, S] int32.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
@@ -37,12 +35,7 @@ class NerDataProcessor(FineTuningProcessor):
         return batch, labels
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches; see FineTuningProcessor.
-
-        Raises:
-            DataError: for a missing, truncated or malformed file.
-            ConfigError: if label_vocab_file is another file, or has other labels than the records.
-        """
+        """Returns the batches; see FineTuningProcessor."""
         dataset = super().create_dataset(training, skip, predicting)
         # Prediction reads no labels. Its records may have fewer than the model.
         if predicting:
@@ -55,12 +48,7 @@ class NerDataProcessor(FineTuningProcessor):
 def check_label_names(section):
     """Compares a section's label_vocab_file with the manifests of its records, if there are any.
 
-    Returns:
-        The labels in the order of their numbers.
-
-    Raises:
-        ConfigError: if it is another file, or the labels differ.
-        DataError: if it does not exist.
+    Returns the labels in the order of their numbers.
     """
     names = read_label_names(section.label_vocab_file)
     for folder in [section.data_dir] if isinstance(section.data_dir, str) else section.data_dir:

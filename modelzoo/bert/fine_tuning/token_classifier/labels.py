@@ -4,8 +4,6 @@ Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type 
 ``X`` for all but the first piece of a word, ``[CLS]`` and ``[SEP]``, as in the original zoo.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -36,9 +34,6 @@ def read_sentences(path):
 
     Returns:
         A list of Sentence.
-
-    Raises:
-        DataError: names file and line of what is wrong.
     """
     sentences: list[Sentence] = []
     words: list[str] = []
@@ -54,7 +49,7 @@ def read_sentences(path):
         if any(CR in column.strip() for column in columns):
             raise DataError(
                 f"{path}:{number}: must hold one word. Received: {line[:60]!r}, with a CR inside. "
-                "End all lines with LF, or all with CR."
+                "End all lines with LF."
             )
         if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
@@ -77,12 +72,7 @@ def label_names(sentences):
 
 
 def read_label_names(path):
-    """Reads a label2id.json, and returns the labels in the order of their numbers.
-
-    Raises:
-        ConfigError: if it cannot be read, is another file, or the numbers do not count from 0.
-        DataError: if it does not exist.
-    """
+    """Reads a label2id.json, and returns the labels in the order of their numbers."""
     try:
         with open(path, encoding="utf-8") as file:
             numbers = parse_json(file.read())

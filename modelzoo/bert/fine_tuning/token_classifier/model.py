@@ -1,7 +1,5 @@
 """Classification of tokens (Devlin et al. 2018, section 5.3). C labels."""
 
-from __future__ import annotations
-
 import functools
 import os
 
@@ -90,12 +88,6 @@ def check_labels(params, used):
     """Compares model.num_classes and the training labels with the labels of a section.
 
     A label_vocab_file that does not exist is skipped.
-
-    Args:
-        used: name of the section.
-
-    Raises:
-        ConfigError: if they differ.
     """
     train, section = params.train_input, getattr(params, used)
     if section is None or not os.path.exists(section.label_vocab_file):

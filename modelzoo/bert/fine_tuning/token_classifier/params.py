@@ -1,7 +1,5 @@
 """The YAML schema of token classification."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -10,10 +8,8 @@ from modelzoo.bert.fine_tuning.sections import (
     FineTuningModelParams,
     FineTuningParams,
 )
-from modelzoo.common.config.bounds import Bound
 from modelzoo.common.config.model_sections import RecordInput
-from modelzoo.common.config.schema import build_variant
-from modelzoo.common.config.sections import field
+from modelzoo.common.config.sections import build_variant, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +72,3 @@ class Params(FineTuningParams):
     predict_input: Any = field(None, build=build_input)
 
     INHERITED_KEYS = (*FineTuningParams.INHERITED_KEYS, "label_vocab_file")
-
-    def record_bounds(self, name):
-        """Returns the bounds of the numbers in records; see BaseParams."""
-        bounds = super().record_bounds(name)
-        if name == "predict_input":
-            return bounds
-        classes = self.model.num_classes
-        assert classes is not None  # or the section has problems
-        return {**bounds, "label_ids": Bound(classes, "as in model.num_classes")}

@@ -1,7 +1,5 @@
 """Writes predicted labels: all rows, and a .tsv file with words and tags."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -24,9 +22,6 @@ def write_predictions(section, rows, folder, name_of):
     With predict_input.text_file there is also ``<its name>_tagged.tsv`` for the scripts of CoNLL,
     with a word, its true tag and the predicted one in each line. Sentences that were predicted in
     part are left out. See FineTuning.write_predictions.
-
-    Raises:
-        DataError: if the records were not made from text_file.
     """
     sentences = read_text_file(section) if section.text_file else []
     rows = list(rows)
@@ -46,11 +41,7 @@ def write_predictions(section, rows, folder, name_of):
 def read_text_file(section):
     """Reads text_file, the file that the records of the NerInput `section` were made from.
 
-    Returns:
-        A list of Sentence.
-
-    Raises:
-        DataError: if it cannot be read, or the manifest of the records names another file.
+    Returns a list of Sentence.
     """
     path = section.text_file
     sentences = read_sentences(path)
@@ -73,7 +64,6 @@ def word_tags(rows, names):
 
     Args:
         rows: predictions, each with label_ids and word_ids [S] and sentence_ids [1].
-        names: labels in the order of their numbers.
 
     Returns:
         Tag by (sentence, word), O for a label that is not a tag.
@@ -89,36 +79,20 @@ def word_tags(rows, names):
 
 
 def whole_sentences(tags, sentences, path):
-    """Finds the sentences with a tag for each word.
+    """Returns the indices of the sentences with a tag for each word; `path` is their file.
 
-    Args:
-        tags: of `word_tags`.
-        sentences: list of Sentence.
-        path: their file.
-
-    Returns:
-        Their indices. A sentence has too few tags if predict_steps or skip_steps leave out some of
-        its records.
-
-    Raises:
-        DataError: if words were predicted that are not in the file.
+    A sentence has too few if predict_steps or skip_steps leave out some of its records.
     """
     words: dict[int, set] = {}
     for sentence, word in tags:
-        words.setdefault(sentence, set()).add(word)
-    whole = []
-    for sentence, found in sorted(words.items()):
-        known = len(sentences[sentence].words) if sentence < len(sentences) else 0
-        if found == set(range(known)):
-            whole.append(sentence)
-        elif max(found) >= known:
+        if sentence >= len(sentences) or word >= len(sentences[sentence].words):
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records were made "
-                f"from. Received: a prediction of word {max(found) + 1} of sentence "
-                f"{sentence + 1}, which has {known} words. Name the file that `cerebras-tf prepare "
-                "ner` read."
+                f"from. Received: a prediction of word {word + 1} of sentence {sentence + 1}, "
+                "which it lacks. Name the file that `cerebras-tf prepare ner` read."
             )
-    return whole
+        words.setdefault(sentence, set()).add(word)
+    return [index for index in sorted(words) if len(words[index]) == len(sentences[index].words)]
 
 
 def write_tags(path, sentences, chosen, tags):

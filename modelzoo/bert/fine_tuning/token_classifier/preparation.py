@@ -45,14 +45,8 @@ class Settings:
 def find_splits(data_dir):
     """Finds the files of a data set.
 
-    Args:
-        data_dir: folder with train.tsv, devel.tsv (or dev.tsv) and test.tsv; some may be missing.
-
     Returns:
         Path by split, a key of SPLITS.
-
-    Raises:
-        DataError: if there is none of them.
     """
     found = {}
     for split, names in SPLITS.items():
@@ -74,18 +68,8 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
 
     The labels are those of all files of `data_dir`, whichever split is made.
 
-    Args:
-        data_dir: see `find_splits`.
-        split: a key of SPLITS.
-        output_dir: created if absent.
-        on_progress: called with the number of sentences done since the last call.
-
     Returns:
         The manifest of pipeline.prepare.
-
-    Raises:
-        DataError: names the file and line of a bad row.
-        ConfigError: if the folder holds other records or labels, or the vocabulary is wrong.
     """
     if settings.max_seq_length < MIN_TOKENS:
         raise ConfigError(
@@ -103,12 +87,7 @@ def prepare(data_dir, split, output_dir, settings, processes=1, on_progress=lamb
     numbers = {name: number for number, name in enumerate(names)}
     records.check_same(Path(output_dir) / LABEL_FILE, records.json_text(numbers))
     path = files[split]
-    described = {
-        **vars(settings),
-        "inputs": documents.describe([path]),
-        "vocabulary": documents.describe_vocabulary(settings),
-        "labels": names,
-    }
+    described = documents.describe_settings(settings, [path], labels=names)
     starts = range(0, len(sentences[split]), SENTENCES_PER_UNIT)
     manifest = pipeline.prepare(
         [(path, start, start + SENTENCES_PER_UNIT) for start in starts],
@@ -148,11 +127,7 @@ class Piece:
 
 
 class SentenceEncoder(Encoder):
-    """Encodes tagged sentences.
-
-    Args:
-        names: all labels in the order of their numbers.
-    """
+    """Encodes tagged sentences."""
 
     def __init__(self, settings, names):
         super().__init__(settings.vocab_file, settings.do_lower_case, "unk")
@@ -161,10 +136,6 @@ class SentenceEncoder(Encoder):
 
     def records(self, sentence, index):
         """Yields the records of a sentence.
-
-        Args:
-            sentence: Sentence.
-            index: its index in the file.
 
         Yields:
             Dictionaries of input_ids, input_mask (1 for a token), segment_ids, label_ids and

@@ -8,8 +8,6 @@ whose features ``article`` and ``abstract`` hold a text each; highlights stand b
 ``</s>``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -28,17 +26,8 @@ LENGTH_BYTES = 8
 def read_articles(path, start=0, end=None, on_read=lambda size: None):
     """Yields the articles of a file.
 
-    Args:
-        path: a .story or .bin file, or JSON lines, compressed or not.
-        start: see documents.read_documents.
-        end: see documents.read_documents.
-        on_read: called with the bytes read since its last call.
-
     Yields:
         The paragraphs of an article and its highlights, two lists of texts without blank ones.
-
-    Raises:
-        DataError: names the file and line, or byte, of what cannot be read.
     """
     if named_like(path, ".story"):
         yield _story(path, on_read)

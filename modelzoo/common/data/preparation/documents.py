@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -28,11 +27,7 @@ TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 
 
 def refuse_idle_key(files, text_key):
-    """Refuses a key of rows where no file can have rows.
-
-    Raises:
-        ConfigError: it is not the default, and each file is read as one text.
-    """
+    """Refuses a key of rows where no file can have rows."""
     if text_key != TEXT_KEY and not any(map(_may_have_rows, files)):
         raise ConfigError(
             "--text_key: must come with files of JSON lines, whose names end in .jsonl, as others "
@@ -80,25 +75,15 @@ def read_documents(path, text_key=TEXT_KEY, start=0, end=None, on_read=lambda si
     skipped, as is a byte order mark at the beginning of a file.
 
     Args:
-        path: the file.
-        text_key: where a row has its text.
         start: of a .jsonl file only rows that begin at this byte or later are read,
         end: and before this one; None for the end of the file.
-        on_read: called with the bytes read from the file since its last call.
-
-    Raises:
-        DataError: with file and line, for a row that cannot be read.
     """
     for item in _read(path, (text_key,), start, end, on_read):
         yield item[text_key] if isinstance(item, dict) else item
 
 
 def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
-    """Yields the rows of a file of JSON lines, compressed or not, as dictionaries.
-
-    Raises:
-        DataError: with file and line, for a row that cannot be read, or if the file has no rows.
-    """
+    """Yields the rows of a file of JSON lines, compressed or not, as dictionaries."""
     for item in _read(path, keys, start, end, on_read):
         if not isinstance(item, dict):
             raise DataError(
@@ -119,11 +104,13 @@ def _read(path, keys, start, end, on_read):
             position = max(start - 1, 0) + skipped
             yield from _rows(counted, path, keys, position, end)
             return
-        with _opened(counted, path) as stream:
+        packed = is_compressed(path)
+        with open_decompressed(counted, path) if packed else counted as stream:
             if _is_archive(stream):
                 yield from _members(stream, path, keys)
             else:
-                yield from _documents(stream, path, keys, _inner_name(path))
+                name = path.rsplit(".", 1)[0] if packed else path
+                yield from _documents(stream, path, keys, name)
 
 
 class _Counted(io.RawIOBase):
@@ -142,16 +129,8 @@ class _Counted(io.RawIOBase):
         return size
 
 
-def _opened(file, path):
-    return open_decompressed(file, path) if is_compressed(path) else file
-
-
 def _is_archive(stream):
     return stream.peek(512)[TAR_MAGIC[1] :].startswith(TAR_MAGIC[0])
-
-
-def _inner_name(path):
-    return path.rsplit(".", 1)[0] if is_compressed(path) else path
 
 
 def _documents(stream, path, keys, name):
@@ -164,19 +143,14 @@ def _documents(stream, path, keys, name):
 
 
 def _members(stream, path, keys):
-    with _archive_errors_named(path), tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            if member.isfile():
-                file = archive.extractfile(member)
-                yield from _documents(file, f"{path}:{member.name}", keys, member.name)
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                if member.isfile():
+                    file = archive.extractfile(member)
+                    yield from _documents(file, f"{path}:{member.name}", keys, member.name)
         while stream.read(1 << 20):
             pass  # an archive ends before its file does, whose end is to be checked too
-
-
-@contextlib.contextmanager
-def _archive_errors_named(path):
-    try:
-        yield
     except tarfile.ReadError as error:
         raise DataError(
             f"{path}: must hold a whole tar archive. Received: {error}. Copy it again."
@@ -220,7 +194,7 @@ def _decode(data, path, place, first=True):
 
 def _row_of(line, path, place, keys):
     try:
-        row = json_text.parse_json(line, finite=False)
+        row = json_text.parse_json(line)
     except ValueError as error:
         raise DataError(
             f"{path}:{place()}: must be a JSON object. Received: {line[:60]!r} "
@@ -256,7 +230,8 @@ def describe(files):
     return {"files": len(listed), "bytes": sum(size for _, size, _ in listed), "sha256": digest}
 
 
-def describe_vocabulary(settings):
-    """Returns what `describe` does of the vocabulary files that settings name."""
+def describe_settings(settings, files, **more):
+    """Returns what a manifest holds as settings: those given, and the files that they depend on."""
     named = (getattr(settings, key, None) for key in ("vocab_file", "encoder_file"))
-    return describe([path for path in named if path])
+    vocabulary = describe([path for path in named if path])
+    return {**vars(settings), "inputs": describe(files), "vocabulary": vocabulary, **more}

@@ -5,8 +5,6 @@ wire format is written here. Field numbers are those of tensorflow/core/example/
 example.proto. Parsing is TensorFlow's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3  # fields of tf.train.Feature

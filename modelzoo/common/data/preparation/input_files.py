@@ -20,14 +20,10 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
     Args:
         paths: files, or folders of which all files named like `suffixes` are taken, at any depth,
             also through symbolic links.
-        suffixes: ends of file names, in lower case.
         tell: called with a line for each folder of which files are skipped for their names.
 
     Returns:
         Sorted paths, each once; a link to a file is a file of its own.
-
-    Raises:
-        DataError: if a path is missing, a folder cannot be read or holds no such file.
     """
     found: dict[str, str] = {}  # each path, by the one whose folders are no links
     for path in map(Path, [paths] if isinstance(paths, str) else paths):
@@ -61,27 +57,22 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
 def _files_below(top):
     """Lists what is no folder below a folder; each folder once, however many links lead to it."""
     files: list[Path] = []
-    folders, links = [top], list[Path]()
     seen = set()
-    while folders or links:
-        folder = folders.pop() if folders else links.pop(0)
+
+    def refuse(error):
+        raise DataError(
+            f"{error.filename}: must be a folder that can be read. Received: {error.strerror}. "
+            "Correct its permissions, or name the files and folders to be read one by one."
+        ) from error
+
+    for folder, inside, names in os.walk(top, onerror=refuse, followlinks=True):
+        inside.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
         place = os.path.realpath(folder)
         if place in seen:
+            inside.clear()
             continue
         seen.add(place)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in sorted(entries, key=lambda entry: entry.name):
-                    path = Path(folder, entry.name)
-                    if not os.path.isdir(path):  # a link that leads nowhere is no folder
-                        files.append(path)
-                    else:
-                        (links if entry.is_symlink() else folders).append(path)
-        except OSError as error:
-            raise DataError(
-                f"{folder}: must be a folder that can be read. Received: {error.strerror}. Correct "
-                "its permissions, or name the files and folders to be read one by one."
-            ) from error
+        files += [Path(folder, name) for name in names]
     return sorted(files)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import queue
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebras_tf.errors import CapacityError, DataError
-from modelzoo.common.data.preparation import records
+from modelzoo.common.data.preparation import documents, records
 
 POLL_S = 0.1  # time between two updates of the progress bar while worker processes work
 
@@ -25,10 +26,7 @@ class UnitOutput:
     """Where the work on one unit puts its records.
 
     Attributes:
-        folder: the output folder.
-        index: position of the unit in the list of units.
         advance: called with the amount of input done since its last call.
-        writers: the writers opened so far.
     """
 
     folder: Path
@@ -67,24 +65,33 @@ def prepare(
         work: ``work(unit, output)`` with a UnitOutput; returns a dictionary of counts (integers).
             It must depend on nothing but the unit and the settings, and be picklable: a function of
             a module, or a ``functools.partial`` of one.
-        output_dir: folder of the files and ``manifest.json``, made if absent.
         settings: what the records depend on, JSON; another run in the folder must have the same.
-        processes: how many work at a time; the files do not depend on it.
-        on_progress: called in this process with what the units give to ``output.advance``.
         facts: more for the manifest that follows from the settings, such as vocab_size.
 
     Returns:
         The manifest: settings, facts, `counts` (sums over the units, with `records`), `files` with
         their records, bytes and sha256.
-
-    Raises:
-        ConfigError: if the folder holds records made with other settings, or another preparation
-            writes to it.
-        DataError: whatever `work` raises.
-        CapacityError: if a worker process was killed.
     """
     with records.in_use(output_dir):
         return _prepare(units, work, output_dir, settings, processes, on_progress, facts)
+
+
+def prepare_files(files, unit_bytes, work, output_dir, settings, processes, on_progress, facts):
+    """Prepares files of documents in units of about `unit_bytes`; see `prepare`.
+
+    Args:
+        work: ``work(parts, output, settings)``, see documents.plan_units.
+        settings: dataclass, with `vocab_file` and maybe `encoder_file`.
+    """
+    return prepare(
+        documents.plan_units(files, unit_bytes),
+        functools.partial(work, settings=settings),
+        output_dir,
+        documents.describe_settings(settings, files),
+        processes,
+        on_progress,
+        facts,
+    )
 
 
 def _prepare(units, work, output_dir, settings, processes, on_progress, facts):

@@ -1,7 +1,5 @@
 """Writes records to files that appear whole or not at all, and the manifest that describes them."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib
@@ -32,10 +30,7 @@ class RecordWriter:
     """Writes TFRecords to numbered files of at most `records_per_file` records.
 
     Args:
-        folder: where the files go.
-        prefix: beginning of their names.
         records_per_file: records of a file; None puts no limit.
-        suffix: end of their names.
     """
 
     def __init__(self, folder, prefix, records_per_file=None, suffix=".tfrecords"):
@@ -143,11 +138,7 @@ def check_same(path, text):
 
 
 def read_json(path, key="settings"):
-    """Reads what `write_json` wrote, an object that has a key.
-
-    Raises:
-        DataError: if the file holds something else.
-    """
+    """Reads what `write_json` wrote, an object that has a key."""
     try:
         value = parse_json(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict) or not isinstance(value.get(key), dict):
@@ -198,11 +189,7 @@ def lost_file(folder, described):
 
 @contextlib.contextmanager
 def in_use(folder):
-    """Makes a folder, and within keeps other preparations from writing to it.
-
-    Raises:
-        ConfigError: if one does.
-    """
+    """Makes a folder, and within keeps other preparations from writing to it."""
     os.makedirs(folder, exist_ok=True)
     opened = os.open(folder, os.O_RDONLY)
     try:
@@ -226,11 +213,7 @@ class Progress:
     """Remembers which units of a preparation are done, so that it can be started again.
 
     Args:
-        folder: the output folder, made if absent.
         settings: what the records depend on; another run in the same folder must have the same.
-
-    Raises:
-        ConfigError: if the folder holds records made with other settings.
     """
 
     def __init__(self, folder, settings):
@@ -272,11 +255,7 @@ class Progress:
             )
 
     def manifest(self):
-        """Returns the manifest of a finished run, or None.
-
-        Raises:
-            DataError: if a file that it lists is gone or is another, or it is damaged.
-        """
+        """Returns the manifest of a finished run, or None."""
         path = self.folder / MANIFEST
         if not path.exists():
             return None

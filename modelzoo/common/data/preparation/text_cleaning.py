@@ -3,8 +3,6 @@
 No document is removed.
 """
 
-from __future__ import annotations
-
 import re
 
 from cerebras_tf.errors import ConfigError
@@ -42,16 +40,11 @@ def clean(text, unicode_form=None, wikitext=False):
     """Corrects text.
 
     Args:
-        text: a document.
         unicode_form: None leaves the characters alone; otherwise ftfy corrects wrongly decoded ones
             and brings the text into this normal form (NFC, NFKC, NFD, NFKD; ``none`` for no form).
-        wikitext: whether to undo the word splitting of WikiText.
 
     Returns:
         The corrected text.
-
-    Raises:
-        ConfigError: if ftfy is needed and not installed.
     """
     if unicode_form is not None:
         try:

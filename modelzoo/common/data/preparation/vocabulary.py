@@ -32,6 +32,12 @@ SPECIAL_TOKENS = {
 UNKNOWN = {"wordpiece": "[UNK]", "bpe": "<unk>", "unigram": "<unk>"}
 BYTES = 256
 MIN_FREQUENCY = 2
+# The algorithms that have a setting.
+OF_ALGORITHMS = {
+    "limit_alphabet": ("wordpiece", "bpe"),
+    "min_frequency": ("byte_bpe", "wordpiece", "bpe"),
+    "do_lower_case": ("wordpiece",),
+}
 
 
 @dataclass(frozen=True)
@@ -56,19 +62,8 @@ class VocabularySettings:
 def train(inputs, output_dir, settings, on_progress=lambda size: None):
     """Trains a vocabulary on the lines of text files and writes it.
 
-    Args:
-        inputs: files and folders, see input_files.py; several languages give one vocabulary.
-        output_dir: folder of the files named above and ``manifest.json``, made if absent.
-        settings: VocabularySettings.
-        on_progress: called with the bytes of the input files read since the last call.
-
     Returns:
         The manifest: settings, vocab_size, counts of lines and text_bytes, files with checksums.
-
-    Raises:
-        ConfigError: if the settings do not go together, or the folder holds another vocabulary, or
-            another preparation writes to it.
-        DataError: names what cannot be read, or that there is no text.
     """
     settings = _checked(settings)
     files = input_files.find_inputs(inputs, documents.SUFFIXES)
@@ -132,21 +127,12 @@ def _checked(settings):
             f"{'bytes' if algorithm == 'byte_bpe' else 'characters'}. Received: "
             f"{settings.vocab_size}. Raise it."
         )
-    if settings.limit_alphabet is not None and algorithm in ("byte_bpe", "unigram"):
-        why = "all bytes" if algorithm == "byte_bpe" else "all characters"
-        raise ConfigError(
-            f"limit_alphabet: goes with the algorithms wordpiece and bpe. Received: {algorithm}, "
-            f"which takes {why}. Drop it."
-        )
-    if settings.min_frequency is not None and algorithm == "unigram":
-        raise ConfigError(
-            "min_frequency: goes with the algorithms that join pairs, byte_bpe, wordpiece and bpe. "
-            f"Received: {settings.min_frequency} with unigram. Drop it."
-        )
-    if settings.do_lower_case and algorithm != "wordpiece":
-        raise ConfigError(
-            f"do_lower_case: goes with the algorithm wordpiece. Received: {algorithm}. Drop it."
-        )
+    for key, algorithms in OF_ALGORITHMS.items():
+        if getattr(settings, key) not in (None, False) and algorithm not in algorithms:
+            raise ConfigError(
+                f"{key}: goes with the algorithms {', '.join(algorithms)}. Received: {algorithm}. "
+                "Leave it out."
+            )
     return replace(settings, min_frequency=settings.min_frequency or MIN_FREQUENCY)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cerebras_tf.config.schema import as_tree
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.classifier.params import Params
 from modelzoo.common.config.params import params_from_dict
-from modelzoo.common.config.schema import as_tree
 from tests.modelzoo.bert.fine_tuning.made_data import SIZES
 
 

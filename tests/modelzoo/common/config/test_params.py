@@ -268,7 +268,7 @@ def test_a_runconfig_that_is_no_section_is_refused_with_options_too(write, given
     assert load_params(write(TINY.replace("    max_steps: 5", "")), {"runconfig.max_steps": 7})
 
 
-@pytest.mark.parametrize("saved", ["runconfig: 5", "runconfig: [1]", "runconfig: {resume_from: 5}"])
+@pytest.mark.parametrize("saved", ["runconfig: 5", "runconfig: [1]"])
 def test_saved_parameters_that_no_run_wrote_are_named(tmp_path, saved):
     (tmp_path / "params.yaml").write_text(saved)
     with pytest.raises(ConfigError, match="params.yaml: runconfig must be a section"):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from modelzoo.common.config import schema
+from cerebras_tf.config import schema
 from modelzoo.common.config.sections import OptimizerParams
 
 NUMBERS = (

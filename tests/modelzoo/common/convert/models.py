@@ -11,7 +11,7 @@ import numpy as np
 
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import params_from_dict
-from modelzoo.common.convert.bert import BERT
+from modelzoo.common.convert.bert import BERT, ROBERTA
 from modelzoo.common.convert.bert_fine_tuning import (
     BERT_CLASSIFIER,
     BERT_QUESTION_ANSWERING,
@@ -20,11 +20,8 @@ from modelzoo.common.convert.bert_fine_tuning import (
     ROBERTA_QUESTION_ANSWERING,
     ROBERTA_TOKEN_CLASSIFIER,
 )
-from modelzoo.common.convert.gpt2 import GPT2
-from modelzoo.common.convert.gpt_neox import GPT_NEOX
-from modelzoo.common.convert.gptj import GPTJ
+from modelzoo.common.convert.gpt import GPT2, GPT_NEOX, GPTJ
 from modelzoo.common.convert.hugging_face import write_hugging_face
-from modelzoo.common.convert.roberta import ROBERTA
 
 BERT_SIZES = {
     "vocab_size": 13,

@@ -15,10 +15,10 @@ tf = pytest.importorskip("tensorflow")
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
 from modelzoo.common.config.params import load_params
-from modelzoo.common.convert import google_bert
+from modelzoo.common.convert import bert
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
 from modelzoo.common.convert.folders import TOKENIZER
-from modelzoo.common.convert.gpt_neox import rotary_share
+from modelzoo.common.convert.gpt import rotary_share
 from modelzoo.common.convert.hugging_face import HuggingFaceReader
 from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
 from tests.modelzoo.common.convert.models import (
@@ -441,7 +441,7 @@ def test_missing_and_unexpected_variables_are_refused(tmp_path):
 
 def write_google_bert(folder):
     folder.mkdir()
-    shapes = {k.theirs: k.shape for k in google_bert.layout(params_of("bert")).links}
+    shapes = {k.theirs: k.shape for k in bert.google_layout(params_of("bert")).links}
     tensors = random_tensors({**shapes, "bert/pooler/dense/bias/adam_m": (8,)})
     write_tensorflow(folder, "bert_model.ckpt", iter(tensors.items()), 1000)
     (folder / "checkpoint").unlink()

@@ -26,7 +26,7 @@ def write(folder, max_shard_bytes=10**9):
     folder.mkdir(exist_ok=True)
     tensors = random_tensors(SHAPES)
     config = {"model_type": "gpt2"}
-    write_hugging_face(folder, config, SHAPES, tensors.items(), "float32", max_shard_bytes)
+    write_hugging_face(folder, config, SHAPES, tensors.items(), 0, "float32", max_shard_bytes)
     return tensors
 
 

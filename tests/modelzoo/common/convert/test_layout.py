@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modelzoo.common.config import registry
-from modelzoo.common.convert import google_bert
+from modelzoo.common.convert import bert
 from modelzoo.common.convert.layout import (
     SAME,
     THIRDS,
@@ -137,7 +137,7 @@ def test_no_name_stands_twice_in_a_table(name):
 def test_both_tables_of_bert_have_the_same_variables_and_order():
     params = params_of("bert")
     ours = [link.our_shapes for link in layout_of("bert").links]
-    assert [link.our_shapes for link in google_bert.layout(params).links] == ours
+    assert [link.our_shapes for link in bert.google_layout(params).links] == ours
 
 
 @pytest.mark.tf

@@ -12,7 +12,7 @@ import pytest
 
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import params_from_dict
-from modelzoo.common.convert import gpt2
+from modelzoo.common.convert import gpt
 from modelzoo.common.convert.hugging_face import write_hugging_face
 
 pytestmark = pytest.mark.tf
@@ -46,8 +46,8 @@ def write_zeros(folder, filter_size):
     """Writes a model; returns the bytes of its largest tensor and of all."""
     config = {**CONFIG, "n_inner": filter_size}
     params_class = registry.params_class("gpt3", "test")
-    params = params_from_dict(params_class, gpt2.tree(config, "config.json", ()))
-    shapes = {link.theirs: link.shape for link in gpt2.layout(params).links}
+    params = params_from_dict(params_class, gpt.gpt2_tree(config, "config.json", ()))
+    shapes = {link.theirs: link.shape for link in gpt.gpt2_layout(params).links}
     tensors = ((name, np.zeros(shape, np.float32)) for name, shape in shapes.items())
     folder.mkdir(parents=True)
     write_hugging_face(folder, config, shapes, tensors)

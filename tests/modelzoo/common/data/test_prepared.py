@@ -34,7 +34,7 @@ from modelzoo.common.config.input_sections import (
     GptTfRecordsInput,
 )
 from modelzoo.common.data import gpt, prepared
-from modelzoo.common.data.preparation.hdf5 import Hdf5Writer
+from modelzoo.common.data.hdf5_files import Hdf5Writer
 from modelzoo.common.data.preparation.records import RecordWriter
 from modelzoo.common.tokenizers.tokenizers import vocabulary_facts
 from modelzoo.transformer.data import TransformerTfRecordsProcessor

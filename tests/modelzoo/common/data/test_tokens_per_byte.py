@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
 from modelzoo.common.data.text_files import find_text_files, split_files
-from modelzoo.common.data.tokens_per_byte import tokens_per_byte
+from modelzoo.common.train.language_model import tokens_per_byte
 
 of = functools.partial(tokens_per_byte, training=False)
 

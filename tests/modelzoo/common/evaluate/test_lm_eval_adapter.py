@@ -18,9 +18,8 @@ try:
 except Exception as error:
     pytest.skip(f"the lm-eval harness cannot be imported: {error}", allow_module_level=True)
 
-from modelzoo.common.evaluate.evaluate import evaluate
 from modelzoo.common.evaluate.lm_eval_adapter import ZooLM
-from modelzoo.common.evaluate.tasks import MultipleChoice
+from modelzoo.common.evaluate.tasks import MultipleChoice, evaluate
 from tests.modelzoo.language_models import POSITIONS, SmallModel
 
 ROWS = [

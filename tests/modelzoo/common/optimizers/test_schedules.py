@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.common.config import schema, sections
+from cerebras_tf.config import schema
+from modelzoo.common.config import sections
 from modelzoo.common.optimizers.schedules import learning_rate
 
 

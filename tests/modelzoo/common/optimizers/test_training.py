@@ -8,8 +8,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
+from cerebras_tf.config import schema
 from cerebras_tf.errors import GraphError
-from modelzoo.common.config import schema, sections
+from modelzoo.common.config import sections
 from modelzoo.common.optimizers.training import make_train_op
 
 STEPS = 4

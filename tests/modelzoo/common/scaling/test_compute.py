@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelzoo.common.scaling.compute import AS_THE_LAW, ONCE, training_flops
-from modelzoo.common.scaling.law import PUBLISHED
+from modelzoo.common.scaling.law import AS_THE_LAW, ONCE, PUBLISHED, training_flops
 from modelzoo.common.scaling.plan import FAMILY, SEQUENCE, VOCABULARY
 
 STEPS = (9037, 9468, 21836, 24334, 49041, 62522, 116223)  # of the family's batches

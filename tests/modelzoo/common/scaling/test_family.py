@@ -11,9 +11,8 @@ from modelzoo.commands import scaling
 from modelzoo.commands.configs import config_path
 from modelzoo.commands.main import main
 from modelzoo.common.config.params import load_params
-from modelzoo.common.scaling.compute import training_flops
 from modelzoo.common.scaling.family import SIZES, write_params
-from modelzoo.common.scaling.law import Law
+from modelzoo.common.scaling.law import Law, training_flops
 from modelzoo.common.scaling.runs import Run
 
 

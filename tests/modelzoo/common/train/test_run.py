@@ -390,12 +390,12 @@ def test_device_and_wafer_address_exclude_each_other(call):
 
 
 def test_a_profile_needs_training_on_the_wafer(call):
-    with pytest.raises(ConfigError, match="--profile: .* Received: 3, with device /cpu:0"):
+    with pytest.raises(ConfigError, match="profile: .* Received: 3, with device /cpu:0"):
         call("train", "--profile", "3")
-    with pytest.raises(ConfigError, match="--profile: .* Received: 3, with -m eval"):
+    with pytest.raises(ConfigError, match="--profile: .* Received: 3, with mode eval"):
         call("eval", "--profile", "3", device=None)
     call.path.write_text(YAML + "    profile: 3\n")
-    with pytest.raises(ConfigError, match="x.yaml: runconfig.profile: .* 3, with device /cpu:0"):
+    with pytest.raises(ConfigError, match="runconfig.profile: .* 3, with device /cpu:0"):
         call("train")
 
 

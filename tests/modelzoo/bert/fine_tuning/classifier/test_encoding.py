@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modelzoo.bert.fine_tuning.classifier.encoding import PairEncoder, truncate_longest
+from modelzoo.bert.fine_tuning.classifier.glue_files import PairEncoder, truncate_longest
 from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary
 
 

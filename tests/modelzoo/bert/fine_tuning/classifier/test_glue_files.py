@@ -28,18 +28,6 @@ def test_quotes_and_windows_line_ends_are_text_and_line_ends(tmp_path):
     assert read_rows(path, SST2, True)[0].texts == ('"so it is" he said',)
 
 
-def test_lines_that_end_in_cr_are_lines(tmp_path):
-    path = write(tmp_path, b"sentence\tlabel\ra\t1\rb\t0\r")
-    assert [row.texts for row in read_rows(path, SST2, True)] == [("a",), ("b",)]
-
-
-def test_a_header_of_lines_that_end_in_cr_is_told_in_part(tmp_path):
-    path = write(tmp_path, "text\tlabel\r" + "a\t1\r" * 999 + "\n")
-    with pytest.raises(DataError, match=r"Received: 'text, label.* CR line ends: ") as refused:
-        read_rows(path, SST2, True)
-    assert len(str(refused.value)) < 700
-
-
 def test_other_labels_and_columns_can_be_named(tmp_path):
     task = SST2.with_own(("q", "s"), "answer", ("yes", "no"))
     path = write(tmp_path, "q\ts\tanswer\nx\ty\tno\n")

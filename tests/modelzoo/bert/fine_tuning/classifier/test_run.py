@@ -104,11 +104,11 @@ def test_submissions_have_the_indices_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([("a", "0"), ("a", "7"), ("a", "7")], "a:3: .* '7', as in a:2. Number the rows"),
-        ([("a", "7"), ("b", "7")], "b:2: .* '7', as in a:1. Predict one file at a time"),
-        ([("a", "0"), ("a", "")], "a:2: .* an empty one. Number the rows in the column index"),
-        ([("a", "0"), ("b", None)], "b: .* a with it. Predict one file at a time"),
-        ([("a", None), ("b", "1")], "a: .* b with it. Predict one file at a time"),
+        ([("a", "0"), ("a", "7"), ("a", "7")], "a:3: .* '7' in a:2"),
+        ([("a", "7"), ("b", "7")], "b:2: .* '7' in a:1"),
+        ([("a", "0"), ("a", "")], "a:2: .* an empty one"),
+        ([("a", "0"), ("b", None)], "b:2: .* '0' in a:1"),
+        ([("a", None), ("b", "1")], "b:2: .* None in a:1"),
     ],
 )
 def test_rows_without_an_index_of_their_own_are_refused(rows, told):

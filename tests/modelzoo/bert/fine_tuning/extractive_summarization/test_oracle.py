@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from modelzoo.bert.fine_tuning.extractive_summarization.oracle import greedy_oracle
+from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle
 from modelzoo.common.metrics.rouge import rouge_n, tokenize
 
 

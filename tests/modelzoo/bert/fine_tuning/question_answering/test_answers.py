@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice, choose, expected_f1
 from modelzoo.bert.fine_tuning.question_answering.encoding import Window
+from modelzoo.bert.fine_tuning.question_answering.prediction import (
+    Answer,
+    Choice,
+    choose,
+    expected_f1,
+)
 
 CONTEXT = "Rain fell, warm and grey."
 OFFSETS = np.array([[0, 4], [5, 9], [9, 10], [11, 15], [16, 19], [20, 24], [24, 25]])

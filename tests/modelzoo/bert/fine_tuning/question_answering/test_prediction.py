@@ -11,11 +11,12 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.question_answering.answers import Answer, Choice
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows
 from modelzoo.bert.fine_tuning.question_answering.encoding import token_span
 from modelzoo.bert.fine_tuning.question_answering.params import QuestionAnsweringInput
 from modelzoo.bert.fine_tuning.question_answering.prediction import (
+    Answer,
+    Choice,
     check_answers,
     choose_answers,
     score,

@@ -27,12 +27,6 @@ def test_empty_lines_part_sentences(tmp_path):
     assert found == [(["a", "b"], ["O", "B"]), (["c"], ["I-Gene"])]
 
 
-def test_lines_may_end_with_cr(tmp_path):
-    path = write(tmp_path, "a\tO\rb\tB\r\rc\tI-Gene\r")
-    found = [(s.words, s.tags) for s in read_sentences(path)]
-    assert found == [(["a", "b"], ["O", "B"]), (["c"], ["I-Gene"])]
-
-
 def test_columns_of_conll_are_read(tmp_path):
     path = write(tmp_path, "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n")
     (sentence,) = read_sentences(path)

@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
 
     def refuse(path):
         if os.path.basename(path) in locked:
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)

@@ -1,4 +1,4 @@
-"""Tests of command.py: options are read and the closing line tells what was done."""
+"""Tests of prepare.py: options are read and the closing line tells what was done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from cerebras_tf.errors import DataError
 from modelzoo.commands import prepare
 from modelzoo.commands.main import main
-from modelzoo.common.data.preparation import command
 from tests.messages import names
 
 pytest.importorskip("tqdm")
@@ -24,19 +23,10 @@ def preparing(records, amount, rows=5):
     return prepare
 
 
-def test_options_of_all_preparations_are_told_from_a_commands_own():
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser, output_dir="out")
-    parser.add_argument("--size", type=int, default=3)
-    parser.set_defaults(debug=False)
-    assert command.split_options(parser.parse_args(["--processes", "2"])) == ("out", 2, {"size": 3})
-    assert command.split_options(parser.parse_args([]))[1] >= 1
-
-
 @pytest.mark.parametrize("number", ["-4", "99999"])
 def test_fewer_processes_than_none_and_absurdly_many_are_refused(capsys, number):
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    prepare.add_arguments(parser, "translation")
     with pytest.raises(SystemExit):
         parser.parse_args(["--processes", number])
     told = " ".join(capsys.readouterr().err.split())
@@ -45,14 +35,14 @@ def test_fewer_processes_than_none_and_absurdly_many_are_refused(capsys, number)
 
 @pytest.mark.parametrize(("unit", "told"), [("B", " MB/s, "), ("row", " row/s, ")])
 def test_closing_line_tells_counts_and_speed(capsys, unit, told):
-    manifest = command.run(preparing(7, 9_000_000), ["a"], "out", unit=unit)
+    manifest = prepare.run_preparation(preparing(7, 9_000_000), ["a"], "out", unit=unit)
     line = capsys.readouterr().out
     assert line.startswith("5 rows, 7 records in 2 files in out (") and told in line
     assert manifest["counts"]["records"] == 7
 
 
 def test_closing_line_of_a_finished_preparation_tells_no_speed(capsys):
-    command.run(preparing(7, 0), ["a"], "out")
+    prepare.run_preparation(preparing(7, 0), ["a"], "out")
     assert "s, nothing left to do)" in capsys.readouterr().out
 
 
@@ -61,23 +51,10 @@ def test_closing_line_of_a_finished_preparation_tells_no_speed(capsys):
 )
 def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named):
     with pytest.raises(DataError) as error:
-        command.run(preparing(0, 1), inputs, "out", remedy="Add text.")
+        prepare.run_preparation(preparing(0, 1), inputs, "out", remedy="Add text.")
     assert str(error.value) == (
         f"out: must get at least one record, of {named}. Received: 5 rows, 0 records. Add text."
     )
-
-
-def test_nothing_in_the_input_is_told_and_no_option_blamed():
-    with pytest.raises(DataError, match=r"0 records\. They are empty\. Add input\."):
-        command.run(preparing(0, 1, 0), ["a"], "out", remedy="Lower --least.")
-
-
-def test_articles_without_labels_are_told_apart_from_short_ones():
-    told = "share words with sentences"
-    counts = {"articles": 2, "skipped_without_label": 2, "skipped_too_short": 0}
-    assert told in prepare.bertsum_remedy(counts)
-    counts |= {"skipped_without_label": 1, "skipped_too_short": 2}
-    assert "Lower --min_sentences" in prepare.bertsum_remedy(counts)
 
 
 @pytest.mark.parametrize("option", [("--seed", "5"), ("--ftfy_normalizer", "NFD")])
@@ -90,4 +67,4 @@ def test_options_that_change_nothing_are_refused(option, tmp_path, capsys):
 @pytest.mark.parametrize("text", ["1.5", "-1"])
 def test_shares_out_of_range_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="must"):
-        command.share(text)
+        prepare.share(text)
