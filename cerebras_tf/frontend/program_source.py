@@ -35,7 +35,7 @@ from cerebras_tf.ir.dimensions import most_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
-from cerebras_tf.passes.split_micro_batches import COUNTS
+from cerebras_tf.passes.split_micro_batches import COUNTS, LAST, UNKNOWN, split_micro_batches
 from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.session import Phase
 
@@ -86,6 +86,8 @@ class CompilingSource:
 
     Attributes:
         cache: where compiled programs are looked for; None for nowhere.
+        can_split: returns whether the front end can split its batches into micro-batches. It is
+            called before micro-batches are advised.
         program: the program that was made last.
         unfitted: the last program as it is where activations have all the memory they want; None
             if a program was found in the cache that was fitted into memory.
@@ -109,6 +111,7 @@ class CompilingSource:
         micro_batches: Optional[MicroBatches],
     ) -> None:
         self.micro_batches = micro_batches
+        self.can_split: Callable[[], bool] = lambda: True
         self.padding = PaddingReport(options.restore, model.trains, self._log_once)
         self._model, self._store, self._budget = model, store, budget
         self._wafers, self._phase, self._log = wafers, phase, log
@@ -202,8 +205,21 @@ class CompilingSource:
         (size,) = rows
         count: Optional[int] = None  # micro-batches need a size that is known before the batch
         if isinstance(size, int) and self._options.streaming:
-            count = 1 if self.micro_batches is None else self.micro_batches.count
+            if self.micro_batches is not None:
+                count = self.micro_batches.count
+            elif self._splits():
+                count = 1
         return with_advice(error, program, most_of(size or 0), count)
+
+    def _splits(self) -> bool:
+        """Whether micro-batches can compute the last step."""
+        given = [name for name, type in self._last.types.items() if type.rank]
+        try:
+            combined, _ = split_micro_batches(self._capture(self._last), LAST, 1, given)
+        except CerebrasError:
+            return False
+        values = (combined.get(name) for name in self._last.wanted)
+        return UNKNOWN not in values and self.can_split()
 
     def _target(self, request: Request) -> _Target:
         strip = self._options.strip and not request.padded and request.part != COUNTS

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from cerebras_tf.capture.capture import Capture
+from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.random import drawn_seed
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.compiler.pipeline import Options
@@ -19,7 +21,7 @@ from cerebras_tf.ir import StepGraph, TensorType
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.step.graph_digest import graph_digest, tensor_named
 from cerebras_tf.step.split_batch import SplitBatch
-from cerebras_tf.tf_session.structures import for_tensorflow
+from cerebras_tf.tf_session.structures import for_tensorflow, leaves
 
 MakeCapture = Callable[[dict[Any, TensorType]], Capture]
 
@@ -94,6 +96,25 @@ def feature_of(tensor: Any) -> Feature:
     """A fed tensor as a feature."""
     shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else None
     return Feature(tensor.name, tensor.dtype.base_dtype.name, shape)
+
+
+def can_split(batch: Any, fed: Iterable[Any]) -> bool:
+    """Whether a model could be built on the first rows of a batch, and the session feed all rows.
+
+    Args:
+        batch: features and labels as the input function returns them.
+        fed: tensors that the session feeds.
+    """
+    tensors = [leaf for leaf in leaves(batch) if not tf.is_tensor(leaf) or leaf.shape.rank != 0]
+    if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in tensors):
+        return False
+    rows = {tensor.shape[0] for tensor in tensors}
+    names, ops = {tensor.name for tensor in tensors}, {tensor.op for tensor in tensors}
+    return (
+        len(rows) == 1
+        and None not in rows
+        and all(each.name in names or ops.isdisjoint(all_before([each.op])) for each in fed)
+    )
 
 
 class TensorFlowStep(ModelStep):

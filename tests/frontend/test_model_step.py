@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.errors import CapacityError, DataError
+from cerebras_tf.errors import BatchCapacityError, CapacityError, DataError
 from cerebras_tf.frontend.front_end import Feature
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
 from cerebras_tf.frontend.program_cache import ProgramCache
@@ -128,3 +128,42 @@ def test_wafers_agree_on_the_end_of_the_data(has_batch):
         step.agree(False)
     (line,) = lines
     assert "wafer 1, 2" in line and "wafer 0" in line and "1 dropped" in line
+
+
+class Tall(LinearRegression):
+    """With a known batch, a hidden value of many columns, and a loss that is a mean or a sum."""
+
+    features = (Feature("x", "float32", (64, 3)), Feature("y", "float32", (64, 1)))
+
+    def __init__(self, reduce):
+        self.reduce = reduce
+
+    def capture(self, types, results, updates, fallback=False):
+        graph = Graph("tall")
+        b, step = Builder(graph), StepGraph(graph)
+        x, y = (graph.add_input(name, types[name]) for name in ("x", "y"))
+        weight = graph.add_input("weight", WEIGHT.type)
+        step.features, step.variables = {"x": x, "y": y}, {"weight": weight}
+        step.specs = {"weight": WEIGHT}
+        scores = b.op("matmul", x, weight, transpose_a=False, transpose_b=False)
+        wide = b.op("exp", b.op("mul", b.op("sub", scores, y), np.ones((1, 256), np.float32)))
+        loss = b.op(self.reduce, wide, axes=(0, 1), keepdims=False)
+        step.results = {"loss": loss}
+        (slope,) = b.multi("gradient", loss, weight, ys=1, dys=(False,), xs=1)
+        slope = b.op("parameter_gradient", slope, variable="weight")
+        step.updates = {"weight": b.op("sub", weight, slope)}
+        return step
+
+
+@pytest.mark.parametrize("reduce, can_split", [("mean", True), ("mean", False), ("sum", True)])
+def test_only_a_model_that_can_be_split_is_advised_micro_batches(reduce, can_split):
+    step, _ = made(Tall(reduce), memory_gb=1e-6)
+    with pytest.raises(BatchCapacityError) as least:
+        step.prepare()
+    step, _ = made(Tall(reduce), memory_gb=0.8e-9 * least.value.needed_bytes)
+    step.source.can_split = lambda: can_split
+    with pytest.raises(BatchCapacityError) as raised:
+        step.prepare()
+    splits = reduce == "mean" and can_split
+    assert ("micro_batches: 2" in str(raised.value)) is splits
+    assert "a batch size of 32" in str(raised.value)

@@ -13,6 +13,7 @@ from cerebras_tf.errors import DataError
 from cerebras_tf.frontend.program_source import CompilingSource
 from cerebras_tf.ir import TensorType
 from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.step.tensorflow_step import can_split
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
 
@@ -145,3 +146,15 @@ def test_a_step_that_is_skipped_does_not_count(tmp_path):
     build(tmp_path, model=model).train(dataset, max_steps=3)
     found = regression.variables_of(tmp_path)
     np.testing.assert_array_equal([found["global_step"], found["seen"]], [3, 6])
+
+
+@pytest.mark.parametrize(
+    "labels, shifts, wanted",
+    [([4, 1], False, True), ([4], True, False), ([2], False, False), ([None], False, False)],
+)
+def test_a_batch_can_be_split_if_rows_are_known_and_fed_as_they_are(labels, shifts, wanted):
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [4, 3])
+        batch = {"x": x, "rate": tf.constant(0.1)}, tf.compat.v1.placeholder(tf.float32, labels)
+        fed = [x + 1.0 if shifts else x, batch[1], tf.constant([1.0, 2.0])]
+        assert can_split(batch, fed) is wanted
