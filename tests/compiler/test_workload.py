@@ -6,9 +6,13 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.compiler.workload import workload_of_program
+from cerebras_tf.wafer.cycles import Cycles, layer_cycles
+from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.workload import GRADIENT, WEIGHTS
+from tests.runtime.test_null import attention_step
 from tests.steps import INNER, WIDTH, residual_step
 
+CS2 = load_system()
 ROWS, BLOCKS = 64, 6
 
 
@@ -33,6 +37,28 @@ def test_products_and_weights_are_those_of_the_model(clip):
     # The gradient of the first product's input is not needed.
     assert sum(p.flops for p in backward) == 2 * ROWS * (2 * kernels - WIDTH * WIDTH)
     assert found.batch == ROWS and found.trains
+
+
+def compute_cycles(workload):
+    """Cycles of the multiply-adds of a step, at the full speed of a system."""
+    total = sum(sum(layer_cycles(layer, CS2), Cycles()).compute for layer in workload.layers)
+    return total * CS2.cores * CS2["simd"]
+
+
+def test_cycles_are_those_of_the_products():
+    rows, blocks = 4096, 3
+    program = compile_step(residual_step(blocks, rows=rows))
+    kernels = 2 * WIDTH * WIDTH + blocks * 2 * WIDTH * INNER
+    multiply_adds = rows * (3 * kernels - WIDTH * WIDTH)
+    assert compute_cycles(workload_of_program(program, "residual")) == pytest.approx(multiply_adds)
+
+
+def test_attention_and_loss_count_as_products():
+    program = compile_step(attention_step())
+    attention = 2 * (2 * 256 * 4 * 16 * 256)  # of features: no gradient flows there
+    loss = 3 * 512 * 64 * 1000
+    found = compute_cycles(workload_of_program(program, "attention"))
+    assert found == pytest.approx(attention + loss)
 
 
 def test_every_layer_hands_one_tensor_on_and_keeps_what_its_gradient_reads():

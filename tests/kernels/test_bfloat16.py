@@ -408,6 +408,12 @@ def test_a_trial_decides_once_and_is_remembered(gain, kind, monkeypatch, tmp_pat
     assert len(trials) == 2
 
 
+def test_amx_is_chosen_where_it_is_permitted(monkeypatch):
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+    monkeypatch.setattr(isa, "_why_no_amx", lambda: "")
+    assert isa.choose(lambda: 9.0, None).kind == isa.AMX
+
+
 def test_tiles_need_the_instruction_that_rounds_their_operands(monkeypatch):
     monkeypatch.delenv(isa.VARIABLE, raising=False)
     monkeypatch.setattr(isa, "features", lambda: frozenset({"amx-bf16", "amx-tile"}))

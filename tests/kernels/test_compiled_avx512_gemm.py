@@ -49,6 +49,14 @@ def test_products_equal_numpy_and_write_only_their_result(by_vectors, shape, mor
         np.testing.assert_array_equal(whole[:, columns:], before[:, columns:])
 
 
+def test_column_major_results_equal_row_major_ones(by_vectors):
+    a, b = lying(30, 50, False, 0), lying(50, 70, True, 0)
+    row_major, column_major = np.empty((30, 70), "f"), np.empty((70, 30), "f").T
+    blas.gemm(a, b, row_major)
+    blas.gemm(a, b, column_major)
+    np.testing.assert_allclose(column_major, row_major, rtol=1e-5, atol=1e-5)
+
+
 def test_bits_depend_on_neither_blocks_nor_threads(by_vectors, monkeypatch):
     a, b = lying(700, 500, False, 0), lying(500, 130, False, 0)
     found = []

@@ -73,6 +73,20 @@ def test_others_are_left_to_blas(a, b):
     assert not multiply(a, b)[1]
 
 
+@needs_vectors
+@pytest.mark.parametrize(
+    "a, b", [(matrix(6, 16), matrix(16, 20)), (matrix(5, 16), matrix(16, 8, True))]
+)
+def test_small_products_propagate_nan_and_infinity(a, b):
+    a, b = a.copy("K"), b.copy("K")
+    a[2, 3], b[5, 7] = np.inf, np.nan
+    out, made = multiply(a, b)
+    expected = a.astype(float) @ b
+    assert made
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(out), np.isinf(expected))
+
+
 SHAPES = [(2, 3, 5), (3, 8, 257), (4, 300, 256), (5, 257, 700), (7, 64, 9), (8, 1, 33)]
 
 
@@ -125,6 +139,14 @@ def test_products_of_many_vectors_are_numpys(shape, transposed, add, rng, monkey
     blas.gemm(a, b, out, add)
     assert len(taken) == 1
     np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+def test_a_transposed_left_side_is_read_as_it_is(rng, calls):
+    a, b = rng.standard_normal((9, 4)).astype("f"), rng.standard_normal((9, 6)).astype("f")
+    out = np.empty((4, 6), np.float32)
+    blas.gemm(a.T, b, out)
+    assert len(calls) == 1
+    np.testing.assert_allclose(out, a.T.astype(float) @ b, atol=1e-5)
 
 
 def test_nan_and_infinity_propagate(rng, calls):

@@ -38,6 +38,31 @@ def test_a_nan_stays_one_whatever_its_bits_are():
     assert np.isnan(to_float32(to_bfloat16(bits.view(np.float32)))).all()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.float32(1.5),
+        np.empty(0, np.float32),
+        np.full((3, 2), 1.5, np.float32),
+        np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, ::2],
+    ],
+    ids=["no axes", "no elements", "two axes", "strides"],
+)
+def test_shapes_and_order_are_kept(array, compiled):
+    array = np.asarray(array)
+    if compiled:
+        bits, wide = np.empty(array.shape, np.uint16), np.empty(array.shape, np.float32)
+        compiled_half_precision.to_bfloat16(array, bits)
+        compiled_half_precision.to_float32(bits, wide)
+    else:
+        bits = to_bfloat16(array)
+        wide = to_float32(bits)
+    assert (bits.shape, bits.dtype) == (array.shape, np.uint16)
+    assert (wide.shape, wide.dtype) == (array.shape, np.float32)
+    np.testing.assert_array_equal(wide, array)
+
+
 @pytest.mark.tf
 def test_casts_are_tensorflows():
     tf = pytest.importorskip("tensorflow")
@@ -52,7 +77,6 @@ def test_casts_are_tensorflows():
 
 
 def test_compiled_conversions_are_the_definitions():
-
     numbers = _awkward()
     bits = np.empty(numbers.shape, np.uint16)
     compiled_half_precision.to_bfloat16(numbers, bits)
@@ -74,6 +98,14 @@ def test_to_storage_returns_arrays_of_the_right_form():
         (np.array([7], np.uint16), "uint16"),
     ):
         assert to_storage(array, dtype) is array
+
+
+@pytest.mark.parametrize(
+    "given, dtype, wanted", [([1.5, 70000.0], "float32", np.float32), (3, "int64", np.int64)]
+)
+def test_to_storage_converts_other_dtypes(given, dtype, wanted):
+    found = to_storage(np.array(given), dtype)
+    assert (found.dtype, found.tolist()) == (wanted, given)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
@@ -138,7 +170,6 @@ def moment_body():
 
 @pytest.mark.parametrize("shape", [(1,), (5, 7), (3, 4097), (300, 1024), (1 << 18,)])
 def test_the_generated_kernel_gives_the_bits_of_the_plain_one(shape):
-
     random = np.random.default_rng(0)
     fused = FusedElementwise(moment_body())
     for key in KEYS:
@@ -157,7 +188,6 @@ def test_the_generated_kernel_gives_the_bits_of_the_plain_one(shape):
 
 
 def test_a_broadcast_operand_and_threads_change_no_place(monkeypatch):
-
     graph = Graph("body")
     b = Builder(graph)
     x, row, key = (graph.add_input("x", TensorType(d, ())) for d in ("float32", "float32", "int64"))
