@@ -26,7 +26,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.schedule import Entry, Run
 from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.scale import Link, ScaledStep, scaled_step
-from cerebras_tf.swarmx.swarm import Array, Exchange, Pending, Swarm
+from cerebras_tf.swarmx.swarm import Array, Pending, Swarm, Traffic
 
 # Steps before those that are timed: kernels are compiled, memory is touched.
 WARM_UP_STEPS = 2
@@ -98,7 +98,7 @@ def make_hook(task: dict[str, Any], folder: Path, number: int) -> Any:
             self.made += 1
             if self.made <= WARM_UP_STEPS:
                 self.times.forget()
-                self.before = replace(self.step.swarm.exchange)
+                self.before = replace(self.step.swarm.traffic)
                 if self.made == WARM_UP_STEPS:
                     wait_for_all(folder, number, task["together"])
                 return
@@ -132,7 +132,7 @@ def wait_for_all(folder: Path, number: int, processes: int) -> None:
 
 
 def measurements(
-    step: Any, step_s: Sequence[float], listener: LayerTimes, before: Exchange, task: dict[str, Any]
+    step: Any, step_s: Sequence[float], listener: LayerTimes, before: Traffic, task: dict[str, Any]
 ) -> dict[str, Any]:
     """What a run measured.
 
@@ -140,10 +140,10 @@ def measurements(
         step: of the estimator, on the wafer.
         step_s: seconds of the steps that count.
         listener: of those steps.
-        before: what was exchanged before them.
+        before: what was sent and received before them.
         task: what to predict from them.
     """
-    now, steps = step.swarm.exchange, len(step_s)
+    now, steps = step.swarm.traffic, len(step_s)
     times = listener.medians()
     others_s = max(statistics.median(step_s) - sum(times.values()), 0.0)
     busy_s, waited_s = now.busy_s - before.busy_s, now.waited_s - before.waited_s

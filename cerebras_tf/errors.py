@@ -67,7 +67,7 @@ class SizeLimitError(UnsupportedOpError):
     def limits(self) -> Mapping[str, int]:
         """The largest sizes, by symbol, that the operation can be captured for."""
         if self._limits is None and isinstance(self.__cause__, SizeLimitError):
-            return self.__cause__.limits  # raised anew to say where it was met
+            return self.__cause__.limits  # raised again, with the operation
         return self._limits or {}
 
 

@@ -1,4 +1,4 @@
-"""Says how a package that is missing is installed where this program runs."""
+"""Commands that install a missing package for the Python that runs."""
 
 from __future__ import annotations
 

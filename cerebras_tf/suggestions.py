@@ -29,7 +29,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> Optional[Path]:
-    """Returns the path most like one where nothing is, as the folders on its way tell.
+    """Returns the existing path that is most like a missing one.
 
     Where a folder is misspelled, it is the path inside the folder that was meant, as far as that is
     there. None where something is at `path`, or nothing near it.

@@ -1,6 +1,6 @@
-"""Says which TensorFlow operations have an IR form, and reports those that have none.
+"""Finds which TensorFlow operations have an IR form, and reports those that have none.
 
-Placement and capture both ask here, so that capture can lower what placement puts on the wafer.
+Placement and capture both use it, so that capture can lower what placement puts on the wafer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNSUPPORTED_DTYPES = frozenset((tf.string, tf.complex64, tf.complex128))
 
 
 class Lowerable:
-    """Says what can be lowered of a graph or of one function body.
+    """Finds what can be lowered of a graph or of one function body.
 
     Args:
         handles: operations that make handles of the variables a step reads or assigns.

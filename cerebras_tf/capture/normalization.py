@@ -111,7 +111,7 @@ def _local_response_normalization(low: Lowering, op: Operation) -> Sequence[Valu
     """x / (bias + alpha sum of x^2 over neighbouring channels)^beta.
 
     Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks, 2012,
-    section 3.3. The sum over neighbours is a product with a band matrix.
+    section 3.3. The sum over channels is a product with a band matrix.
     """
     b = low.b
     (x,) = low.inputs(op)

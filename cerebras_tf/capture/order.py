@@ -23,7 +23,7 @@ def all_before(
     Args:
         roots: fetched operations.
         control_inputs: returns the control inputs of an operation.
-        excluded: says which operations to skip, and with them operations that only they need.
+        excluded: returns whether to skip an operation, and those that only it needs.
     """
     found: dict[Operation, None] = {}
     stack = list(roots)

@@ -1,6 +1,6 @@
 """The lowering table: how each TensorFlow op type becomes IR.
 
-The files of this package register the rules. The protocols say what a rule may use.
+The files of this package register the rules. The protocols list what a rule may use.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class GraphLowering(Lowering, Protocol):
 
     Attributes:
         custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
-        lowerable: says which operations have an IR form here.
+        lowerable: knows which operations have an IR form here.
         step: the step graph being built.
     """
 

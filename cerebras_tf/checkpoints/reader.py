@@ -24,7 +24,7 @@ from cerebras_tf.bundle.index import (
 )
 from cerebras_tf.bundle.writer import BundleWriter
 from cerebras_tf.checkpoints.writer import conversion_folder
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
@@ -37,7 +37,7 @@ _NOT_OF_MODELS = (
     "signal_early_stopping/STOP",
 )
 _MAX_NAMES = 5
-# Prefixes of the lines of a TensorFlow error that say where its graph was built.
+# Prefixes of the lines of a TensorFlow error about where its graph was built.
 _TRACEBACK = ("Graph execution error", "Detected at node", 'File "', "Node: ")
 _CONVERTIBLE = ("bfloat16", "float32")
 
@@ -319,12 +319,12 @@ def named(names: Sequence[str]) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message that is not about where its graph was built."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(_TRACEBACK)]
-    return (said or [type(error).__name__])[0]
+    kept = [line for line in lines if line and not line.startswith(_TRACEBACK)]
+    return (kept or [type(error).__name__])[0]
 
 
 def read_draws(reader: Any, path: str) -> dict[str, int]:
-    """How often random ops have drawn, as a checkpoint says, by key."""
+    """How often random ops have drawn, as read from a checkpoint, by key."""
     names = [n for n in reader.get_variable_to_shape_map() if n.startswith(RANDOM_STEP_KEY)]
     return {name: int(read_variable(reader, path, name)) for name in names}
 
@@ -351,7 +351,7 @@ def find_conversions(path: str, wanted: Mapping[str, str]) -> dict[str, str]:
     for dtype, other in (_CONVERTIBLE, _CONVERTIBLE[::-1]):
         count = sum(kind == dtype for kind in found.values())
         if count:
-            say("%d variables of %s are converted from %s to %s", count, path, other, dtype)
+            log_info("%d variables of %s are converted from %s to %s", count, path, other, dtype)
     return found
 
 

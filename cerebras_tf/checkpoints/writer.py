@@ -48,7 +48,7 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
 def unfinished(prefix: str) -> Iterator[str]:
     """Within: a folder for the parts of a checkpoint that is being written or deleted.
 
-    If the process is killed, its name says which checkpoint is incomplete; the next one removes it.
+    Its name identifies the checkpoint that a killed process leaves; the next one removes it.
     """
     with _temporary_folder(prefix, _UNFINISHED) as folder:
         yield folder

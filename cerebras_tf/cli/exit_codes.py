@@ -167,7 +167,7 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
         _drop_output()
         return NOBODY_READS
     except Exception:
-        # Behind a signal this may be of what was cut off; else say what was not closed.
+        # After a signal this may come from what was interrupted; else report what was not closed.
         if not received or (_last_line is None and signal.SIGINT not in received):
             traceback.print_exc()
         _print_stop_message(received)

@@ -92,7 +92,7 @@ class _Assembler:
         self.streaming = streaming
         self.price = price
         self.owned = owned
-        self.program = Program(wafers=owned.wafers, homes=dict(owned.homes))
+        self.program = Program(wafers=owned.wafers, owners=dict(owned.owners))
         self.slot_of: dict[Value, int] = {}
         self._bodies: dict[Any, int] = {}
         self._nodes = [node for node in step.graph.nodes if node.op != "constant"]
@@ -290,11 +290,11 @@ class _Assembler:
                 wafer = readers.pop() if len(readers) == 1 else EVERYWHERE
                 by_wafer.setdefault((wafer, False), []).append((name, slot))
                 continue
-            home = self.owned.homes.get(name, EVERYWHERE)
+            owner = self.owned.owners.get(name, EVERYWHERE)
             made = self.step.updates[name].node
             maker = EVERYWHERE if made is None else self.owned.of(made)
-            is_kept_by_all = home == EVERYWHERE
-            by_wafer.setdefault((maker if is_kept_by_all else home, is_kept_by_all), []).append(
+            is_kept_by_all = owner == EVERYWHERE
+            by_wafer.setdefault((maker if is_kept_by_all else owner, is_kept_by_all), []).append(
                 (name, slot)
             )
         for (wafer, is_kept_by_all), found in by_wafer.items():

@@ -34,13 +34,13 @@ class Ownership:
     Attributes:
         wafers: number of wafers.
         layers: owner of each layer; layers without an owner are not listed.
-        homes: wafer that keeps a variable, by name; variables that all keep are not listed.
+        owners: rank that stores a variable, by name; variables that all keep are not listed.
         shared: values of a layer's update that other nodes read, by layer.
     """
 
     wafers: int = 1
     layers: dict[int, int] = field(default_factory=dict)
-    homes: dict[str, int] = field(default_factory=dict)
+    owners: dict[str, int] = field(default_factory=dict)
     shared: dict[int, list[Value]] = field(default_factory=dict)
 
     def of(self, node: Node) -> int:
@@ -79,7 +79,7 @@ def shard_updates(step: StepGraph, wafers: int) -> Ownership:
         owner = load.index(min(load))
         owned.layers[layer] = owner
         load[owner] += sizes[layer]
-    _find_homes(step, owned, touched, load)
+    _assign_owners(step, owned, touched, load)
     _mean_owners(step, owned, readers)
     return owned
 
@@ -125,7 +125,7 @@ def _bytes(step: StepGraph, names: Iterable[str]) -> int:
     return sum(step.variables[name].type.most_bytes for name in names if name in step.variables)
 
 
-def _find_homes(
+def _assign_owners(
     step: StepGraph, owned: Ownership, touched: Mapping[int, set[str]], load: list[int]
 ) -> None:
     """Assigns variables to the owner of their update, others to the wafer with the fewest bytes."""
@@ -136,10 +136,10 @@ def _find_homes(
     for name in sorted(step.variables):
         found = owners[name]
         if len(found) == 1:
-            (owned.homes[name],) = found
+            (owned.owners[name],) = found
         elif not found:
-            owned.homes[name] = home = load.index(min(load))
-            load[home] += _bytes(step, [name])
+            owned.owners[name] = owner = load.index(min(load))
+            load[owner] += _bytes(step, [name])
 
 
 def _mean_owners(

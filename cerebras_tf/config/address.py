@@ -74,7 +74,7 @@ def check_wafer_address(cs_ip: Optional[str]) -> None:
     """Checks that a wafer serves `cs_ip`; at present only the one in this process does.
 
     Raises:
-      SystemUnreachableError: `cs_ip` names another computer or port. The message says whether
+      SystemUnreachableError: `cs_ip` names another computer or port. The message states whether
         anything listens there, after a TCP connection of at most 3 s.
     """
     if is_in_process(cs_ip):

@@ -2,7 +2,7 @@
 
 From these fields follow the arguments of CSRunConfig, the section `runconfig` of a params file, the
 flags of the command line, and their reference pages. To add an option, add a field to the class
-that says where it is available, and read it where it has its effect.
+for the place where it is available, and read it where it has its effect.
 
 Besides the checks of `schema.field` a field here may have:
 
@@ -260,7 +260,7 @@ class RunConfigParams(SharedOptions):
     mode: Optional[str] = field(None, "What the runner does.", choices=tuple(MODES))
     model_dir: Optional[str] = field(
         None,
-        "Folder of checkpoints and events. A run goes on from the last checkpoint there. Null: "
+        "Folder of checkpoints and events. A run resumes from the last checkpoint there. Null: "
         "model_dir/ and the name of the params file without params_.",
         path="as given",
         flag="DIR",

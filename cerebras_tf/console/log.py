@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def say(message: str, *arguments: Any) -> None:
+def log_info(message: str, *arguments: Any) -> None:
     """Logs a line on the progress of a run, by TensorFlow's logger at level INFO.
 
     That logger shows warnings only until it is given a level. Lines of progress show by default; a
@@ -19,7 +19,7 @@ def say(message: str, *arguments: Any) -> None:
         logger.info(message, *arguments)
     elif not _is_set_up(logger):
         record = logger.makeRecord(
-            logger.name, logging.INFO, __file__, 0, message, arguments, None, "say"
+            logger.name, logging.INFO, __file__, 0, message, arguments, None, "log_info"
         )
         logger.handle(record)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.kernels.blas import library_name
 from cerebras_tf.runtime.profile_tables import tables
 from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler, write_trace
@@ -71,7 +71,7 @@ class ProfileHook(tf.estimator.SessionRunHook):
                 *(self._recorded, self._steps, WARM_UP_STEPS),
             )
         write_trace(self._profiler.timeline, self._path)
-        say(
+        log_info(
             "profile: %s\n%s",
             self._path,
             tables(self._profiler, self._recorded, measured_speeds(_SIDE), library_name()),

@@ -20,54 +20,54 @@ from tensorflow.python.training import training_util
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.console.shown_steps import ShownSteps
 
 Clock = Callable[[], float]
 
 
 class PhaseReporter:
-    """Announces the phases of a run and keeps how long each took.
+    """Logs the phases of a run and keeps how long each took.
 
     Args:
       clock: a monotonic clock in seconds.
-      announce_after_s: seconds after which a phase that still lasts is announced.
+      log_start_after_s: seconds after which the start of a phase that still runs is logged.
 
     Attributes:
       seconds: seconds by phase name, in the order the phases first ended.
     """
 
-    def __init__(self, clock: Clock = time.monotonic, announce_after_s: float = 1.0) -> None:
+    def __init__(self, clock: Clock = time.monotonic, log_start_after_s: float = 1.0) -> None:
         self.seconds: dict[str, float] = {}
         self._clock = clock
-        self._announce_after_s = announce_after_s
+        self._log_start_after_s = log_start_after_s
 
     @contextlib.contextmanager
     def phase(self, name: str, only_if_long: bool = False) -> Iterator[None]:
         """Logs `NAME: 1.2 s` on exit, or `NAME: failed after 1.2 s`.
 
-        A phase that lasts longer than `announce_after_s` is announced by `NAME ...`.
+        For a phase that lasts longer than `log_start_after_s`, `NAME ...` is logged meanwhile.
 
         Args:
           name: what is done, such as "capturing" or "compiling 12 layers". A phase entered again
             adds to its seconds.
-          only_if_long: logs nothing of one that is not announced.
+          only_if_long: logs nothing of a phase shorter than `log_start_after_s`.
         """
-        announcement = threading.Timer(self._announce_after_s, say, ("%s ...", name))
-        announcement.daemon = True
-        announcement.start()
+        timer = threading.Timer(self._log_start_after_s, log_info, ("%s ...", name))
+        timer.daemon = True
+        timer.start()
         started = self._clock()
         outcome = "failed after "
         try:
             yield
             outcome = ""
         finally:
-            announcement.cancel()
-            announcement.join()  # or its line could come after the next
+            timer.cancel()
+            timer.join()  # or its line could come after the next
             elapsed_s = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_s
-            if not only_if_long or elapsed_s >= self._announce_after_s:
-                say("%s: %s%.1f s", name, outcome, elapsed_s)
+            if not only_if_long or elapsed_s >= self._log_start_after_s:
+                log_info("%s: %s%.1f s", name, outcome, elapsed_s)
 
 
 def format_rate(steps_per_s: float) -> str:
@@ -144,15 +144,15 @@ class ProgressHook(tf.estimator.SessionRunHook):
         self._global_step = training_util._get_or_create_global_step_read()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Announces training and draws the bar."""
+        """Logs the first step and draws the bar."""
         start = self._reported_step = int(session.run(self._global_step))
         self._shown.begin(start)
         self._started_s = self._clock()
         last = self._shown.last
         if self._about is not None:
             for line in self._about().splitlines():
-                say("%s", line)
-        say("training from step %d%s ...", start, "" if last is None else f" to {last}")
+                log_info("%s", line)
+        log_info("training from step %d%s ...", start, "" if last is None else f" to {last}")
         if sys.stderr.isatty():
             self._terminal.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
             self._bar = self._terminal.enter_context(
@@ -182,7 +182,7 @@ class ProgressHook(tf.estimator.SessionRunHook):
             self._window.open(global_step)
 
     def _report(self, global_step: int, loss: float) -> None:
-        """Prints the line; 9 digits tell any two float32 losses apart."""
+        """Prints the line; 9 digits distinguish any two float32 losses."""
         window = self._window.close(global_step)
         steps, seconds = window or (
             global_step - self._shown.start,
@@ -198,13 +198,13 @@ class ProgressHook(tf.estimator.SessionRunHook):
         elif window and self._shown.last is not None and self._shown.last > global_step:
             more += f", {tqdm.format_interval((self._shown.last - global_step) / rate)} left"
         line = "global_step = %d, loss = %.9g, rate = %s steps/sec%s"
-        say(line, global_step, loss, format_rate(rate), more)
+        log_info(line, global_step, loss, format_rate(rate), more)
 
     def end(self, session: Any) -> None:
         """Removes the bar and logs how long training took."""
         self.close()
         steps = int(session.run(self._global_step)) - self._shown.start
-        say("training: %d steps in %.1f s", steps, self._clock() - self._started_s)
+        log_info("training: %d steps in %.1f s", steps, self._clock() - self._started_s)
 
     def close(self) -> None:
         """Removes the bar; for runs that end in an exception, where `end` is not called."""

@@ -35,7 +35,7 @@ class ShownSteps:
         self._steps = steps
 
     def begin(self, step: int) -> None:
-        """Says which global step a run starts from."""
+        """Sets the global step that a run starts from."""
         self.start = step
         if self._steps is not None:
             self.last = step + self._steps

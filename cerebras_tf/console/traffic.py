@@ -15,7 +15,7 @@ from tensorflow.python.training import training_util
 from cerebras_tf import quantities
 from cerebras_tf.console import log
 from cerebras_tf.memoryx.store import IoStats
-from cerebras_tf.swarmx.swarm import Exchange
+from cerebras_tf.swarmx.swarm import Traffic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Moved:
 
     Attributes:
         tags: values for TensorBoard.
-        line: what to say of them.
+        line: what to log of them.
     """
 
     tags: dict[str, float]
@@ -102,7 +102,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         """Logs what the whole run moved."""
         now = self._latest
         if self._first is not None and now is not None and now[0] > self._first[0]:
-            log.say("%s", self._moved(self._first, now).line)
+            log.log_info("%s", self._moved(self._first, now).line)
 
 
 def of_files(before: IoStats, now: IoStats, steps: int, seconds: float) -> Moved:
@@ -124,7 +124,7 @@ def of_files(before: IoStats, now: IoStats, steps: int, seconds: float) -> Moved
     )
 
 
-def of_wafers(before: Exchange, now: Exchange, steps: int, seconds: float) -> Moved:
+def of_wafers(before: Traffic, now: Traffic, steps: int, seconds: float) -> Moved:
     """`swarmx/bytes_sent_per_step`, `bytes_received_per_step` and `hidden_share`, of one wafer.
 
     `hidden_share` is the part of the time in which something was on its way between wafers for

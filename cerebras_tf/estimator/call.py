@@ -28,8 +28,8 @@ class CallContext:
         steps: steps to train from here, where that was given.
         last_step: global step at which training ends, where that was given.
         runs: whether steps will be made; a call that only compiles writes no variables.
-        examples: examples in a batch, where shapes say so.
-        tokens: tokens in a batch, where shapes say so.
+        examples: examples in a batch, if shapes are known.
+        tokens: tokens in a batch, if shapes are known.
         systems: number of systems, for predictions.
         micro_batches: batches that each system computes one after another for a step.
         accumulated: batches of a training step that the estimator accumulates; 1 for none.

@@ -26,7 +26,7 @@ from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.reader import find_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import paused_collector
-from cerebras_tf.console.log import is_silent, say
+from cerebras_tf.console.log import is_silent, log_info
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
@@ -146,7 +146,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     @property
     def model_fn(self) -> Any:
-        """The model_fn with this estimator's parameters, on host or wafer as use_cs says."""
+        """The model_fn with this estimator's parameters, on the host or the wafer, see use_cs."""
         return super(CerebrasEstimator, self._in_call(None)).model_fn
 
     def _in_call(self, use_cs: Optional[bool], **fields: Any) -> CerebrasEstimator:
@@ -330,8 +330,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             validate_only: only check that the model compiles: nothing is written.
             mode: a tf.estimator.ModeKeys.
             save: write the program to compile_dir, where `train`, `evaluate` and `predict` of the
-                same model and settings load it. A line here and in the report says if it does
-                not fit in this computer's memory.
+                same model and settings load it. If it does not fit in this computer's
+                memory, a line on the console and in the report reports that.
             sparsifier: what `train` will be given; predictions count the weights that it leaves.
 
         Returns:
@@ -383,14 +383,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
             fault = model.step.source.with_advice(fault, program)
             faults = [f"it does not fit on this computer: {fault}"]
         for line in (*here, one_line(predicted), *faults):
-            say("%s", line)
+            log_info("%s", line)
         if fault is not None and not passes:
             raise fault
         if save and job.is_first():
             path = model.step.source.save(self._compiled_programs(mode))
             here += [*faults, effort(program, call.batches_here if mode == _TRAIN else 1)]
-            say("%s; program in %s", here[-1], path)
-            say("report in %s", write_report(predicted, here, self.compile_dir, mode))
+            log_info("%s; program in %s", here[-1], path)
+            log_info("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
     def _predicted(self, program: Program, call: CallContext) -> Prediction:
         """What a real system would do with a program that was not fitted into this machine."""

@@ -59,7 +59,7 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
 
     Args:
       abort: called with the exit code on the second signal; ends the process.
-      model_dir: folder of the checkpoints; None to say nothing of them.
+      model_dir: folder of the checkpoints; None if none are reported.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -98,7 +98,7 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
         where = "and no checkpoint was written; the same command starts from the beginning"
         if found:
             step = CheckpointReader.step_of(found)
-            where = f"at step {step}; the same command goes on from {found}"
+            where = f"at step {step}; the same command resumes from {found}"
         _print(f"{signal.Signals(self.signal_number).name}: stopped {where}")
 
     def begin(self) -> None:
@@ -209,9 +209,9 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
     """Spares Python's cyclic garbage collector the objects that stay as long as training does.
 
     TensorFlow's modules and graphs and the wafer's programs are some million objects, and a full
-    collection walks over all of them, every hundred steps of a small model. What the first one
-    behind the first step leaves is frozen (gc.freeze); what comes later is collected as ever. A
-    context around training, after which all is collected as before:
+    collection walks over all of them, every hundred steps of a small model. What remains after the
+    first collection after the first step is frozen (gc.freeze); later objects are collected as
+    usual. Use it as a context around training; on exit, frozen objects are collected again:
 
         with FreezeObjectsHook() as lasting:
             estimator.train(input_fn, hooks=[lasting])
@@ -300,11 +300,11 @@ def _loss_error(step: int, loss: float, model_dir: Optional[str]) -> NanLossErro
 
 
 def _earlier(model_dir: Optional[str]) -> str:
-    """Where a run that met NaN can go on: guards keep it out of checkpoints."""
+    """Advice on where to resume after NaN, which guards keep out of checkpoints."""
     found = CheckpointReader.latest(model_dir) if model_dir else None
     if found is None:
         return "no checkpoint was written before, so start from the beginning"
-    last = f"the run goes on from {found}, which was written before"
+    last = f"the run resumes from {found}, which was written before"
     before = CheckpointReader.before(found)
     return f"{last}; if it fails again, from {before}" if before else last
 

@@ -26,7 +26,7 @@ from cerebras_tf.capture.variables import managed_variables, resource_variables,
 from cerebras_tf.checkpoints.scaffold import wafer_scaffold
 from cerebras_tf.checkpoints.stored_variables import StoredVariables
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.estimator.sparse_training import SparseTraining
 from cerebras_tf.frontend.model_step import RunSettings
@@ -127,7 +127,7 @@ def build(
         call_model_fn: calls it in the default graph and returns an EstimatorSpec.
         mode: a tf.estimator.ModeKeys.
         options: how to compile.
-        phase: context manager that announces a named phase; see PhaseReporter.
+        phase: context manager that logs a named phase; see PhaseReporter.
         config: the run configuration.
         lender: the step of the training around this evaluation: it lends its
             variables where the evaluation wants the checkpoint that holds just these.
@@ -220,7 +220,7 @@ def _settings(config: Any, mode: str, phase: Phase, split: Optional[SplitBatch])
         loading_swarm_for(mode),
         Profiler() if profiles and job.is_first() else None,
         phase,
-        log=lambda line: say("%s", line),
+        log=lambda line: log_info("%s", line),
     )
 
 
@@ -310,7 +310,7 @@ class Recording:
                 "Leave memoryx_moment_dtype out."
             )
         size = sum(spec.type.most_bytes for spec in self.stored.values())
-        say(
+        log_info(
             "%d moments of the optimizer are stored in %s: %.3g GB instead of %.3g GB",
             *(len(self.stored), dtype, size / 1e9, 2 * size / 1e9),
         )

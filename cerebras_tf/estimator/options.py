@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.config.run_options import EstimatorOptions
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.step import cluster
@@ -36,7 +36,7 @@ def compiler_options(config: Any, mode: str) -> Options:
         )
     asked = getattr(config.cs_config, "use_cbfloat16", False)
     if asked and config.precision == "bfloat16" and mode == tf.estimator.ModeKeys.TRAIN:
-        say("use_cbfloat16: runs as precision bfloat16")
+        log_info("use_cbfloat16: runs as precision bfloat16")
     return Options(
         streaming=streaming,
         staging=on_files,

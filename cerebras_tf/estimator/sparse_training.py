@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from cerebras_tf.checkpoints.reader import named
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Variable
 from cerebras_tf.memoryx.pruning import prune
@@ -64,7 +64,7 @@ class SparseTraining:
         total = sum(sizes.values())
         share = f", {pruned / total:.1%} of {total:,} elements" if total else ""
         facts = len(shares), share, named(sorted(shares))
-        say("%d weights are pruned%s, and stay zero: %s", *facts)
+        log_info("%d weights are pruned%s, and stay zero: %s", *facts)
 
     def _state(self) -> dict[str, str]:
         """The weight of every variable that belongs to one by its name, and has its shape."""

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from cerebras_tf.checkpoints.saver import SaverHook
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 from cerebras_tf.console.profile import ProfileHook
 from cerebras_tf.console.progress import ProgressHook
 from cerebras_tf.console.shown_steps import ShownSteps, SummaryHook
@@ -84,7 +84,7 @@ def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
     if config.save_summary_steps:
         model = call.model
         if model is not None and model.step.swarm.size > 1 and model.has_own_summaries:
-            say(
+            log_info(
                 "summaries: scalars, histograms and images of a batch are from the first wafer; "
                 "the loss, gradients and sums by cross_wafer_sum are over all wafers"
             )
@@ -107,7 +107,7 @@ def _profiling(call: CallContext, config: Any) -> list[Any]:
     if steps is None or not job.is_first():
         return []
     if call.model is None or call.model.step.profiler is None:
-        say("profile: only training on the wafer is profiled")
+        log_info("profile: only training on the wafer is profiled")
         return []
     return [ProfileHook(call.model.step.profiler, steps, config.model_dir)]
 
@@ -122,7 +122,7 @@ def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
     if config.memoryx_dir is not None:
         yield TrafficHook(folder, every, lambda: store.io_stats, of_files)
     if swarm.size > 1:
-        yield TrafficHook(folder, every, lambda: swarm.exchange, of_wafers)
+        yield TrafficHook(folder, every, lambda: swarm.traffic, of_wafers)
 
 
 def _prediction(call: CallContext, config: Any) -> Optional[Prediction]:
@@ -161,7 +161,7 @@ def trained_parameters() -> int:
 
 
 def sizes(features: Any) -> tuple[Optional[int], Optional[int]]:
-    """(examples, tokens) of a batch, where shapes say so; tokens are those of `input_ids`."""
+    """(examples, tokens) of a batch, if shapes are known; tokens are those of `input_ids`."""
     shapes = [t.shape.as_list() for t in leaves(features) if _has_rows(t)]
     examples = shapes[0][0] if shapes else None
     ids = features.get("input_ids") if isinstance(features, dict) else None

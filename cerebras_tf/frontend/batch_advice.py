@@ -23,7 +23,7 @@ def with_advice(
     """The error with the batch size and the number of micro-batches that fit, if there are any.
 
     Args:
-        error: says what the program needs and what is available.
+        error: states what the program needs and what is available.
         program: the program of the batch, or of one micro-batch.
         rows: rows of that batch or micro-batch.
         micro_batches: current number of micro-batches; None if the model cannot use them.

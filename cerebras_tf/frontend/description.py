@@ -100,7 +100,7 @@ def describe_program(
         precision: see CSRunConfig.
         split: whether a batch runs as micro-batches.
         trains: whether the program trains. Only training writes to memoryx_dir, so only then a
-            line says whether its disk is large enough.
+            line reports whether its disk is large enough.
     """
     layers = f"{len(program.layers)} layers"
     first = ", ".join([f"{parameters:,} parameters", layers, memory(program, store)])

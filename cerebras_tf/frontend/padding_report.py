@@ -27,7 +27,7 @@ class PaddingReport:
 
     def __init__(self, required: bool, trains: bool, log: Callable[[str], None]) -> None:
         self._required, self._trains, self._log = required, trains, log
-        self._told: Optional[Packing] = None
+        self._pending: Optional[Packing] = None
 
     def on_compiled(self, step: StepGraph, fallback: bool) -> None:
         """Logs why padding is not removed.
@@ -39,7 +39,7 @@ class PaddingReport:
         Raises:
             ConfigError: training requires padding removal.
         """
-        kept, self._told = step.padding_kept, step.optional_packing
+        kept, self._pending = step.padding_kept, step.optional_packing
         if fallback and kept:
             kept = (
                 "padding is computed: an operation between weights and loss has no gradient "
@@ -57,19 +57,19 @@ class PaddingReport:
 
     def on_step(self, program: Program, features: Mapping[str, Array]) -> None:
         """Logs the share of padding in the first batch, where only the loss weights show it."""
-        told, self._told = self._told, None
-        if told is None or not self._trains:
+        found, self._pending = self._pending, None
+        if found is None or not self._trains:
             return
         types = {name: TensorType(str(a.dtype), a.shape) for name, a in features.items()}
         sizes = solve_sizes(program, types)
         if sizes is None:
             return
         try:
-            derived = pack_batch(told, features, sizes)
+            derived = pack_batch(found, features, sizes)
         except (PaddingError, GraphError):  # its symbols are none of a program of fixed sizes
             return
         real, places = (
-            sum(len(derived[feature_name(space.name, kind)]) for space in told.spaces)
+            sum(len(derived[feature_name(space.name, kind)]) for space in found.spaces)
             for kind in (ROWS, ROW_OF)
         )
         share = 1 - real / places

@@ -278,7 +278,7 @@ class CompilingSource:
         program = self._load(target)
         if program is not None:
             return program
-        with self._announced("capturing", tentative):
+        with self._logged_phase("capturing", tentative):
             step = self._capture(target)
             optional = frozenset(self._model.results) - target.wanted
             options = replace(self._options, strip=target.strip, optional=optional)
@@ -286,7 +286,7 @@ class CompilingSource:
         if target.strip:
             self.padding.on_compiled(step, target.fallback)
         found: list[Fitting] = []
-        with self._announced(f"compiling {layers} layers", tentative):
+        with self._logged_phase(f"compiling {layers} layers", tentative):
             program = compile_layers(step, layers, self._budget.options(self._options, found))
         would_spill = self._budget.spills and any(not fitting.fits for fitting in found)
         if step.packing is not None and not self._options.restore and would_spill:
@@ -369,7 +369,7 @@ class CompilingSource:
             self._log(line)
 
     @contextlib.contextmanager
-    def _announced(self, phase: str, tentative: bool) -> Iterator[None]:
+    def _logged_phase(self, phase: str, tentative: bool) -> Iterator[None]:
         """Logs a phase. A tentative one does not count as failed: another attempt follows."""
         error: Optional[BaseException] = None
         with self._phase(phase):

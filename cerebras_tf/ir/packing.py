@@ -12,7 +12,7 @@ from typing import Any
 from cerebras_tf.ir.dimensions import Size
 from cerebras_tf.ir.graph import Graph
 
-# What tells real tokens from padding.
+# What distinguishes real tokens from padding.
 BIAS = "bias"  # keys that the bias of an attention does not hide; they must come first
 WEIGHTS = "weights"  # each sequence up to its last position with a weight that is not 0
 LIST = "list"  # the positions of weights that are not 0, in any order
@@ -46,7 +46,7 @@ def feature_name(space: str, kind: str) -> str:
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """The real tokens that one mask tells.
+    """The real tokens according to one mask.
 
     Attributes:
         name: a number; the symbol for T is `tokens_` and this name.

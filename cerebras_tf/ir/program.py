@@ -142,7 +142,7 @@ class Program:
         global_step: name of the feature that is the global step; "" if nothing reads it.
         arena_bytes: size of the activation memory.
         wafers: number of wafers that run it together.
-        homes: with several wafers, the rank that keeps a variable, by name; variables that all
+        owners: with several wafers, the rank that stores a variable, by name; variables that all
             wafers keep are not listed.
     """
 
@@ -161,7 +161,7 @@ class Program:
     global_step: str = ""
     arena_bytes: int = 0
     wafers: int = 1
-    homes: dict[str, int] = field(default_factory=dict)
+    owners: dict[str, int] = field(default_factory=dict)
 
     @property
     def symbols(self) -> frozenset[Symbol]:

@@ -138,7 +138,7 @@ def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
         "gradients": program.gradients,
         "staged": program.staged,
         "wafers": program.wafers,
-        "homes": program.homes,
+        "homes": program.owners,
         "draws": {name: [d.seed, d.seed2, str(d.size)] for name, d in program.draws.items()},
         "packing": _encode_packing(program.packing, arrays),
         "global_step": program.global_step,
@@ -161,7 +161,7 @@ def _decode_program(found: Json, arrays: _Arrays) -> Program:
         staged=dict(found["staged"]),
         packing=_decode_packing(found["packing"], arrays),
         wafers=found["wafers"],
-        homes=dict(found["homes"]),
+        owners=dict(found["homes"]),
         global_step=found["global_step"],
         arena_bytes=found["arena_bytes"],
     )

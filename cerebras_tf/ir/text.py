@@ -1,6 +1,6 @@
 """The text form of graphs and of steps, and its inverse.
 
-The text of a step says what the inputs and outputs of its graph mean, before the text of the graph.
+The text of a step first lists the meaning of its graph's inputs and outputs, then the graph.
 Constants of more than 16 elements are printed by digest; parsing them back needs the table that
 `collect_constants` returns. Parsing checks syntax only; `verify` checks the graph.
 """

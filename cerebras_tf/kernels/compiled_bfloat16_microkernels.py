@@ -1,9 +1,9 @@
 """GEMM micro-kernels for bfloat16 operands with float32 sums: AVX512-BF16 and AMX.
 
-Letters: A [M, K], B [K, N]; a pair is two neighbours along K, one 32-bit word. Operands are packed
-by compiled_operand_packing.py: B into panels of NR = 32 columns of pairs; A into slabs of SLAB
-inner indices with rows of PITCH bytes (AVX512-BF16), or into panels of 32 rows x 32 inner indices
-(AMX). `vdpbf16ps` keeps 12 x 32 sums in registers; AMX keeps 32 x 32 in four tiles (Intel
+Letters: A [M, K], B [K, N]; a pair is two adjacent elements along K, one 32-bit word. Operands are
+packed by compiled_operand_packing.py: B into panels of NR = 32 columns of pairs; A into slabs of
+SLAB inner indices with rows of PITCH bytes (AVX512-BF16), or into panels of 32 rows x 32 inner
+indices (AMX). `vdpbf16ps` keeps 12 x 32 sums in registers; AMX keeps 32 x 32 in four tiles (Intel
 Architecture Instruction Set Extensions, chapter Intel AMX). Every sum runs over K in order: results
 depend neither on blocks nor on threads.
 

@@ -1,8 +1,8 @@
 """Packs operands of bfloat16 GEMM as the micro-kernels read them
 (compiled_bfloat16_microkernels.py).
 
-Letters: A [M, K], B [K, N]. Two neighbours along K become a 32-bit word, the first in the lower
-half. float32 is rounded to nearest even, with subnormal numbers flushed to zero, as the
+Letters: A [M, K], B [K, N]. Two adjacent elements along K become a 32-bit word, the first in the
+lower half. float32 is rounded to nearest even, with subnormal numbers flushed to zero, as the
 instructions do (numbers within 2^-135 below 2^-126 round up to it when stored as bfloat16); uint16
 are bits of bfloat16. A becomes slabs [K / SLAB, M, PITCH bytes] or panels [M / 32, K / 32, 32, 16]
 of words, B panels [N / 32, K / 2, 32] of words, padded with zeros. Blocks of 16 x 16 words are
@@ -58,7 +58,7 @@ def _pair_of_rows(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
 
 
 def _pairs_of_row(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
-    """16 words from 32 neighbours of a row."""
+    """16 words from 32 adjacent elements of a row."""
     if is_half:
         return _load(builder, address, _WORDS)
     low, high = (_load(builder, builder.add(address, _I64(at)), FLOATS) for at in (0, 64))

@@ -117,7 +117,7 @@ def conv2d_input_grad(w, dy, *, size, strides, padding, dilations):
 
 @plain("depthwise_conv2d")
 def depthwise_conv2d(x, w, *, strides, padding, dilations):
-    """Sum over taps; a channel's filters are neighbours in the result."""
+    """Sum over taps; a channel's filters are adjacent in the result."""
     counts = counts_of(x.shape[1:3], sides(w, first=0), strides, padding, dilations)
     total = np.zeros((x.shape[0], *counts, *w.shape[2:]), x.dtype)
     for r, s, view in taps(pad_image(x, padding), sides(w, first=0), counts, strides, dilations):

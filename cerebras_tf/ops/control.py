@@ -147,8 +147,8 @@ def _custom_gradient_vjp(b: Builder, node: Node, dys: Cotangents, reverse: Rever
 def _parameter_gradient_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """parameter_gradient(x [, numbers]; variable): the operands unchanged.
 
-    Says that x is the gradient of a loss by a variable, or rows of it, `numbers` being theirs. It
-    marks where the reverse pass ends, see StepGraph.gradients; no pass removes it.
+    Marks x as the gradient of a loss with respect to a variable, or as rows of it with row numbers
+    `numbers`. The reverse pass ends here, see StepGraph.gradients; no pass removes it.
     """
     return [value.type for value in inputs]
 

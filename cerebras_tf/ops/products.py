@@ -38,7 +38,7 @@ class ProductSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """Types and attributes of an instruction; `weights` says which operands are variables."""
+    """Types and attributes of an instruction; `weights` holds which operands are variables."""
 
     inputs: Sequence[TensorType]
     outputs: Sequence[TensorType]

@@ -131,7 +131,7 @@ class PaddingAnalysis:
 
     @property
     def only_weights(self) -> bool:
-        """Whether only weights of the loss tell padding of some causal rows."""
+        """Whether only weights of the loss show the padding of some causal rows."""
         roots = {self.stream_of(number) for number in range(len(self.streams))}
         return any(self.streams[i].causal and not self.streams[i].masks for i in roots)
 

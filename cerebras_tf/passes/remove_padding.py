@@ -69,7 +69,7 @@ def remove_padding(
 
     Returns:
         None if padding was removed, else the reason; the step is then unchanged. "" if it was not
-        requested and there is no attention, or only weights tell padding: these are then in
+        requested and there is no attention, or only weights show padding: these are then in
         `StepGraph.optional_packing`.
     """
     if not any(node.op == "attention" for node in step.graph.nodes):
@@ -169,7 +169,9 @@ class _Emitter:
             return TokenSpace(name, stream.dims, BIAS, (self.host.output(stream.masks[0]),))
         if not stream.weights:
             what = "a list of tokens" if stream.listed else "tokens"
-            raise PaddingError(f"padding is computed: nothing tells real {what} from padding")
+            raise PaddingError(
+                f"padding is computed: nothing distinguishes real {what} from padding"
+            )
         values = tuple(dict.fromkeys(self.host.output(value) for value, _ in stream.weights))
         return TokenSpace(name, stream.dims, WEIGHTS if stream.causal else LIST, values)
 

@@ -96,7 +96,7 @@ def split_micro_batches(
 
 
 def _dependences(step: StepGraph, given: Collection[str]) -> dict[Value, frozenset[str]]:
-    """What every value depends on; behind a gradient, only the gradient counts."""
+    """What every value depends on; after a gradient, only the gradient counts."""
     found: dict[Value, frozenset[str]] = {}
     for name, value in step.features.items():
         drawn = name.split("/")[0] in (RANDOM_STEP, COMMON_RANDOM_STEP) or name in step.draws

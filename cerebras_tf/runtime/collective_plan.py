@@ -82,7 +82,7 @@ def events(program: Program) -> Iterator[Event]:
             yield from _events_of_run(program, number, step)
         elif isinstance(step, StreamIn):
             for slot in ahead.stream_in(step):
-                home = program.homes.get(names.get(slot, ""))
+                home = program.owners.get(names.get(slot, ""))
                 if home is not None:
                     yield Exchange(COPY, slot, _bytes(program, slot), home)
             for slot in step.slots:
@@ -147,7 +147,7 @@ def acquired_here(program: Program, wafer: int) -> list[list[str]]:
                 found.append([names[slot] for slot in step.slots])
         elif isinstance(step, StreamIn):
             brought = [names[slot] for slot in ahead.stream_in(step)]
-            found += [[name] for name in brought if program.homes.get(name, wafer) == wafer]
+            found += [[name] for name in brought if program.owners.get(name, wafer) == wafer]
         elif isinstance(step, Free):
             ahead.free(step)
     return found

@@ -120,7 +120,7 @@ class Session:
         phase: Phase = contextlib.nullcontext,
         trains: bool = True,
         swarm: Optional[Swarm] = None,
-        neighbours: Optional[Swarm] = None,
+        loading_swarm: Optional[Swarm] = None,
         checkpoints: Optional[CheckpointFormat] = None,
     ) -> None:
         """Prepares a session.
@@ -133,8 +133,8 @@ class Session:
             trains: whether random ops draw new numbers with every update; else with every step.
             swarm: the wafers that run every step together, each with a batch of its own; None for
                 this one alone.
-            neighbours: the wafers that begin a session together, each within its share of their
-                computer's memory; None for those of `swarm`.
+            loading_swarm: the wafers that load a model at the same time, each within its share of
+                their computer's memory; None for those of `swarm`.
             checkpoints: what `save` and `restore` use.
         """
         self._store = store
@@ -142,7 +142,7 @@ class Session:
         self._listeners = list(listeners)
         self._phase = phase
         self._swarm = swarm or Alone()
-        self._share = agreed_share(neighbours or self._swarm)
+        self._share = agreed_share(loading_swarm or self._swarm)
         self._checkpoints = checkpoints
         self._random = RandomStreams(self._swarm.rank, self._swarm.size, trains)
         self._global_step = 0
@@ -488,8 +488,8 @@ class Session:
     def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
         """See SessionProtocol.memory_fault; variables are sharded first, and own shards count."""
         store = self._store
-        if program.wafers > 1 and program.homes:
-            store.shard(program.homes)
+        if program.wafers > 1 and program.owners:
+            store.shard(program.owners)
         return memory_fault(program, store.total_resident_bytes, self.held_bytes, self._share)
 
 

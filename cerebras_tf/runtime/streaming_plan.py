@@ -117,8 +117,8 @@ def plan_streaming(
     swarm = Alone() if wafer is None else _OneOf(wafer, program.wafers)
     if wafer is not None:
         store = SharedStore(here, swarm)
-        store.shard(program.homes)
-        kept = [spec for spec in specs if program.homes.get(spec.name, wafer) == wafer]
+        store.shard(program.owners)
+        kept = [spec for spec in specs if program.owners.get(spec.name, wafer) == wafer]
     sums = _sums(programs, here)
     here.reserve(sums)
     executors = [Executor(each, store, NullBackend(backend), swarm=swarm) for each in programs]

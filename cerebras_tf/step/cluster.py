@@ -85,14 +85,14 @@ def same_shuffle_order() -> Iterator[None]:
 
 
 def takes_context(input_fn: Any) -> bool:
-    """Whether an input function deals out batches by itself, given a tf.distribute.InputContext."""
+    """Whether an input function shards batches by itself, given a tf.distribute.InputContext."""
     inner = input_fn.func if isinstance(input_fn, functools.partial) else input_fn
     code = getattr(inner, "__code__", getattr(getattr(inner, "__func__", None), "__code__", None))
     return code is not None and "input_context" in code.co_varnames[: code.co_argcount]
 
 
 def input_context() -> Any:
-    """What tells an input function which part of the data is this wafer's."""
+    """The tf.distribute.InputContext by which an input function selects this wafer's data."""
     return tf.distribute.InputContext(job.wafers(), job.rank(), job.wafers())
 
 

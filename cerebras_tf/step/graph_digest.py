@@ -11,7 +11,7 @@ import tensorflow as tf
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.frontend.program_cache import code_digest
 
-# Attributes that say where and how TensorFlow would run an operation.
+# Attributes for where and how TensorFlow would run an operation.
 _IGNORED = ("_class", "_output_shapes", "_lower_using_switch_merge", "_parallel_iterations")
 
 

@@ -221,7 +221,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             return run(plan.fetches, feed_dict, options, run_metadata)
         if plan.call is None:
             plan.call = session.make_callable(plan.fetches)
-        # Private API of TF 2.15: what says of an error where the operation was built.
+        # Private API of TF 2.15: adds to an error where the operation was built.
         return session._do_call(plan.call)
 
 

@@ -89,11 +89,11 @@ def time_of_files(folder: str) -> float:
 
 def has_waited_since(folder: str, rank: int, since: float) -> bool:
     """Whether a process has waited for ENDED_WAIT_S since another one ended."""
-    try:  # an older heartbeat says nothing
-        is_said = heartbeat_file(folder, rank).stat().st_mtime >= since + ENDED_WAIT_S
+    try:  # an older heartbeat means nothing
+        is_recent = heartbeat_file(folder, rank).stat().st_mtime >= since + ENDED_WAIT_S
     except OSError:
         return False
-    return is_said and (waited_s(folder, rank) or 0.0) >= ENDED_WAIT_S
+    return is_recent and (waited_s(folder, rank) or 0.0) >= ENDED_WAIT_S
 
 
 def wait_for_ranks(folder: str, ranks: int) -> None:

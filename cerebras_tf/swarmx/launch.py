@@ -105,9 +105,9 @@ def main(arguments: Sequence[str]) -> int:
         with job_folder(logs) as folder:
             return _attempts(args, command, folder)
     except CerebrasError as error:
-        say(str(error))
+        print_line(str(error))
     except OSError as error:
-        say(
+        print_line(
             f"{logs}: must be a folder for logs that can be written. Received: {error}. Free "
             "disk space, correct the folder's permissions, or choose another model_dir."
         )
@@ -123,14 +123,14 @@ def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
         if failure is None:
             return 0
         if failure.text:
-            say(failure.text)
+            print_line(failure.text)
         if not args.requeue or not failure.can_retry:
             return failure.status
         in_vain = 0 if _newest(folder) != before else in_vain + 1
         if in_vain == _MOST_RESTARTS_IN_VAIN:
-            say(f"{in_vain} attempts wrote no checkpoint; giving up")
+            print_line(f"{in_vain} attempts wrote no checkpoint; giving up")
             return failure.status
-        say(f"starting again{' from the last checkpoint' if _newest(folder) else ''}")
+        print_line(f"starting again{' from the last checkpoint' if _newest(folder) else ''}")
 
 
 def _append_to_console() -> None:
@@ -142,7 +142,7 @@ def _append_to_console() -> None:
                 fcntl.fcntl(stream, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Prints a paragraph on stderr."""
     print(f"csrun_wse: {text}", file=sys.stderr, flush=True)
 
@@ -170,7 +170,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
         if path.name not in (LOCK_FILE, checkpoint_file(str(folder)).name):
             path.unlink(missing_ok=True)
     wafers = f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}"
-    say(f"{wafers}, {what}; logs in {folder.parent}")
+    print_line(f"{wafers}, {what}; logs in {folder.parent}")
     is_mpich = launcher[:1] == [str(_mpiexec())]
     with open(job.log_file(str(folder), "launcher"), "ab") as log:
         process = subprocess.Popen(
@@ -207,7 +207,9 @@ def _environment(args: Any, folder: Path, is_slurm: bool) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0))
     threads = args.cpus_per_task or max(cores // args.wafers, 1)
     if threads > cores:
-        say(f"--cpus-per-task: a process gets the {cores} cores that there are, not {threads}")
+        print_line(
+            f"--cpus-per-task: a process gets the {cores} cores that there are, not {threads}"
+        )
     found.setdefault(THREADS_VARIABLE, str(min(threads, cores)))
     return found
 
@@ -414,7 +416,7 @@ def _advice(args: Any, folder: Path) -> str:
         return ""
     last = _newest(folder)
     if last:
-        return f"The same command goes on from {last}, with --requeue by itself."
+        return f"The same command resumes from {last}; --requeue does it by itself."
     return "It had written no checkpoint: the same command starts where it did."
 
 
@@ -427,7 +429,7 @@ def _tail(path: Path) -> str:
 
 # Loading TensorFlow and the library takes 2.7 s of a core and 0.26 GB that processes do not share.
 _LEAST_BYTES = 0.26e9
-_MOST_PER_CORE = 16  # with which a core loads for three quarters of a minute, and then takes turns
+_MOST_PER_CORE = 16  # with which a core loads for three quarters of a minute
 
 
 def most_processes() -> int:
@@ -444,7 +446,7 @@ def check_processes(wafers: int) -> None:
         raise ConfigError(
             f"--num_csx: must be at most {most} with local processes: {_MOST_PER_CORE} for each "
             f"core, and {_LEAST_BYTES / 1e9:.2f} GB of memory for each of them. Received: {wafers}."
-            " Lower it, and raise the batch size or grad_accum_steps in turn, or use Slurm."
+            " Lower it and raise the batch size or grad_accum_steps, or use Slurm."
         )
 
 

@@ -1,9 +1,9 @@
 """Wafers as ranks of MPI: means and copies by messages between two, moved by threads of their own.
 
 MPI's own collectives add in an order of their choice, and nothing moves while nobody calls them. So
-arrays are cut into chunks that threads send and receive, each over a communicator of its own, and
-computing goes on meanwhile. Threads that wait sleep: cores belong to computing; but where that
-waits itself, they look without a pause at first.
+arrays are cut into chunks that threads send and receive in the background, each over a communicator
+of its own. Waiting threads sleep, so that cores are free to compute; if computing waits for them,
+they poll without a pause at first.
 
 A mean for one wafer goes there in a chain, in which each adds its own to what it receives. One for
 all is cut into as many parts as there are wafers: each adds up one part and sends it to all
@@ -37,7 +37,7 @@ from cerebras_tf.swarmx.heartbeats import (
     time_of_files,
     wait_for_ranks,
 )
-from cerebras_tf.swarmx.swarm import Alone, Array, Exchange, Observer, Pending, Swarm
+from cerebras_tf.swarmx.swarm import Alone, Array, Observer, Pending, Swarm, Traffic
 
 CHUNK_BYTES = 4 << 20
 # How long a wait sleeps between two looks: at first, at most, and at most where computing waits; a
@@ -61,7 +61,7 @@ _has_failed = False
 
 
 def fail() -> None:
-    """Says that this process has failed, so that it ends without waiting for others."""
+    """Marks this process as failed, so that it ends without waiting for others."""
     global _has_failed
     _has_failed = True
 
@@ -79,7 +79,7 @@ class MpiSwarm:
 
             mpi4py.rc.finalize = False  # which would wait forever for ranks that failed
             self._heartbeat = Heartbeat(job.folder(), job.rank())
-            self._meet(size)
+            self._wait_for_ranks(size)
             from mpi4py import MPI
         except ImportError as error:
             raise ConfigError(
@@ -100,12 +100,10 @@ class MpiSwarm:
         self.size: int = world.size
         self._world = world
         self._small = world.Dup()
-        self._told = Exchange()
+        self._gathered = Traffic()
         self._weights = _Lane(world.Dup(), "weights", self._heartbeat)
         self._gradients = _Lane(world.Dup(), "gradients", self._heartbeat)
-        self._show_error = sys.excepthook
-        sys.excepthook = self._end_with_error
-        atexit.register(self._farewell)
+        atexit.register(self._finalize)
 
     def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
         """See Swarm.start_mean."""
@@ -132,8 +130,8 @@ class MpiSwarm:
         parts = [x.reshape(-1).view(np.uint8) for x in (np.array(array, order="C"), result)]
         with self._heartbeat.waiting():
             _finish([self._small.Iallgather(*parts)], is_awaited=lambda: True)
-        self._told.sent_bytes += (self.size - 1) * array.nbytes
-        self._told.received_bytes += (self.size - 1) * array.nbytes
+        self._gathered.sent_bytes += (self.size - 1) * array.nbytes
+        self._gathered.received_bytes += (self.size - 1) * array.nbytes
         return result
 
     def objects(self, item: Any) -> list[Any]:
@@ -146,35 +144,31 @@ class MpiSwarm:
         return [pickle.loads(row[:size].tobytes()) for row, size in zip(found, sizes)]
 
     @property
-    def exchange(self) -> Exchange:
-        """See Swarm.exchange."""
-        parts = (self._told, self._weights.exchange, self._gradients.exchange)
-        return Exchange(
+    def traffic(self) -> Traffic:
+        """See Swarm.traffic."""
+        parts = (self._gathered, self._weights.traffic, self._gradients.traffic)
+        return Traffic(
             sum(part.sent_bytes for part in parts),
             sum(part.received_bytes for part in parts),
             sum(part.busy_s for part in parts),
             sum(part.waited_s for part in parts),
         )
 
-    def _meet(self, size: int) -> None:
-        """Waits for the others, for MPI's own start would do so where nobody sees it."""
+    def _wait_for_ranks(self, size: int) -> None:
+        """Waits with a heartbeat until all ranks have started; MPI itself waits without one."""
         folder = job.folder()
         if folder is not None:
             with self._heartbeat.waiting():
                 wait_for_ranks(folder, size)
 
-    def _end_with_error(self, *error: Any) -> None:
-        """The last word on an exception that nobody caught, wherever the program raised it."""
-        fail()
-        self._show_error(*error)
+    def _finalize(self) -> None:
+        """Ends MPI once all ranks are here; a rank that has failed does not wait for them.
 
-    def _farewell(self) -> None:
-        """Ends MPI once all ranks are here; one that has failed does not wait for them.
-
-        Nor does one for which they wait: its program has ended by itself, as by sys.exit, and the
-        launcher has to see how.
+        Nor does a rank for which the others wait: its program has ended by itself, as by sys.exit,
+        and the launcher must see how.
         """
-        if _has_failed or self._mpi.Is_finalized():
+        # Python sets sys.last_value for an exception that nobody caught.
+        if _has_failed or hasattr(sys, "last_value") or self._mpi.Is_finalized():
             return
         barrier = self._world.Ibarrier()
         folder = job.folder()
@@ -208,7 +202,7 @@ class _Lane:
         self._heartbeat = heartbeat
         self.rank: int = ranks.rank
         self.size: int = ranks.size
-        self.exchange = Exchange()
+        self.traffic = Traffic()
         self.observer: Optional[Observer] = None
         self.waiting = 0  # those who wait for one of its tasks
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
@@ -230,7 +224,7 @@ class _Lane:
             except BaseException as error:
                 task.error = error
             end = time.perf_counter()
-            self.exchange.busy_s += end - start
+            self.traffic.busy_s += end - start
             task.done.set()
             if self.observer is not None:
                 self.observer(task.what, start, end, task.size)
@@ -252,7 +246,7 @@ class _Lane:
                 yield
         finally:
             self.waiting -= 1
-            self.exchange.waited_s += time.perf_counter() - start
+            self.traffic.waited_s += time.perf_counter() - start
 
     def scratch(self, number: int, like: Array) -> Array:
         """Memory for a chunk of the size and dtype of another; what it held before is lost."""
@@ -263,12 +257,12 @@ class _Lane:
 
     def send(self, part: Array, to: int) -> Any:
         """Starts to send."""
-        self.exchange.sent_bytes += part.nbytes
+        self.traffic.sent_bytes += part.nbytes
         return self.ranks.Isend(part.view(np.uint8), to)
 
     def receive(self, part: Array, source: int) -> Any:
         """Starts to receive."""
-        self.exchange.received_bytes += part.nbytes
+        self.traffic.received_bytes += part.nbytes
         return self.ranks.Irecv(part.view(np.uint8), source)
 
 
@@ -327,7 +321,7 @@ def _finish(requests: Sequence[Any], is_awaited: Callable[[], bool] = lambda: Fa
 def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
     """From the wafer before the root to the next, and so on: each adds its own, the root last."""
     place = (lane.rank - root) % lane.size
-    before, behind = (lane.rank + 1) % lane.size, (lane.rank - 1) % lane.size
+    before, after = (lane.rank + 1) % lane.size, (lane.rank - 1) % lane.size
     chunks = list(_chunks(flat.size, max(CHUNK_BYTES // flat.itemsize, 1)))
     receives = place + 1 < lane.size
 
@@ -347,7 +341,7 @@ def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
             lane.finish([request])
             np.add(part, held, out=part)
         if place:
-            going.append(lane.send(part, behind))
+            going.append(lane.send(part, after))
             if len(going) > 2:
                 lane.finish([going.pop(0)])
         else:
@@ -381,7 +375,7 @@ def _mean_for_all(lane: _Lane, flat: Array) -> None:
 def _copy_along(lane: _Lane, flat: Array, root: int) -> None:
     """From the root to the next wafer, and so on; each passes on what it has received."""
     place = (lane.rank - root) % lane.size
-    before, behind = (lane.rank - 1) % lane.size, (lane.rank + 1) % lane.size
+    before, after = (lane.rank - 1) % lane.size, (lane.rank + 1) % lane.size
     chunks = list(_chunks(flat.size, CHUNK_BYTES))
     coming = [lane.receive(flat[c], before) for c in chunks[:2]] if place else []
     going: list[Any] = []
@@ -391,7 +385,7 @@ def _copy_along(lane: _Lane, flat: Array, root: int) -> None:
             if number + 2 < len(chunks):
                 coming.append(lane.receive(flat[chunks[number + 2]], before))
         if place + 1 < lane.size:
-            going.append(lane.send(flat[chunk], behind))
+            going.append(lane.send(flat[chunk], after))
             if len(going) > 2:
                 lane.finish([going.pop(0)])
     lane.finish(going)

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-# Told of something that was on its way, by the thread that moved it: what, when it began and ended
-# (of time.perf_counter), its bytes.
+# Called after a transfer, by the thread that made it: its name, when it began and ended (of
+# time.perf_counter), its bytes.
 Observer = Callable[[str, float, float, int], None]
 
 
 @dataclass
-class Exchange:
-    """What a wafer has exchanged with others so far.
+class Traffic:
+    """Bytes that a wafer has sent to and received from others so far.
 
     Attributes:
         sent_bytes: bytes sent to other wafers.
@@ -59,7 +59,7 @@ class Swarm(Protocol):
     size: int
 
     def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
-        """Replaces an array by the mean of the wafers' arrays, while computing goes on.
+        """Replaces an array by the mean of the wafers' arrays, in the background.
 
         Args:
             array: of one shape and floating dtype on all wafers, in C order; written in place.
@@ -67,7 +67,7 @@ class Swarm(Protocol):
         """
 
     def start_copy(self, array: Array, root: int) -> Pending:
-        """Replaces an array by that of one wafer, while computing goes on.
+        """Replaces an array by that of one wafer, in the background.
 
         Args:
             array: of one shape and dtype on all wafers, in C order; written in place elsewhere.
@@ -85,11 +85,11 @@ class Swarm(Protocol):
         """What all wafers gave, in their order, on all of them; anything that can be pickled."""
 
     def observe(self, observer: Observer) -> None:
-        """Tells someone of every mean and copy from now on."""
+        """Calls a function after every mean and copy from now on."""
 
     @property
-    def exchange(self) -> Exchange:
-        """What was exchanged so far."""
+    def traffic(self) -> Traffic:
+        """Bytes and times so far."""
 
 
 class _Arrived:
@@ -123,9 +123,9 @@ class Alone:
         """See Swarm.observe."""
 
     @property
-    def exchange(self) -> Exchange:
-        """See Swarm.exchange."""
-        return Exchange()
+    def traffic(self) -> Traffic:
+        """See Swarm.traffic."""
+        return Traffic()
 
 
 def total(swarm: Swarm, array: Array) -> Array:

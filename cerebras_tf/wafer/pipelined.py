@@ -163,6 +163,6 @@ def _faults(needed: float, system: System, replicas: int) -> tuple[str, ...]:
 
 
 def check_fit(prediction: Prediction) -> None:
-    """Raises CapacityError if a prediction says that the model does not fit."""
+    """Raises CapacityError if the model does not fit, according to a prediction."""
     if prediction.faults:
         raise CapacityError(f"{prediction.system.name}: {' '.join(prediction.faults)}")

@@ -18,8 +18,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import tensorflow as tf
 from cerebras_tf import CerebrasEstimator, CSRunConfig
-from cerebras_tf.console.log import say
-say("a line of progress")
+from cerebras_tf.console.log import log_info
+log_info("a line of progress")
 from tests.estimator import regression
 regression.build({folder!r}, log_step_count_steps=2).train(regression.dataset, max_steps=3)
 """
@@ -28,12 +28,12 @@ EACH_ALONE = """
 import os, sys
 sys.path.insert(0, {tests!r})
 import tensorflow as tf
-from cerebras_tf.console.log import say
+from cerebras_tf.console.log import log_info
 for number, set_up in enumerate({set_ups!r}):
     child = os.fork()
     if not child:
         exec(set_up)
-        say(f"a line of progress {{number}}")
+        log_info(f"a line of progress {{number}}")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, set_up
 """

@@ -100,16 +100,16 @@ def test_a_phase_may_be_told_only_where_it_lasts(messages):
     assert messages() == ["building the graph: 1.1 s"]
 
 
-def test_phase_that_lasts_is_announced(messages, monkeypatch):
-    announced = threading.Event()
+def test_phase_that_lasts_is_was_logged(messages, monkeypatch):
+    was_logged = threading.Event()
 
     def show(*arguments):
-        log.say(*arguments)
-        announced.set()
+        log.log_info(*arguments)
+        was_logged.set()
 
-    monkeypatch.setattr(progress, "say", show)
-    with PhaseReporter(announce_after_s=0.0).phase("capturing"):
-        assert announced.wait(timeout=30)
+    monkeypatch.setattr(progress, "log_info", show)
+    with PhaseReporter(log_start_after_s=0.0).phase("capturing"):
+        assert was_logged.wait(timeout=30)
     first, last = messages()
     assert first == "capturing ..."
     assert re.fullmatch(r"capturing: \d+\.\d s", last)
@@ -201,7 +201,7 @@ def test_what_is_said_of_the_model_stands_before_training(messages):
     assert logged[logged.index("12 parameters") + 1] == "training from step 0 ..."
 
 
-def test_training_phase_is_announced_and_timed(messages):
+def test_training_phase_is_was_logged_and_timed(messages):
     clock = FakeClock()
     train(
         lambda loss: [

@@ -230,7 +230,7 @@ def test_the_computers_own_memory_counts_too(tmp_path, least, monkeypatch):
     """Validation logs it, and refuses nothing."""
     state = 2 * DEPTH * 2 * 4 * WIDTH**2 * 4  # weights and momentum
     lines: list[str] = []
-    monkeypatch.setattr(estimator, "say", lambda text, *given: lines.append(text % given))
+    monkeypatch.setattr(estimator, "log_info", lambda text, *given: lines.append(text % given))
     monkeypatch.setattr(capacity, "available_bytes", lambda: state + int(0.8 * least))
     build(tmp_path, model=deep).compile(batches([ROWS], ROWS), validate_only=True)
     (line,) = [line for line in lines if "it does not fit on this computer" in line]

@@ -109,7 +109,7 @@ def test_a_signal_ends_the_step_writes_a_checkpoint_and_then_raises(
     assert getattr(raised.value, "code", None) == code
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == (
-        f"{signal.Signals(number).name}: stopped at step 3; the same command goes on from "
+        f"{signal.Signals(number).name}: stopped at step 3; the same command resumes from "
         f"{tmp_path}/model.ckpt-3"
     )
 
@@ -244,12 +244,12 @@ def test_where_a_run_goes_on_follows_the_list_of_checkpoints(tmp_path, capfd):
     build_estimator(tmp_path, save_checkpoints_steps=1).train(input_fn, max_steps=3)
     names = [f"model.ckpt-{step}" for step in range(3)]
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), names[2], names)  # a rewind
-    assert _earlier(str(tmp_path)).startswith(f"the run goes on from {tmp_path / names[2]},")
+    assert _earlier(str(tmp_path)).startswith(f"the run resumes from {tmp_path / names[2]},")
     assert _earlier(str(tmp_path)).endswith(f"from {tmp_path / names[1]}")
     with pytest.raises(SystemExit), GracefulStopHook(model_dir=str(tmp_path)) as stop:
         stop.signal_number = signal.SIGTERM
     assert (
-        f"at step 2; the same command goes on from {tmp_path / names[2]}" in capfd.readouterr().err
+        f"at step 2; the same command resumes from {tmp_path / names[2]}" in capfd.readouterr().err
     )
     (tmp_path / "checkpoint").unlink()
     assert (
@@ -266,7 +266,7 @@ def test_nan_guard_ends_training_before_the_damaged_state_is_saved(tmp_path, bad
         ]
 
     params = {"bad_step": 3, "bad_loss": bad_loss, "chief_hooks": chief_hooks}
-    says = f"step 3: the loss must be finite.* goes on from {tmp_path}/model.ckpt-2.*ckpt-1"
+    says = f"step 3: the loss must be finite.* resumes from {tmp_path}/model.ckpt-2.*ckpt-1"
     with pytest.raises(NumericsError, match=says):
         build_estimator(tmp_path, params).train(input_fn, max_steps=10)
     assert last_checkpoint_step(tmp_path) == 2

@@ -54,7 +54,7 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     if files:
         here = FileStore(specs, FileDisk(f"{files}/rank_{swarm.rank}", ram_bytes))
     store = SharedStore(here, swarm)
-    store.shard(program.homes)
+    store.shard(program.owners)
     for name, content in starting_values(residual_step(blocks, clip)).items():
         write(store, name, content)
     session = client_of(program, store, backend, swarm=swarm)
@@ -63,9 +63,9 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     moved = (0, 0)
     for features in batches(rows * swarm.size):
         part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)
-        before, traffic = swarm.exchange.sent_bytes, replace(here.io_stats)
+        before, traffic = swarm.traffic.sent_bytes, replace(here.io_stats)
         losses.append(float(session.run({n: x[part] for n, x in features.items()})["loss"]))
-        sent.append(swarm.exchange.sent_bytes - before)
+        sent.append(swarm.traffic.sent_bytes - before)
         now = here.io_stats
         moved = now.bytes_read - traffic.bytes_read, now.bytes_written - traffic.bytes_written
     foreseen = 0.0
@@ -203,7 +203,7 @@ def train_table(rows):
     swarm, step = mpi.swarm(), table_step(rows)
     program = compile_step(step, Options(wafers=swarm.size))
     store = SharedStore(MemoryStore(step.specs.values()), swarm)
-    store.shard(program.homes)
+    store.shard(program.owners)
     write(store, "table", starting_values(table_step(rows))["table"])
     session = client_of(program, store, CpuBackend(swarm), swarm=swarm)
     part = slice(swarm.rank * rows, (swarm.rank + 1) * rows)

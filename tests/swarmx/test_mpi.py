@@ -28,17 +28,17 @@ def everything():
     swarm.observe(lambda what, start, end, size: seen.append((what, end >= start, size)))
     for size in SIZES:
         for root in (None, 0, swarm.size - 1):
-            before = swarm.exchange.sent_bytes
+            before = swarm.traffic.sent_bytes
             array = own(swarm.rank, size)
             swarm.start_mean(array, root).wait()
             found["mean", size, root] = array
-            found["sent", size, root] = swarm.exchange.sent_bytes - before
+            found["sent", size, root] = swarm.traffic.sent_bytes - before
         for root in range(swarm.size):
-            before = swarm.exchange.sent_bytes
+            before = swarm.traffic.sent_bytes
             array = own(swarm.rank, size)
             swarm.start_copy(array, root).wait()
             found["copy", size, root] = np.array_equal(array, own(root, size))
-            found["copied", size, root] = swarm.exchange.sent_bytes - before
+            found["copied", size, root] = swarm.traffic.sent_bytes - before
     found["total"] = total(swarm, np.array([swarm.rank, 1], np.int64)).tolist()
     found["scalar"] = total(swarm, np.array(swarm.rank + 0.5)).shape
     found["seen"] = seen
