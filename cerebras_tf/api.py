@@ -16,25 +16,18 @@ from typing import Any
 # The module of each name. After a colon stands the name in its module, where that differs.
 _PUBLIC = {
     # Command lines.
-    "any_int": "cerebras_tf.cli.arguments",
-    "any_number": "cerebras_tf.cli.arguments",
-    "gigabytes": "cerebras_tf.cli.arguments",
-    "positive_int": "cerebras_tf.cli.arguments",
-    "positive_number": "cerebras_tf.cli.arguments",
-    "seed_int": "cerebras_tf.cli.arguments",
-    "step_int": "cerebras_tf.cli.arguments",
+    "any_int": "cerebras_tf.cli.parser",
+    "any_number": "cerebras_tf.cli.parser",
+    "gigabytes": "cerebras_tf.cli.parser",
+    "positive_int": "cerebras_tf.cli.parser",
+    "positive_number": "cerebras_tf.cli.parser",
+    "seed_int": "cerebras_tf.cli.parser",
+    "step_int": "cerebras_tf.cli.parser",
     "Parser": "cerebras_tf.cli.parser",
     "format_rows": "cerebras_tf.cli.parser",
     "USER_ERROR": "cerebras_tf.cli.exit_codes",
     "run_main": "cerebras_tf.cli.exit_codes",
     "set_stop_message": "cerebras_tf.cli.exit_codes",
-    # The command line of the model zoo's runner.
-    "COMPILE": "cerebras_tf.cli.arguments",
-    "MODES": "cerebras_tf.cli.arguments",
-    "RunArguments": "cerebras_tf.cli.arguments",
-    "add_arguments": "cerebras_tf.cli.arguments",
-    "add_params_argument": "cerebras_tf.cli.arguments",
-    "parse_arguments": "cerebras_tf.cli.arguments",
     # Run configuration.
     "accumulates_batches": "cerebras_tf.step.accumulation",
     "SPARSIFIER_MAP": "cerebras_tf.memoryx.sparsifier",

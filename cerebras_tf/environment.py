@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -180,10 +181,30 @@ SLURM_CPUS_ON_NODE = EnvironmentVariable[Optional[int]](
 SLURM_CPUS_PER_TASK = EnvironmentVariable[Optional[int]](
     "SLURM_CPUS_PER_TASK", "Cores per task that Slurm was asked for.", int, None, "not set"
 )
+PROGRAM = _text(
+    "CEREBRAS_TF_PROGRAM", "Name of the command in help and errors. The launchers set it."
+)
+NUM_CSX = EnvironmentVariable[Optional[int]](
+    "CEREBRAS_TF_NUM_CSX",
+    "Number of wafers in place of the params file's num_csx. csrun_wse sets it.",
+    int,
+    None,
+    "not set",
+    "a whole number",
+    _SET_BY_CSRUN,
+)
+TF_CONFIG = EnvironmentVariable[dict[str, Any]](
+    "TF_CONFIG",
+    "TensorFlow's own: workers and index of this one, as JSON. With use_multiple_workers, each "
+    "worker reads files of its own.",
+    json.loads,
+    {},
+    "one worker",
+    "a JSON object",
+)
 SLURM_CONF = _text("SLURM_CONF", "Slurm's configuration file. A missing one turns Slurm off.")
 
-# For users, then what launchers set.
-VARIABLES: tuple[EnvironmentVariable[Any], ...] = (
+FOR_USERS: tuple[EnvironmentVariable[Any], ...] = (
     EXECUTION_MODE,
     THREADS,
     SGEMM,
@@ -191,6 +212,12 @@ VARIABLES: tuple[EnvironmentVariable[Any], ...] = (
     NUMBA_CACHE_DIR,
     XDG_CACHE_HOME,
     OPENBLAS_CORETYPE,
+    TF_CONFIG,
+    SLURM_CONF,
+)
+SET_BY_LAUNCHERS: tuple[EnvironmentVariable[Any], ...] = (
+    PROGRAM,
+    NUM_CSX,
     WAFERS,
     RANK,
     JOB_FOLDER,
@@ -203,5 +230,5 @@ VARIABLES: tuple[EnvironmentVariable[Any], ...] = (
     SLURM_GTIDS,
     SLURM_CPUS_ON_NODE,
     SLURM_CPUS_PER_TASK,
-    SLURM_CONF,
 )
+VARIABLES = FOR_USERS + SET_BY_LAUNCHERS

@@ -214,7 +214,7 @@ usage: $program FILE.py [ARGUMENTS]       run a program, as Python does; -c, -m 
        $program -m MODE -p YAML [...]     run a model of the zoo:
 
 END
-  PYTHONPATH=$ROOT "$python" -m cerebras_tf.cli.arguments "$program"
+  PYTHONPATH=$ROOT "$python" -m modelzoo.common.train.arguments "$program"
 }
 
 # Ends with the reason where no Python is found.

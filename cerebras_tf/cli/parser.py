@@ -1,13 +1,16 @@
 """The argument parser of all commands: one paragraph for a mistake, with what was probably meant.
 
-It takes no abbreviations, which would change their meaning when an option is added.
+It takes no abbreviations, which would change their meaning when an option is added. The functions
+at the end are types of arguments.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +18,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cerebras_tf.cli.exit_codes import USER_ERROR, format_error
+from cerebras_tf.config.schema import number_of as any_number
+from cerebras_tf.quantities import MOST_GB
 from cerebras_tf.suggestions import did_you_mean
+
+_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,1000}")
 
 
 def format_rows(texts: Mapping[str, str]) -> str:
@@ -118,3 +125,51 @@ class Parser(argparse.ArgumentParser):
         hint = did_you_mean(str(value), names)
         text = f"must be one of {', '.join(names)}. Received: {value!r}. {hint}".rstrip()
         raise argparse.ArgumentError(action, text)
+
+
+def positive_int(text: str, end: int = 2**31) -> int:
+    """Parses a whole number above zero and below `end`, for argparse."""
+    number = any_int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}.")
+    if number >= end:
+        raise argparse.ArgumentTypeError(f"must be below {end}. Received: {text}.")
+    return number
+
+
+def step_int(text: str) -> int:
+    """Parses a number of steps, which has 64 bits, for argparse."""
+    return positive_int(text, 2**63)
+
+
+def seed_int(text: str) -> int:
+    """Parses what random numbers begin from, for argparse."""
+    number = any_int(text)
+    if not 0 <= number < 2**32:
+        raise argparse.ArgumentTypeError(f"must be 0 to {2**32 - 1}. Received: {text}.")
+    return number
+
+
+def gigabytes(text: str) -> float:
+    """Parses a number of 10^9 bytes, for argparse."""
+    number = positive_number(text)
+    if number >= MOST_GB:
+        raise argparse.ArgumentTypeError(f"must be below {MOST_GB:g}. Received: {text}.")
+    return number
+
+
+def positive_number(text: str) -> float:
+    """Parses a finite number above zero, for argparse."""
+    value = any_number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0. Received: {text!r}.")
+    return value
+
+
+def any_int(text: str) -> int:
+    """Parses a whole number in the digits 0 to 9, for argparse."""
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number, in the digits 0 to 9. Received: {text[:60]!r}."
+        )
+    return int(text)

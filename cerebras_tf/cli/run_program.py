@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cerebras_tf.cli.arguments import positive_int
+from cerebras_tf.cli.parser import positive_int
 from cerebras_tf.errors import ConfigError
 
 _OF_BATCHES = ("checkpoint", "steps", "outputs", "save")

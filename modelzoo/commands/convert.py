@@ -15,7 +15,7 @@ It parses arguments and shows progress; ``modelzoo/common/convert`` does the wor
 import os
 import time
 
-from cerebras_tf.api import add_params_argument, gigabytes, seed_int, step_int
+from cerebras_tf.api import gigabytes, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow, write_random_model
@@ -29,6 +29,7 @@ from modelzoo.common.convert.verify import (
     require_packages,
     verify_weights,
 )
+from modelzoo.common.train.arguments import add_params_argument
 
 OPERANDS = {
     "to_tf": {

@@ -11,8 +11,9 @@ from typing import Any, Optional
 
 import cerebras_tf
 import modelzoo
-from cerebras_tf.api import COMPILE, MODES, USER_ERROR, Parser, format_rows, run_main
+from cerebras_tf.api import USER_ERROR, Parser, format_rows, run_main
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.train.arguments import COMPILE, MODES
 from modelzoo.common.train.console import quiet_native_logging
 from modelzoo.common.train.file_errors import system_errors_named
 

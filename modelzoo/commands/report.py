@@ -7,10 +7,11 @@ machine at hand could compile. That sizes and graph give the same figures is tes
 from dataclasses import replace
 from pathlib import Path
 
-from cerebras_tf.api import add_params_argument, positive_int
+from cerebras_tf.api import positive_int
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.common.config.model_sections import count_vocabulary
+from modelzoo.common.train.arguments import add_params_argument
 
 MODES = ("weight_streaming", "pipelined")
 

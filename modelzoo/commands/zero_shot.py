@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from cerebras_tf.api import add_params_argument, any_int, positive_int
+from cerebras_tf.api import any_int, positive_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams
@@ -22,6 +22,7 @@ from modelzoo.common.data.prompts import section_tokenizer
 from modelzoo.common.evaluate.tasks import TASKS, read_task
 from modelzoo.common.model_dir import folder as model_dir
 from modelzoo.common.tokenizers import tokenizers
+from modelzoo.common.train.arguments import add_params_argument
 from modelzoo.common.train.console import quiet_logging
 
 

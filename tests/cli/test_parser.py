@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebras_tf.cli.parser import Parser, format_rows
+from cerebras_tf.cli.parser import Parser, format_rows, gigabytes, positive_int, seed_int, step_int
 from tests.messages import names
 
 
@@ -95,3 +95,19 @@ def test_help_shows_defaults_only_where_they_tell_something(parser):
 
 def test_rows_are_aligned():
     assert format_rows({"a": "one", "long": "two"}) == "  a     one\n  long  two"
+
+
+@pytest.mark.parametrize(
+    ("parse", "wrong", "right"),
+    [
+        (positive_int, 2**31, 2**31 - 1),
+        (step_int, 2**63, 2**63 - 1),
+        (seed_int, -1, 0),
+        (seed_int, 2**32, 2**32 - 1),
+        (gigabytes, 1e308, 0.5),
+    ],
+)
+def test_numbers_beyond_what_is_computed_with_are_refused(parse, wrong, right):
+    assert parse(str(right)) == right
+    with pytest.raises(argparse.ArgumentTypeError, match="must be"):
+        parse(str(wrong))

@@ -14,6 +14,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def test_the_page_of_environment_variables_is_current():
+    place = importlib.util.spec_from_file_location(
+        "environment_variables", ROOT / "docs" / "environment_variables.py"
+    )
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the built site."""

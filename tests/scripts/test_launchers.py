@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebras_tf.cli.arguments import MODES, build_parser
+from modelzoo.common.train.arguments import MODES, build_parser
 from tests.messages import names
 from tests.scripts.conftest import FAKE_PYTHON, write_program
 

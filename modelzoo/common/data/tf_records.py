@@ -4,12 +4,12 @@ Order of the pipeline: list files, shard, interleave, shuffle, batch, repeat, sk
 """
 
 import glob
-import json
 import os
 import struct
 
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf.environment import TF_CONFIG
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.prepared import check_prepared, check_tokens
@@ -182,7 +182,7 @@ def find_damage(data_dir):
 
 def worker_position():
     """Returns (number of workers, index) by the environment variable TF_CONFIG."""
-    settings = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    settings = TF_CONFIG.get()
     workers = settings.get("cluster", {}).get("worker", [None])
     return len(workers), settings.get("task", {}).get("index", 0)
 

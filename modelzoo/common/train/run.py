@@ -11,12 +11,14 @@ import functools
 import os
 import sys
 
-from cerebras_tf.api import job, mpi, parse_arguments, run_main, set_stop_message
+from cerebras_tf.api import job, mpi, run_main, set_stop_message
 from cerebras_tf.config import schema
+from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
+from modelzoo.common.train.arguments import parse_arguments
 from modelzoo.common.train.console import (
     ending_at_once,
     log_loading,
@@ -25,10 +27,6 @@ from modelzoo.common.train.console import (
 )
 from modelzoo.common.train.file_errors import file_errors_named
 
-# What the launchers were called as, for help and mistakes.
-PROGRAM_VARIABLE = "CEREBRAS_TF_PROGRAM"
-# Number of wafers that csrun_wse was given.
-NUM_CSX_VARIABLE = "CEREBRAS_TF_NUM_CSX"
 TRAINING = ("train", "train_and_eval")
 # The modes in which an option has an effect.
 EFFECTIVE = {
@@ -55,7 +53,7 @@ def run(model_name=None):
         model_name: the model of YAMLs without a top-level ``model_name``.
     """
     quiet_native_logging()
-    program = os.environ.get(PROGRAM_VARIABLE)
+    program = PROGRAM.get()
     bound = functools.partial(main, model_name=model_name, program=program)
     status = run_main(bound, program=program)
     if status:
@@ -118,8 +116,8 @@ def read_params(args, model_name=None):
 
 def launchers_overrides():
     """Returns the options of the launcher that override keys of the YAML, by dotted key."""
-    number = os.environ.get(NUM_CSX_VARIABLE)
-    return {"runconfig.num_csx": int(number)} if number else {}
+    number = NUM_CSX.get()
+    return {} if number is None else {"runconfig.num_csx": number}
 
 
 def check_options(args, runconfig):
@@ -153,7 +151,6 @@ def run_mode(mode, params):
     """Builds the estimator of `params` and runs `mode`."""
     import tensorflow.compat.v1 as tf
 
-    from cerebras_tf.api import EXECUTION_MODE
     from modelzoo.common.model_dir.checkpoint_files import check_start, resumed, validate_checkpoint
 
     quiet_logging(tf)

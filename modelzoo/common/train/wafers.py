@@ -10,10 +10,11 @@ written, else `no`, and the folder of their logs. It imports no TensorFlow.
 import os
 import sys
 
-from cerebras_tf.api import MODES, parse_arguments, run_main
+from cerebras_tf.api import run_main
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import read_yaml
 from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.train.arguments import MODES, parse_arguments
 from modelzoo.common.train.run import read_params
 
 

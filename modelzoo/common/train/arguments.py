@@ -1,31 +1,23 @@
-"""The command line of the model zoo's runner, and the types of arguments that commands share.
+"""The command line of the model zoo's runner; its flags follow from cerebras_tf.config.run_options.
 
-It reads no params file and knows no model. The runner's flags follow from the fields of
-config/run_options.py.
+It reads no params file and knows no model.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
-import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from cerebras_tf.cli.parser import Parser, format_rows
+from cerebras_tf.api import Parser, format_rows
 from cerebras_tf.config.run_options import MODES, RunConfigParams, without_none
 from cerebras_tf.config.schema import Refused, check_value
-from cerebras_tf.config.schema import number_of as any_number
-from cerebras_tf.quantities import MOST_GB
-
-__all__ = ["COMPILE", "MODES", "RunArguments", "add_params_argument", "any_number"]
 
 COMPILE = "compile"
-_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,1000}")
 _FLAGS = [each for each in dataclasses.fields(RunConfigParams) if "flag" in each.metadata]
 _HINTS = typing.get_type_hints(RunConfigParams)
 
@@ -66,54 +58,6 @@ class RunArguments:
         return {"runconfig.mode": self.mode} | {
             f"runconfig.{name}": value for name, value in self.given.items()
         }
-
-
-def positive_int(text: str, end: int = 2**31) -> int:
-    """Parses a whole number above zero and below `end`, for argparse."""
-    number = any_int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}.")
-    if number >= end:
-        raise argparse.ArgumentTypeError(f"must be below {end}. Received: {text}.")
-    return number
-
-
-def step_int(text: str) -> int:
-    """Parses a number of steps, which has 64 bits, for argparse."""
-    return positive_int(text, 2**63)
-
-
-def seed_int(text: str) -> int:
-    """Parses what random numbers begin from, for argparse."""
-    number = any_int(text)
-    if not 0 <= number < 2**32:
-        raise argparse.ArgumentTypeError(f"must be 0 to {2**32 - 1}. Received: {text}.")
-    return number
-
-
-def gigabytes(text: str) -> float:
-    """Parses a number of 10^9 bytes, for argparse."""
-    number = positive_number(text)
-    if number >= MOST_GB:
-        raise argparse.ArgumentTypeError(f"must be below {MOST_GB:g}. Received: {text}.")
-    return number
-
-
-def positive_number(text: str) -> float:
-    """Parses a finite number above zero, for argparse."""
-    value = any_number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0. Received: {text!r}.")
-    return value
-
-
-def any_int(text: str) -> int:
-    """Parses a whole number in the digits 0 to 9, for argparse."""
-    if not _WHOLE_NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number, in the digits 0 to 9. Received: {text[:60]!r}."
-        )
-    return int(text)
 
 
 def setting(text: str) -> tuple[str, str]:
