@@ -63,7 +63,8 @@ class Node:
         inputs: operands in order.
         attrs: keyword attributes: Python literals, Dims, arrays, or graphs (of structural ops).
         outputs: results in order.
-        source: name of the operation it came from, for messages; "" if there is none.
+        source: the front end's name of the operation it came from; "" if there is none. Messages
+            show it, and users select operations by it (keep_float32).
         layer: number of its layer; -1 if there is none.
         direction: "forward", "backward" or "update".
     """

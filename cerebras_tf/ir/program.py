@@ -243,8 +243,8 @@ class Program:
             if content.dtype == "int64" and content.shape == (2,) and content[0] == seed:
                 self.constants[slot] = np.array([other, content[1]], np.int64)
         for name, draw in self.draws.items():
-            if draw.seed == seed:
-                self.draws[name] = replace(draw, seed=other)
+            if draw.key == seed:
+                self.draws[name] = replace(draw, key=other)
         for body in self.bodies:
             for item in body:
                 for part in item.attrs.values():

@@ -139,7 +139,7 @@ def _encode_program(program: Program, arrays: dict[str, Array]) -> Json:
         "staged": program.staged,
         "wafers": program.wafers,
         "homes": program.owners,
-        "draws": {name: [d.seed, d.seed2, str(d.size)] for name, d in program.draws.items()},
+        "draws": {name: [d.key, d.stream, str(d.size)] for name, d in program.draws.items()},
         "packing": _encode_packing(program.packing, arrays),
         "global_step": program.global_step,
         "arena_bytes": program.arena_bytes,

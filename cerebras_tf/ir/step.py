@@ -33,13 +33,18 @@ class Variable:
 
 @dataclass(frozen=True)
 class Draw:
-    """A random op whose invocations differ in size; its seeds are a feature, int64 [3].
+    """A random op whose invocations differ in size; what it reads is a feature, int64 [3].
 
-    The feature's third number counts what earlier invocations have drawn; `size` is what one draws.
+    The feature holds key, stream and how many numbers earlier invocations have drawn.
+
+    Attributes:
+        key: of the Philox generator; a front end derives it from the model's seed.
+        stream: upper half of the generator's first counter; a front end numbers its ops so.
+        size: how many numbers an invocation draws.
     """
 
-    seed: int
-    seed2: int
+    key: int
+    stream: int
     size: Size
 
 

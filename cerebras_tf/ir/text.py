@@ -230,7 +230,7 @@ def print_step(step: StepGraph) -> str:
         if name not in step.specs:
             lines.append(f"variable {name!r} = %{value.name}")
     for name, draw in step.draws.items():
-        lines.append(f"draw {name!r}: {draw.seed},{draw.seed2},{draw.size}")
+        lines.append(f"draw {name!r}: {draw.key},{draw.stream},{draw.size}")
     kinds = sorted(step.labels, key=lambda key: step.labels[key])
     lines += [f"{kind} {name!r}" for kind, name in kinds]
     return "\n".join(["step", *lines, print_graph(step.graph)])
@@ -270,8 +270,8 @@ def _parse_line(step: StepGraph, inputs: dict[str, Value], number: int, line: st
     if held is not None and held not in inputs:
         raise _syntax_error("step", number, line, f"%{held} to be an input of the graph")
     if kind == "draw":
-        seed, seed2, size = (match["type"] or "").split(",")
-        step.draws[name] = Draw(int(seed), int(seed2), parse_dim(size))
+        key, stream, size = (match["type"] or "").split(",")
+        step.draws[name] = Draw(int(key), int(stream), parse_dim(size))
         return
     if held is not None:
         (step.features if kind == "feature" else step.variables)[name] = inputs[held]

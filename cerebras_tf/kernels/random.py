@@ -1,9 +1,10 @@
-"""Plain kernels of TensorFlow's stateful random ops, bit for bit its CPU kernels.
+"""Plain kernels of random ops, bit for bit those of TensorFlow's CPU kernels.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a key
-and a 128-bit counter into four 32-bit words. TensorFlow's key is `seed`; the counter's upper half
-starts as `seed2`, and every invocation advances the counter by 256 per number. Seeds 0 and 0, which
-TensorFlow replaces randomly, are used as they are, so that runs are reproducible.
+and a 128-bit counter into four 32-bit words. The counter's upper half starts as the op's stream,
+and every invocation advances the counter by 256 per number. TensorFlow's `seed` is the key and
+`seed2` the stream; seeds 0 and 0, which it replaces randomly, are used as they are, so that runs
+are reproducible.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ def first_counter(step: Step, seeds: Seeds, size: int) -> int:
 
     Args:
         step: number of earlier invocations of the op.
-        seeds: the op's two seeds. A third number is given if invocations differ in size: how many
-            numbers the earlier ones drew; it replaces the step.
+        seeds: key and stream of the op. A third number is given if invocations differ in size: how
+            many numbers the earlier ones drew; it replaces the step.
         size: numbers that each invocation draws.
     """
-    _, seed2, *before = (int(number) for number in seeds)
+    _, stream, *before = (int(number) for number in seeds)
     made = before[0] if before else int(step) * size
-    return (((seed2 % 2**64) << 64) + made * RESERVED) % 2**128
+    return (((stream % 2**64) << 64) + made * RESERVED) % 2**128
 
 
 def _philox(counter: int, offsets: np.ndarray, seed: int) -> np.ndarray:

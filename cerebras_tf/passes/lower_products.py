@@ -29,8 +29,8 @@ def lower_products(graph: Graph, keep_float32: Sequence[str] = ()) -> None:
 
     Args:
         graph: differentiated, its losses fused.
-        keep_float32: regular expressions that are searched in names of operations; products of
-            those that match stay float32.
+        keep_float32: regular expressions that are searched in `Node.source`; products that match
+            stay float32.
     """
     deciding: set[Node] = set()
     _find_deciding(graph, set(), deciding)

@@ -1,8 +1,8 @@
 """How far the random ops of a model have drawn: the state that a run resumes from.
 
-Every random op is numbered and seeded by the front end. An op whose invocations all draw alike is
-told how often it has drawn; one whose invocations differ in size is given its two seeds (as
-TensorFlow's Philox ops have them) and how many numbers it has made.
+The front end gives every random op a key and a stream of the Philox generator. An op whose
+invocations all have one size reads how often it has drawn; one whose invocations differ in size
+reads its key, its stream and how many numbers it has drawn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RandomStreams:
         # As if one wafer took the batches of all sequentially.
         own = self._draws * self._wafers + self._rank
         seeds = {
-            name: [draw.seed, draw.seed2 + self._rank, self._made.get(name, 0)]
+            name: [draw.key, draw.stream + self._rank, self._made.get(name, 0)]
             for name, draw in program.draws.items()
         }
         given = {RANDOM_STEP: own, COMMON_RANDOM_STEP: self._draws, **seeds}
