@@ -132,4 +132,4 @@ def test_a_seed_is_replaced_only_where_instructions_draw():
     program.replace_seed(8, 5, lambda item: item.op == "random_uniform")
     for one in (program, branch):
         assert one.constants[0].tolist() == [8, 64] and one.constants[1].tolist() == [5, 3]
-    assert program.draws["random_step/noise"].seed == 5
+    assert program.draws["random_step/noise"].key == 5
