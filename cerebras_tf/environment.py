@@ -18,8 +18,6 @@ class EnvironmentVariable(Generic[T]):
     """One environment variable. An empty value counts as unset.
 
     Attributes:
-        name: the variable's name.
-        meaning: a sentence for the documentation.
         parse: turns the text into the value; raises ValueError if the text is invalid.
         default: the value where the variable is unset.
         default_text: the default in words.

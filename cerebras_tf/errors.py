@@ -92,7 +92,6 @@ class BatchCapacityError(CapacityError):
 
     Attributes:
         needed_bytes: what it takes at the least.
-        available_bytes: what there is.
         fixed_bytes: of what it takes, what does not depend on the batch: weights and optimizer
             state, where they count.
     """

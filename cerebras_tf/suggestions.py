@@ -13,8 +13,6 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> Optional[st
     """Returns the known word that is most like another, capitals aside; None if none is near.
 
     Args:
-        word: the word.
-        known: known words.
         cutoff: likeness that is near, from 0 to 1, as difflib measures it.
     """
     by_lower = {name.lower(): name for name in known}

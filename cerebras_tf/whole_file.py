@@ -16,7 +16,6 @@ def write_whole(path: Union[str, Path], text: str) -> Path:
 
     Args:
         path: file, whose folder is made if absent.
-        text: its content.
 
     Returns:
         The path.
@@ -45,7 +44,6 @@ def require_place(path: Union[str, Path, None], option: str) -> None:
 
     Args:
         path: of the file; None for none.
-        option: what named it.
 
     Raises:
         ConfigError: it is a folder, below what is no folder, or in one that is not to be written.

@@ -29,8 +29,6 @@ class TensorSlice:
     """A block of a variable.
 
     Attributes:
-        name: of the whole variable.
-        shape: of the whole variable.
         start: first index of the block along every axis.
         size: of the block along every axis.
     """
@@ -161,7 +159,6 @@ class CutFile:
     """A data file of a checkpoint that ends before the bytes that the index places in it.
 
     Attributes:
-        path: of the file.
         size: of the file, 0 where it is missing.
         needed: bytes that it must have.
         names: of the variables whose bytes are not all there, in the order of the file.
@@ -229,9 +226,7 @@ def write_index(
     """Writes the index of a checkpoint whose data files are there; it appears whole or not at all.
 
     Args:
-        prefix: path prefix of the files.
         entries: by name; each path is one of the data files.
-        shards: number of data files.
         slices: those of the names that are parts of a partitioned variable.
     """
     number = {data_path(prefix, shard, shards): shard for shard in range(shards)}

@@ -48,7 +48,6 @@ class BundleWriter:
         """Writes a variable.
 
         Args:
-            name: of the variable.
             array: its content, of any shape; of bfloat16 its bits, uint16.
             dtype: as the IR names it; that of the array where it is not given.
 

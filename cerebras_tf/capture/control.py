@@ -38,12 +38,8 @@ def lower_body(
     """Lowers a function body into a builder.
 
     Args:
-        c: the enclosing capture.
-        op: the operation that runs the body.
-        body: FuncGraph to lower.
         arguments: values of the body's inputs, or tensors that have them, in order.
         b: receives the nodes.
-        state: variables the body reads and assigns.
 
     Returns:
         Values of the body's outputs.

@@ -30,7 +30,6 @@ def find_moments(graph: tf.Graph, handles: Mapping[Operation, Variable]) -> set[
     """Names of the float32 moments among the variables of a graph.
 
     Args:
-        graph: graph of a called model_fn.
         handles: its variables, by the operation that makes their handle.
     """
     known = {op.outputs[0].ref(): variable for op, variable in handles.items()}

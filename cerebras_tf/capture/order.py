@@ -21,7 +21,6 @@ def all_before(
     """Operations that TensorFlow's session would run to fetch the roots, including the roots.
 
     Args:
-        roots: fetched operations.
         control_inputs: returns the control inputs of an operation.
         excluded: returns whether to skip an operation, and those that only it needs.
     """

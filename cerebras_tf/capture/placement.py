@@ -35,7 +35,6 @@ class Placement:
     """Where the operations of one graph run.
 
     Attributes:
-        graph: the model's graph.
         owned: operations that make handles of variables the wafer reads or assigns.
         after_step: checks, prints and other effects that read what a step computes.
         with_checks: conditionals and calls that a step computes and that check or print inside.
@@ -52,7 +51,6 @@ class Placement:
         """Prepares a placement.
 
         Args:
-            graph: graph of a called model_fn.
             model_start: number of operations that existed before the call.
             owned: operations that make handles of the variables a step reads or assigns.
             global_step: the one of the global step, whose variable stays in the session.
@@ -200,7 +198,6 @@ class Placement:
 
         Args:
             capture: returns the dependencies of operations.
-            roots: operations the step computes.
 
         Returns:
             (tensors fed, host operations that must run with the step and do not need it).
@@ -354,7 +351,6 @@ class _Needs:
         independent: operations of the session that the step waits for but does not read.
         checks: assertions, prints and other effects.
         missing: operations on the wafer without an IR form.
-        computed: operations that the step computes.
     """
 
     fed: dict[Any, None] = field(default_factory=dict)

@@ -25,7 +25,6 @@ class Lowering(Protocol):
 
     Attributes:
         b: builder of the IR graph; emits ops with inferred types.
-        state: current values of the variables.
         gathers: (variable's name, row numbers, rows) of every unconditional read of rows.
         path: names of the calls and conditionals around a function body; "" outside of them.
         condition: of v1 conditionals around the call of a function body; None if there are none.
@@ -75,7 +74,6 @@ class GraphLowering(Lowering, Protocol):
     Attributes:
         custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
         lowerable: knows which operations have an IR form here.
-        step: the step graph being built.
     """
 
     custom_gradients: dict[Operation, Optional[CustomGradient]]

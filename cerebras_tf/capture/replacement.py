@@ -16,11 +16,6 @@ class Replacement:
     """Replaces an attribute while at least one call is within `active`.
 
     Calls may overlap and end in any order, as a suspended `predict` does.
-
-    Args:
-        owner: module or class.
-        name: of the attribute.
-        value: what it is replaced by.
     """
 
     def __init__(self, owner: Any, name: str, value: Any) -> None:

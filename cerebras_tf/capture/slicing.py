@@ -65,7 +65,6 @@ class _Window:
 
     Attributes:
         starts, sizes, strides: as the slice op has them, one per axis of the operand.
-        shape: of the result.
         dynamic_indices: axes indexed by a number that depends on data, and its index in `begin`.
         dynamic_slices: axes of a size that depends on data, and the slice of each.
     """

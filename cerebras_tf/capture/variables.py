@@ -46,7 +46,6 @@ def managed_variables(graph: tf.Graph, model_start: int = 0) -> dict[Operation, 
     """TensorFlow variables on the wafer, by the op that makes their handle.
 
     Args:
-        graph: graph of a called model_fn.
         model_start: number of operations that existed before the call; variables among them belong
             to the input function and stay in the session.
 

@@ -19,9 +19,6 @@ Key = Union[str, tuple[str, str]]
 class Partitions:
     """Maps the parts of partitioned variables to slices in a checkpoint.
 
-    Args:
-        variables: TensorFlow variables by name.
-
     Attributes:
         slices: the slice of a whole variable that each part is, by the part's name.
     """

@@ -201,7 +201,6 @@ def find_listed(model_dir: str, instead: str) -> Optional[str]:
     If it names none but the folder has complete ones, a warning is logged.
 
     Args:
-        model_dir: the folder.
         instead: what happens without a checkpoint, for the warning.
 
     Raises:
@@ -272,7 +271,6 @@ def check_variables(
     """Compares a checkpoint with a model and lists all differences.
 
     Args:
-        path: prefix of the checkpoint.
         wanted: shapes of the model's variables.
         found: shapes of the checkpoint's variables.
         unknown: names of variables that must not be in the checkpoint.
@@ -336,7 +334,6 @@ def find_conversions(path: str, wanted: Mapping[str, str]) -> dict[str, str]:
     in some runs and in float32 in others.
 
     Args:
-        path: prefix of the checkpoint.
         wanted: dtypes of the model's variables, by name.
 
     Returns:
@@ -363,7 +360,6 @@ def converted(path: str, wanted: Mapping[str, str]) -> Iterator[str]:
     files of variables that need no conversion.
 
     Args:
-        path: prefix of the checkpoint.
         wanted: dtypes of the model's variables, by name.
 
     Raises:

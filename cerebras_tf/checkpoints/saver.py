@@ -82,7 +82,6 @@ class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
     largest number so far.
 
     Args:
-      model_dir: folder of the checkpoints.
       save_steps: steps between two checkpoints; None to count seconds.
       **options: other arguments of TensorFlow's hook.
     """
@@ -164,14 +163,11 @@ class WaferSaver(tf.compat.v1.train.Saver):
     """Saves and restores the variables of the wafer and the objects of the session together.
 
     Args:
-        store: the wafer's variables.
         find_session_objects: returns the objects of the session to save: the global step, tables,
             strings. Called when the graph is complete, since hooks add variables too.
-        config: the run configuration.
         initialize: initializes the variables of these names, in a session.
         connect: called with a session after a restore.
         phase: context manager that reports a named phase.
-        partitions: the partitioned variables.
         training: the step, in training. A checkpoint must then have no variables but the model's,
             and contains how often random ops have drawn.
         lender: the step of the enclosing training. Its variables are read instead of the

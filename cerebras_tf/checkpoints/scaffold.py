@@ -45,10 +45,7 @@ def wafer_scaffold(
     It is changed in place, as the user's hooks or a subclass may refer to it.
 
     Args:
-        given: the scaffold of the model.
         variables: TensorFlow variables on the wafer, by name.
-        stored: their values in the store.
-        config: the run configuration.
         phase: context manager that reports a named phase.
         connect: called with the session when variables have values, before hooks are.
         training: the step, in training: checkpoints contain how often its random ops have drawn.

@@ -39,12 +39,7 @@ _COPIES = ("Identity", "EnsureShape")
 class StoredVariables:
     """The variables of one graph that are kept in a store.
 
-    Args:
-        variables: TensorFlow variables by name.
-        store: has their values.
-
     Attributes:
-        store: the store.
         restored: path prefix of the checkpoint restored last, which is not written again.
         draws: returns the counts of random ops to add to a checkpoint, see ModelStep.draws_to_save.
     """
@@ -118,14 +113,7 @@ class StoredVariables:
                             reader._update_input(index, is_set)
 
     def values(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:
-        """Values of fetches; their assignments go to the store.
-
-        Args:
-            run: runs (fetches, feed_dict) in the session.
-            graph: the session's graph.
-            fetches: tensors, operations or names.
-            feed: the feed_dict.
-        """
+        """Values of fetches; their assignments go to the store."""
         call = _ServedRun(self, run, graph, feed)
         return call.values(fetches) if self._drops else list(map(call.value, fetches))
 
@@ -343,7 +331,6 @@ class _ServedRun:
         Without it, a restore of all variables would run for one of them.
 
         Args:
-            op: the operation.
             reads: whether to feed reads of variables, too.
         """
         fed: dict[Any, Any] = {}
@@ -425,8 +412,6 @@ class UserSaver:
     """A user's Saver for variables in the store.
 
     Args:
-        saver: the Saver.
-        stored: the variables.
         connect: called with a session after a restore.
         training: the step, in training: a restore sets its counts of random ops.
     """

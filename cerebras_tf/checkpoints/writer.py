@@ -28,7 +28,6 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
     It is on the disk when this returns, so older ones may be deleted.
 
     Args:
-        prefix: path prefix of the checkpoint's files.
         shards: arrays by key, of which one shard is in memory at a time; or functions that write a
             checkpoint under the path they receive, which becomes part of this one.
     """

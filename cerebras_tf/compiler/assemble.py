@@ -50,12 +50,9 @@ def assemble(
 
     Args:
         step: nodes in schedule order, with layers and directions.
-        layers: number of layers.
         streaming: weight streaming mode; else pipelined mode.
-        price: cost of instructions.
         staging: whether gradients that wait for a norm of all gradients are spilled to the store.
         spilled: activations that are spilled; only with staging.
-        owned: owners of layers, with several wafers.
     """
     return _Assembler(step, layers, streaming, price, staging, spilled, owned).run()
 

@@ -257,7 +257,6 @@ class Fitting:
         choices: for each segment; every layer is in one.
         needed_bytes: activations, gradients and scratch memory without the choices.
         planned_bytes: the same with the choices.
-        budget_bytes: the budget.
         flops: operations of the step without the choices.
         least_bytes: the memory with all possible spilling, if the step does not fit and nothing can
             be spilled; else None.
@@ -321,7 +320,6 @@ class SpillSpace:
     """A store that activations may be spilled to.
 
     Attributes:
-        most_bytes: main memory of the store.
         read_bytes_per_s: speed of its disk.
         write_bytes_per_s: speed of its disk.
         busy_s: seconds for which a step uses the disk without spilling.
@@ -338,7 +336,6 @@ class Budget:
     """Memory for activations, gradients and scratch memory.
 
     Attributes:
-        bytes: the budget.
         speeds: returns the speeds of this computer; called if a step does not fit.
         report: is called with the choices if a step does not fit.
         spill_space: returns where a program may spill; None if it cannot.
@@ -357,9 +354,7 @@ def fit_activations(
 
     Args:
         step: in schedule order, fused; changed in place.
-        layers: number of layers.
         program: assembled from the step, too large for the budget.
-        budget: the budget.
         streaming: weight streaming mode, in which activations can be spilled.
 
     Returns:
@@ -479,8 +474,6 @@ def choose(activations: Activations, layers: int, memory: Memory, available: int
     """One choice for each layer, of the least additional time that fits; else of least memory.
 
     Args:
-        activations: computes choices.
-        layers: number of layers.
         memory: planned bytes with some choices.
         available: bytes that may be planned.
     """

@@ -51,7 +51,6 @@ class Options:
             "bfloat16" also rounds operands of matrix products to bfloat16; "emulate" rounds
             results of every op to the graph's own type, and does not fuse ops.
         keep_float32: regular expressions of names of operations whose products stay float32.
-        fuse: fuse ops.
         strip: remove padding if it is proved that no number changes.
         restore: with strip, results of every token may be returned although their values at padded
             positions are unknown.

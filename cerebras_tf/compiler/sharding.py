@@ -32,7 +32,6 @@ class Ownership:
     """Owners, by rank.
 
     Attributes:
-        wafers: number of wafers.
         layers: owner of each layer; layers without an owner are not listed.
         owners: rank that stores a variable, by name; variables that all keep are not listed.
         shared: values of a layer's update that other nodes read, by layer.
@@ -59,7 +58,6 @@ def shard_updates(step: StepGraph, wafers: int) -> Ownership:
 
     Args:
         step: in schedule order, with layers and directions; changed in place.
-        wafers: number of wafers.
     """
     updates: dict[int, list[Node]] = defaultdict(list)
     for node in step.graph.nodes:
@@ -177,7 +175,6 @@ class _Measured:
 
     Attributes:
         root: the wafer whose update reads the mean.
-        nodes: the nodes.
         numbers: their scalar outputs.
     """
 
@@ -199,7 +196,6 @@ def compute_norms_on_owners(step: StepGraph, owned: Ownership) -> None:
 
     Args:
         step: in schedule order, roots of means set; changed in place.
-        owned: the owners.
     """
     readers, wanted = step.graph.users(), set(step.graph.outputs)
     found = {}

@@ -33,7 +33,6 @@ class Staged:
     """A value that is spilled.
 
     Attributes:
-        name: its name in the store.
         group: number of the group after which it is spilled.
         readers: nodes that read it from the store.
     """
@@ -55,8 +54,6 @@ def find_spilled(
 
     Args:
         groups: nodes in schedule order; nodes of a group run together.
-        step: the step of the nodes.
-        spilled: activations to spill, besides gradients.
     """
     number = {node: index for index, nodes in enumerate(groups) for node in nodes}
     readers: dict[Value, list[Node]] = {}

@@ -42,7 +42,6 @@ def workload_of_program(
 
     Args:
         program: the step, without recomputation.
-        name: of the model.
         batch: samples of a batch; by default the first size of the largest feature.
         tokens: tokens of a batch, if any.
         density: share of a weight that is not zero, by name, if it is not 1; gradients are as

@@ -62,8 +62,6 @@ class Refused(Exception):
 
     Attributes:
       text: what must hold.
-      received: the wrong value.
-      advice: what to do, or nothing.
     """
 
     def __init__(self, text: str, received: Any, advice: str = "") -> None:

@@ -27,7 +27,6 @@ class ProfileHook(tf.estimator.SessionRunHook):
     Of several wafers, the first one's are recorded.
 
     Args:
-        profiler: the listener of the training's machines.
         steps: how many to record.
         model_dir: where the folder `profile` is made.
     """

@@ -114,7 +114,6 @@ class ProgressHook(tf.estimator.SessionRunHook):
 
     Args:
       loss: scalar tensor.
-      shown: the steps that get a line.
       tokens_per_step: tokens in a step; None leaves their rate out.
       about: returns the lines about the model that are logged before training.
       clock: a monotonic clock in seconds.

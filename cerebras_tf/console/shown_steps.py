@@ -17,7 +17,6 @@ class ShownSteps:
     """The first step of a run, multiples of a number, and the last step where it is known.
 
     Args:
-        every_n_steps: that number.
         last_step: global step at which training ends; None where that is unknown.
         steps: steps to train from the start, an alternative to `last_step`.
 
@@ -51,8 +50,6 @@ class SummaryHook(tf.estimator.SessionRunHook):
 
     Args:
         scaffold: has the summary operation, once it is finalized.
-        output_dir: folder of the event files.
-        shown: the steps.
     """
 
     def __init__(self, scaffold: Any, output_dir: str, shown: ShownSteps) -> None:

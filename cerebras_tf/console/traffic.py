@@ -20,12 +20,7 @@ from cerebras_tf.swarmx.swarm import Traffic
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What was moved in some steps.
-
-    Attributes:
-        tags: values for TensorBoard.
-        line: what to log of them.
-    """
+    """What was moved in some steps."""
 
     tags: dict[str, float]
     line: str

@@ -30,7 +30,6 @@ class CallContext:
         runs: whether steps will be made; a call that only compiles writes no variables.
         examples: examples in a batch, if shapes are known.
         tokens: tokens in a batch, if shapes are known.
-        systems: number of systems, for predictions.
         micro_batches: batches that each system computes one after another for a step.
         accumulated: batches of a training step that the estimator accumulates; 1 for none.
         batches: the input of a training whose steps have several batches; None for one.

@@ -264,7 +264,6 @@ class NanGuardHook(tf.estimator.SessionRunHook):
 
     Args:
       loss: scalar tensor.
-      model_dir: folder whose checkpoints the error names.
     """
 
     def __init__(self, loss: Any, model_dir: Optional[str] = None) -> None:
@@ -340,7 +339,6 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
     Args:
       not_finite: returns names of variables about to be saved that hold NaN or infinity.
       watch: knows the loss; None to look at the weights alone.
-      model_dir: folder whose checkpoints the error names.
     """
 
     def __init__(
@@ -380,8 +378,6 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
     the session, one per micro-batch.
 
     Args:
-      output_dir: folder of the event files.
-      shown: the steps that get them.
       examples_per_step: examples in a step, or an integer scalar tensor of those in a run of the
         session; None leaves the rate out.
       tokens_per_step: as `examples_per_step`, for tokens.

@@ -90,7 +90,6 @@ def boundary_cast(x: Any, name: Optional[str] = None, back_cast: bool = True) ->
 
     Args:
       x: a tensor; one that is not float32 is returned as it is.
-      name: a name for the operation.
       back_cast: return float32 again; without it the result is float16.
 
     Returns:

@@ -59,10 +59,7 @@ class ModelGraph:
 
     Attributes:
         spec: the spec for tf.estimator's loop; fetching it runs the wafer.
-        step: the wafer's step.
-        store: the wafer's variables.
         wiring: the nodes between both.
-        fed: tensors the session feeds.
         sparse: what is pruned; None where nothing is.
         has_own_summaries: whether summaries of a training by several wafers show what follows
             from the batch of one alone.
@@ -125,10 +122,7 @@ def build(
 
     Args:
         call_model_fn: calls it in the default graph and returns an EstimatorSpec.
-        mode: a tf.estimator.ModeKeys.
-        options: how to compile.
         phase: context manager that logs a named phase; see PhaseReporter.
-        config: the run configuration.
         lender: the step of the training around this evaluation: it lends its
             variables where the evaluation wants the checkpoint that holds just these.
         runs: whether steps will be made; else variables get neither values nor files.

@@ -21,7 +21,6 @@ def compiler_options(config: Any, mode: str) -> Options:
 
     Args:
         config: a CSRunConfig.
-        mode: a tf.estimator.ModeKeys.
 
     Raises:
         ConfigError: memoryx_dir is set in pipelined mode.

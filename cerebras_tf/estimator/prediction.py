@@ -83,9 +83,7 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
     """Writes the report of a mode; it appears whole or not at all.
 
     Args:
-        found: the prediction.
         here: sentences on the same program on this machine.
-        folder: the compile_dir.
         mode: a tf.estimator.ModeKeys; training's is report.html, others are report_<mode>.html.
 
     Returns:
@@ -104,8 +102,6 @@ class PredictionHook(tf.estimator.SessionRunHook):
     """Writes `wafer/floorplan`, and the predicted rate next to `global_step/sec`.
 
     Args:
-        output_dir: folder of the event files.
-        shown: the steps.
         prediction: what a real system would do, asked for once, after the first step; None where
             that is not known.
     """

@@ -32,7 +32,6 @@ class SparseTraining:
         """Asks a sparsifier what it will prune.
 
         Args:
-            sparsifier: has the methods of BaseSparsifier.
             specs: what each variable of the model is, by name.
 
         Raises:

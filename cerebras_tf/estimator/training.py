@@ -37,11 +37,8 @@ def add_guards(spec: Any, given: list[Any], listeners: Any, call: CallContext, c
     """Adds guards against NaN to what a training run was given.
 
     Args:
-        spec: what model_fn returned.
         given: hooks given to `train`.
         listeners: saving listeners given to `train`.
-        call: the context of this training.
-        config: the run configuration.
 
     Returns:
         (spec, hooks, saving listeners).
@@ -76,8 +73,6 @@ def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
     """The spec with console lines, summaries, rates and the memory mark.
 
     Args:
-        spec: what model_fn returned.
-        call: the context of this training.
         config: the run configuration, as it was given.
     """
     written: list[Any] = _profiling(call, config)

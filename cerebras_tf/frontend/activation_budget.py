@@ -24,8 +24,6 @@ class ActivationBudget:
     """The memory for activations and scratch memory of one session.
 
     Args:
-        store: the variables.
-        backend: runs the steps.
         memory_gb: gigabytes set by the user; None for what the computer has.
         trains: whether steps train. Others keep no activations, so there is nothing to choose.
         swarm: the wafers that make the steps together. They must choose alike, so all use the

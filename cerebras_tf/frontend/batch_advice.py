@@ -25,7 +25,6 @@ def with_advice(
     Args:
         error: states what the program needs and what is available.
         program: the program of the batch, or of one micro-batch.
-        rows: rows of that batch or micro-batch.
         micro_batches: current number of micro-batches; None if the model cannot use them.
     """
     advice = _advice(error, program, rows, micro_batches)

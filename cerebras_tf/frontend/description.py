@@ -28,7 +28,6 @@ def describe(
     """The lines about a model that is about to be trained.
 
     Args:
-        parameters: number of trained parameters.
         tokens: tokens of a batch or micro-batch; None if unknown.
         precision: see CSRunConfig.
         step: the model's step on the wafer; None on the host. Memory is left out if it is known
@@ -94,9 +93,6 @@ def describe_program(
     """The lines about a model that was compiled and not loaded.
 
     Args:
-        program: the program.
-        store: the variables.
-        parameters: number of trained parameters.
         precision: see CSRunConfig.
         split: whether a batch runs as micro-batches.
         trains: whether the program trains. Only training writes to memoryx_dir, so only then a
@@ -191,8 +187,6 @@ def memory(program: Program, store: Store, held_bytes: int = 0, together: int = 
     """The memory that a step needs, and the memory that is available.
 
     Args:
-        program: its activations and scratch memory count.
-        store: its weights and optimizer state count.
         held_bytes: bytes of these that are allocated already.
         together: micro-batches that have activations at once.
     """
@@ -208,8 +202,6 @@ def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = No
     """The floating-point operations of a step, and the least time they take on this computer.
 
     Args:
-        program: computes one batch.
-        batches: batches per step in this process.
         flops_per_s: speed of matrix products; measured where not given.
     """
     reached = flops_per_s or measured_speeds().flops_per_s

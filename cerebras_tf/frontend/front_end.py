@@ -104,7 +104,6 @@ class FrontEnd(Protocol):
 
         Args:
             types: type of every feature, by name; sizes are numbers or symbols.
-            results: names of the values to return.
             updates: whether the step updates variables.
             fallback: capture the framework's own backward graph in place of recorded gradients.
 
@@ -133,8 +132,6 @@ def types_with_symbols(
     of its own.
 
     Args:
-        features: as the model declares them.
-        types: of one batch.
         numbers: numbers for the names of new symbols.
     """
     symbols: dict[int, Any] = {}

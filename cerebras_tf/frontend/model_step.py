@@ -47,7 +47,6 @@ class RunSettings:
             those of `swarm`.
         profiler: times every instruction of every step; None for no profile.
         phase: context manager that logs a named phase.
-        log: logs a line.
     """
 
     memory_gb: Optional[float] = None
@@ -64,20 +63,13 @@ class ModelStep:
 
     Args:
         model: the model, as a front end captures it.
-        store: the variables.
-        options: how to compile.
-        settings: how to run.
 
     Attributes:
-        source: makes the programs.
-        session: runs them.
         client: gives batches and programs to the session.
-        store: as given.
         prepared: the program compiled before the first step, if shapes were known.
         prepared_micro_batches: the programs of all micro-batches then, in order.
         micro_batches: those of a step; None if it runs a batch whole.
         swarm: the wafers that make the steps together.
-        profiler: as given.
 
     Example:
         step = ModelStep(front_end, MemoryStore(specs), Options())
@@ -139,7 +131,6 @@ class ModelStep:
         """Sets what the next steps return and do.
 
         Args:
-            results: names of the values to return.
             updates: whether steps update variables; None if the model trains.
         """
         self._wanted = frozenset(results)

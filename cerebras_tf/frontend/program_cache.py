@@ -90,9 +90,7 @@ def settings_of(
     """What a program depends on besides the model.
 
     Args:
-        options: of the compiler.
         store: the variables; their storage types may differ from the graph's.
-        types: of the features.
         fallback: whether the framework's own backward graph is used.
         updates: whether a step updates variables.
     """
@@ -123,7 +121,6 @@ class ProgramCache:
     """The compiled programs in a folder.
 
     Args:
-        folder: compile_dir.
         mode: train, eval or predict; file names are `program_<mode>_<hash>.zip`.
         warn: logs a warning about a file that cannot be read.
     """
@@ -139,7 +136,6 @@ class ProgramCache:
         """Looks for the program that would be compiled now.
 
         Args:
-            key: what it would be made from.
             wanted: names of values that it must return.
             available: bytes that activations may take; None if nothing is fitted.
             seed: seed of random operations without one of their own, for this run.
@@ -172,9 +168,7 @@ class ProgramCache:
         """Writes a program, its text and its origin; returns the program's file.
 
         Args:
-            program: what to save.
             text: the step that it was made from, printed.
-            key: what it was made from.
             seed: seed of random operations without one of their own.
             needed_bytes: activations and scratch memory before they were fitted into memory.
         """

@@ -76,9 +76,6 @@ class CompilingSource:
 
     Args:
         model: the model, as a front end captures it.
-        store: the variables.
-        options: how to compile.
-        budget: the memory for activations.
         wafers: number of wafers that run each program together.
         phase: context manager that logs a named phase.
         log: logs a line.
@@ -91,7 +88,6 @@ class CompilingSource:
         program: the program that was made last.
         unfitted: the last program as it is where activations have all the memory they want; None
             if a program was found in the cache that was fitted into memory.
-        padding: what is reported of padding.
     """
 
     cache: Optional[ProgramCache] = None

@@ -26,7 +26,6 @@ class Symbol:
     """A size that differs from batch to batch, from 1 to `most`.
 
     Attributes:
-        name: an identifier.
         most: the largest size that memory is planned for.
         limit: the largest value that `most` may be raised to; `most` by default.
     """

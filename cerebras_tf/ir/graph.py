@@ -66,7 +66,6 @@ class Node:
         source: the front end's name of the operation it came from; "" if there is none. Messages
             show it, and users select operations by it (keep_float32).
         layer: number of its layer; -1 if there is none.
-        direction: "forward", "backward" or "update".
     """
 
     __slots__ = ("attrs", "direction", "inputs", "layer", "op", "outputs", "source")
@@ -120,8 +119,6 @@ class Graph:
     """Inputs, nodes in execution order, and outputs.
 
     Attributes:
-        name: for printing.
-        inputs: values that are given.
         nodes: in execution order.
         outputs: values that are returned; may repeat, may be inputs.
     """

@@ -72,13 +72,11 @@ class Check:
 
     Attributes:
         kind: ZERO, HIDDEN, REAL or LONGER.
-        space: name of the token space.
         value: position among the outputs of the graph; -1 where none is read.
         layout: axis of the value that counts S (of REAL: that holds positions s), its first axis
             counting B; 0: one axis counts both.
         number: of LONGER, how many real tokens are too few.
         among: of REAL, name of the token space of the positions that count; "" where all do.
-        source: the operation that needs it.
     """
 
     kind: str
@@ -96,7 +94,6 @@ class Packing:
 
     Attributes:
         graph: its inputs are named as features; spaces and checks read its outputs.
-        spaces: the token spaces.
         checks: what the batch must satisfy; else the padded program must run.
     """
 

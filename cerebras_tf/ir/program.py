@@ -41,7 +41,6 @@ class Slot:
 
     Attributes:
         type: dtype and shape.
-        kind: one of the kinds above.
         offset: bytes from the start of the arena.
         base: slot that a view shows; -1 for others.
         life: of an arena slot, the first and last node (inclusive) at which it is alive.
@@ -80,12 +79,9 @@ class Instruction:
     """One kernel call.
 
     Attributes:
-        op: name of the op.
         inputs: positions of its operands in the slot list of a run.
-        outputs: positions of its results there.
         attrs: Python literals, arrays, the graph of a fused body, programs of regions.
         source: name of the operation it came from, for messages.
-        cost: its price.
     """
 
     op: str
@@ -107,7 +103,6 @@ class Layer:
     """A layer and its variables.
 
     Attributes:
-        name: the folder of its weights.
         variables: the variables that its forward and backward pass read.
         weight_bytes: bytes of these.
         slots: what else its update reads or writes, such as optimizer state.
@@ -126,10 +121,7 @@ class Program:
     """Everything an executor needs to run a step.
 
     Attributes:
-        slots: places of all values.
-        constants: contents of constant slots.
         bodies: instruction lists, shared by runs of equal shape.
-        steps: the schedule.
         layers: the layers, in forward order; every variable belongs to at most one of them.
         features: slot of every feature, by name.
         variables: slot of every variable's value at the start of the step, by name.
@@ -228,7 +220,6 @@ class Program:
 
         Args:
             seed: the first of two seeds, where it is to be replaced.
-            other: its replacement.
             draws: whether an instruction draws random numbers; its last operand are then the seeds.
         """
         read: set[int] = set()

@@ -107,8 +107,6 @@ class Run(Entry):
 
     Attributes:
         layer: number of the layer; -1 for none.
-        direction: "forward", "backward" or "update".
-        body: number of the body.
         slots: what the body's positions stand for.
     """
 
@@ -163,8 +161,6 @@ class Share(Entry):
     """Broadcasts what one wafer has computed.
 
     Attributes:
-        wafer: its rank.
-        slots: values.
         variables: names of variables that every wafer keeps.
     """
 

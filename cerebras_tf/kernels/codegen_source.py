@@ -149,9 +149,6 @@ def expression(
 
     Args:
         op: an op for which `can_write` holds.
-        dtype: of its operands.
-        operands: names of variables.
-        out_dtype: of the result.
         exponent: the second operand's value if it is constant.
     """
     if op == "cast":

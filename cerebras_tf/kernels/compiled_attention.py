@@ -240,7 +240,6 @@ def _run_packed(
 
     Args:
         blocks: blocks of scores that a thread's workspace holds.
-        lengths: S and K.
     """
     heads, count = operands[0].shape[1], len(rows.queries) - 1
     dropouts = batch_dropout(dropout, (count, heads, *lengths))

@@ -332,7 +332,6 @@ def _pack_block(by_rows, first, last, operand, target, unit, tiled):
 
     Args:
         by_rows: whether they are rows of A.
-        operand: an _Operand.
         target: address.
         unit: rows of A are padded to multiples of it.
         tiled: whether for AMX.

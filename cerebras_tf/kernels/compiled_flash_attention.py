@@ -388,11 +388,9 @@ def attention_head(address, width, operands, workspace, rows, dropout):
     """Attention of a head.
 
     Args:
-        address: of cblas_sgemm.
         width: queries of a block.
         operands: q [S, D], k and v [T, D], and the result [S, D].
         workspace: float32, for a block of scores.
-        rows: SoftmaxRows of the head.
         dropout: HeadDropout; None for none.
     """
     q, k, v, out = operands

@@ -162,7 +162,6 @@ def loader(dtype: str, region: int, regions: int) -> Any:
     """An intrinsic (address, index) -> element `index` of the array at an address.
 
     Args:
-        dtype: of the array.
         region: which of the written arrays it is; -1: an array that is only read.
         regions: number of written arrays. They overlap neither each other nor arrays only read.
     """

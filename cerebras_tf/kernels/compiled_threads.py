@@ -213,8 +213,6 @@ def parallel_for(
 
     Args:
         kernel: releases the GIL; calls for different rows must not write the same memory.
-        work: elements in all.
-        grain: least elements of a chunk.
     """
     if rows > 0:
         parallel_chunks(kernel, rows, chunk_count(rows, work, grain), *args)

@@ -327,11 +327,7 @@ def _check(kernel: Any, status: int) -> None:
 
 
 class WorkQueue:
-    """The queue's memory, and the calls into compiled code.
-
-    Attributes:
-        address: of its words.
-    """
+    """The queue's memory, and the calls into compiled code."""
 
     def __init__(self) -> None:
         self._memory = np.zeros(_BYTES // 8 + 8, np.int64)

@@ -37,7 +37,6 @@ class Choice(NamedTuple):
 
     Attributes:
         kind: one of KINDS.
-        reason: why, for messages.
     """
 
     kind: str

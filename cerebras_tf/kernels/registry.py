@@ -43,8 +43,6 @@ class KernelTable:
     """The kernels of one backend.
 
     Attributes:
-        plain: the definitions, by op.
-        compiled: faster forms, by op.
         elementwise: compiles the body of a fused op; None: its ops run one by one.
     """
 

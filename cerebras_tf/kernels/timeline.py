@@ -20,10 +20,8 @@ class Span(NamedTuple):
     """A piece of work of one thread.
 
     Attributes:
-        kind: category, for colours and filters.
         thread: the thread's ident.
         start, end: seconds.
-        details: more facts, by name.
     """
 
     kind: str

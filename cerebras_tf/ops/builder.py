@@ -22,7 +22,6 @@ class Builder:
     """Appends nodes to a graph.
 
     Attributes:
-        graph: the graph.
         evaluate: if given, folds nodes whose operands are all constant.
         replaced: replacements of values as operands of new nodes.
         source: name recorded on new nodes.

@@ -24,7 +24,6 @@ def inline(b: Any, graph: Graph, arguments: Sequence[Value]) -> list[Value]:
 
     Args:
         b: the builder to emit with.
-        graph: what to copy.
         arguments: values that stand for the graph's inputs.
 
     Returns:

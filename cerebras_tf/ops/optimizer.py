@@ -368,7 +368,6 @@ def ftrl(
     Args:
         l2_shrinkage: weight of var^2 in the loss itself: 2 l2_shrinkage var is added to the
             gradient in linear, and not in accum.
-        multiply_linear_by_lr: linear is stored times lr.
     """
     new = accum + grad.square()
     if l2_shrinkage is not None:

@@ -47,7 +47,6 @@ class Region:
     """A graph in a node's attributes, and which values of the node enter and leave it.
 
     Attributes:
-        graph: the graph.
         operands: for every input of the graph, the position of the node's operand that it is (in a
             loop: at first); None where the op makes it, such as the counter of a loop.
         outputs: for every output of the graph, the position of the node's output that it may
@@ -97,7 +96,6 @@ class OpDef:
     """An op.
 
     Attributes:
-        name: lower_snake name.
         infer: operands and attributes -> types of the outputs; raises GraphError on bad operands.
         vjp: the vector-Jacobian product in other ops; None if there is none.
         rows: whether rows over leading axes (tokens) are independent; see ops/rows.py.

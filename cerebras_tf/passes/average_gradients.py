@@ -61,10 +61,8 @@ def _of_more_rows(
     """Emits a node again for operands that have the rows of all wafers.
 
     Args:
-        b: the builder.
         node: already reads the longer operands.
         known: for each operand, the value with one wafer's rows; None where it is unchanged.
-        wafers: number of wafers.
         longer: outputs that are longer, too, are added.
     """
     firsts = [old.shape[0] for old in known if old is not None and old.shape]

@@ -43,9 +43,7 @@ class BatchFacts:
     """Facts of a graph before differentiation; a value without one does not depend on the batch.
 
     Args:
-        step: as captured, for one micro-batch.
         given: names of the features that hold rows of the batch.
-        count: number of micro-batches.
     """
 
     def __init__(self, step: StepGraph, given: Collection[str], count: int) -> None:

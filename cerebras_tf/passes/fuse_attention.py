@@ -26,7 +26,6 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
     """Replaces in place, before differentiation.
 
     Args:
-        graph: the graph.
         variables: values of trained variables; a mask must not depend on them, nor on other values
             that gradients are taken by.
     """

@@ -86,7 +86,6 @@ def _find_deciding(graph: Graph, wanted: set[Value], found: set[Node]) -> None:
     """Finds products that an integer depends on, other than through another product.
 
     Args:
-        graph: the graph.
         wanted: its floats and bools that an integer depends on; those that are found are added.
         found: the products that are found are added.
     """

@@ -99,7 +99,6 @@ class PaddingAnalysis:
         """Analyses a step.
 
         Args:
-            step: the step.
             lists: whether rows gathered at positions that are data become a stream of their own.
 
         Raises:
@@ -555,7 +554,6 @@ class HostValues:
             indices: layout 1: [B], [B, P] positions in each sequence (1 for B: the same in all);
                 layout 0: rows b S + s.
             layout: 1 or 0.
-            source: the operation that reads there.
             among: the list of those positions that count; None if all do.
         """
         listed = "" if among is None else among.name

@@ -25,7 +25,6 @@ class Segment:
     """Consecutive layers that recompute activations.
 
     Attributes:
-        first: the lowest layer.
         last: the highest layer, inclusive.
         recomputed: values of forward nodes of these layers that are not kept for their backward
             nodes; instead of a view, the value that owns its memory.

@@ -41,9 +41,7 @@ def split_micro_batches(
     """Changes the step in place.
 
     Args:
-        step: as captured.
         kind: COUNTS, FIRST, MIDDLE, LAST or VALUES.
-        count: number of micro-batches.
         given: names of the features that hold rows of the batch.
         whole: whether micro-batches are parts of one batch, whose step they must compute; else each
             is a batch with its own loss, and the step is that of their mean.

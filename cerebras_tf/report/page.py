@@ -72,7 +72,6 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
 
     Args:
         here: sentences on the same program on this computer.
-        rows: measurements with their predictions.
     """
     record = record_of(found)
     name = html.escape(found.workload.name)

@@ -14,7 +14,6 @@ class Interval:
     Attributes:
         lane: "weights in", "wafer" or "gradients out".
         kind: "forward", "recompute", "backward", "stream" or "spill".
-        name: shown to readers.
         start_s: seconds from the start of the step.
     """
 
@@ -32,8 +31,6 @@ class Moment:
     Attributes:
         at_s: seconds from the start of the step.
         kept_bytes: on the wafer, for the backward pass.
-        working_bytes: of the running layer.
-        spilled_bytes: on activation servers.
     """
 
     at_s: float

@@ -100,7 +100,6 @@ def shard_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = Fa
     """Every N-th batch of a dataset, N the number of wafers, beginning with this one's number.
 
     Args:
-        result: what an input function returned.
         mode: a tf.estimator.ModeKeys; predictions are made by every wafer, of all batches.
         steps: batches of an evaluation, of all wafers; None for all there are.
         dealt: whether they are this wafer's part already; else all wafers have the same.
@@ -168,12 +167,7 @@ class _FollowingSaver(basic_session_run_hooks.CheckpointSaverHook):
 
 
 class _AgreedTimer:
-    """A timer that goes off for all wafers where it does for the first.
-
-    Args:
-        own: the timer of this wafer.
-        swarm: the wafers.
-    """
+    """A timer that goes off for all wafers where it does for the first."""
 
     def __init__(self, own: Any, swarm: Swarm) -> None:
         self._own = own
@@ -189,12 +183,7 @@ class _AgreedTimer:
 
 
 def coordinate_savers(hooks: Iterable[Any], listeners: Optional[Sequence[Any]]) -> None:
-    """Makes savers, and what listens to them, act together on all wafers.
-
-    Args:
-        hooks: all hooks of a training.
-        listeners: saving listeners that tf.estimator will add.
-    """
+    """Makes savers, and what listens to them, act together on all wafers."""
     swarm = mpi.swarm()
     if swarm.size == 1:
         return

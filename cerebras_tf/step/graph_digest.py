@@ -25,8 +25,6 @@ def graph_digest(
 
     Args:
         graph: their graph. It is given because a session's threads have no default graph.
-        roots: operations whose results a step needs.
-        fed: tensors that are fed.
         control_inputs: those of an operation as model_fn made them.
     """
     found = hashlib.blake2b(code_digest("capture").encode(), digest_size=16)

@@ -32,7 +32,6 @@ class WaferHook(tf.estimator.SessionRunHook):
     """Must be the last hook: its `begin` re-routes what other hooks have added to the graph.
 
     Args:
-        wiring: the wafer's nodes in the graph.
         train_op: the model's own training op, replaced wherever it is fetched.
         stored: serves variables that a fetch reads or assigns outside the step.
         start: called with every session once its variables have values.
@@ -285,7 +284,6 @@ def with_values(fetches: Any, values: Iterable[Any]) -> Any:
     """What a session's run returns for fetches: their structure, with values for its leaves.
 
     Args:
-        fetches: as given to run.
         values: a value for each of `fetched_leaves(fetches)`.
     """
     made = _contracted([_expanded(leaf) for leaf in leaves(fetches)], values)

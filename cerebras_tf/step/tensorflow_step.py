@@ -103,7 +103,6 @@ def can_split(batch: Any, fed: Iterable[Any]) -> bool:
 
     Args:
         batch: features and labels as the input function returns them.
-        fed: tensors that the session feeds.
     """
     tensors = [leaf for leaf in leaves(batch) if not tf.is_tensor(leaf) or leaf.shape.rank != 0]
     if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in tensors):

@@ -28,8 +28,6 @@ class Wiring:
     """The step node of one graph, and the nodes that bring its values into the session.
 
     Attributes:
-        step: runs on the wafer.
-        placement: what is on the wafer.
         train_op: makes a training step and updates the global step; None outside training.
         fed_operations: operations that make the tensors fed to a step.
         token: int64 scalar made by the step node: the global step afterwards.
@@ -49,10 +47,7 @@ class Wiring:
         """Adds the step node.
 
         Args:
-            step: what the node runs.
-            placement: what is on the wafer.
             fed: tensors fed to it, in order.
-            global_step: the variable.
             global_step_read: a tensor with its value before the step.
             checks: operations of the session that must run with the step (checks, prints).
             training: whether the step updates the global step.
@@ -131,7 +126,6 @@ class Wiring:
         """An operation to wait for, where a branch not taken would otherwise end the wait.
 
         Args:
-            op: what to wait for.
             place: an operation in the same branch, if any.
         """
         branch = branch_of(place)

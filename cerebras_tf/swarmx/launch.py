@@ -69,7 +69,6 @@ class Failure:
     """How a job failed.
 
     Attributes:
-        status: exit status of the launcher.
         text: what to report; "" where rank 0 has reported it.
         can_retry: whether another attempt may succeed.
     """

@@ -187,8 +187,6 @@ def _watch(
     """Waits for the end; returns why the command was ended, if it was ended here.
 
     Args:
-        process: the command.
-        folder: of the job.
         received: signals to this process: all commands get the first, and end as they see fit.
         parent: the process that started this one; without it nobody would end the command.
     """

@@ -52,7 +52,6 @@ class Swarm(Protocol):
 
     Attributes:
         rank: number of this wafer, from 0.
-        size: number of wafers.
     """
 
     rank: int
@@ -71,7 +70,6 @@ class Swarm(Protocol):
 
         Args:
             array: of one shape and dtype on all wafers, in C order; written in place elsewhere.
-            root: wafer whose array is read.
         """
 
     def gather(self, array: Array) -> Array:

@@ -27,8 +27,6 @@ def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None
     """Runs the initializers.
 
     Args:
-        session: session of the model's graph.
-        variables: TensorFlow variables by name.
         store: receives the values.
     """
     # The second input of the assignment is the initial value, or that of a warm start.
@@ -70,7 +68,6 @@ def put_values(
 
     Args:
         run: returns the content of a dict of tensors.
-        values: tensors by variable name.
         store: receives the values.
     """
     batch: dict[str, Any] = {}

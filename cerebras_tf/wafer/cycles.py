@@ -65,7 +65,6 @@ class Layout:
     Attributes:
         inputs_by_rows: whether inputs lie along the columns of cores (from row to row).
         inputs: per core.
-        width: cores that the inputs take.
         blocks: blocks of tokens next to each other.
         tokens: per core.
     """

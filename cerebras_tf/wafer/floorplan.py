@@ -40,7 +40,6 @@ class StageTime:
     Attributes:
         parallel: cycles that all cores share.
         overhead: cycles that only one axis of cores shares.
-        least: cores that its memory needs.
     """
 
     parallel: float

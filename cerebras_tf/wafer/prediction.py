@@ -30,7 +30,6 @@ class LayerPrediction:
     """One layer.
 
     Attributes:
-        parameters: its weights.
         forward: cycles per step of the forward pass; of both passes in pipelined mode.
         recomputation: cycles of the second forward pass.
         backward: cycles of the backward pass.

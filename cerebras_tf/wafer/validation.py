@@ -20,9 +20,7 @@ class Row:
     """A measurement and its prediction.
 
     Attributes:
-        name: of the model.
         release: the release whose constant the prediction uses.
-        csx: systems.
         batch: samples per step over all systems.
         rate: measured, in `unit`: samples/s or steps/s.
         fitted: whether the release's constant was fitted on this row.

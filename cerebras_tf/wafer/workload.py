@@ -73,7 +73,6 @@ class Workload:
     Attributes:
         layers: in forward order.
         batch: samples per step and system.
-        state_elements: elements of optimizer state.
         input_bytes: bytes of features per step.
         tokens: tokens per step; 0 if samples have none.
         period: number of layers that repeat, such as 2 for attention and feed-forward.
