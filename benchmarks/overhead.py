@@ -17,6 +17,7 @@ from typing import Any, Optional
 from unittest import mock
 
 from modelzoo.commands.configs import config_path
+from modelzoo.common.train.console import quiet_logging
 
 MODEL, STEPS, WARM_UP_STEPS = "gpt3_tiny", 300, 50
 # Parts of a step's time, each within the one before it.
@@ -140,6 +141,7 @@ def run(steps: int = STEPS) -> None:
     """Measures, and prints medians."""
     import tensorflow as tf
 
+    quiet_logging(tf.compat.v1)
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN)
     found, whole = (measure(steps, repeats) for repeats in (True, False))
     shown = {part: 1e3 * median(times) for part, times in found.items()}

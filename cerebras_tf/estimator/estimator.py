@@ -424,10 +424,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 return self._call.batches
             return synchronous_batches.SynchronousBatches(result) if is_synchronous else result
         with cluster.same_shuffle_order():
-            dealt = cluster.takes_context(input_fn)
-            context = cluster.input_context() if dealt else None
+            is_sharded = cluster.takes_context(input_fn)
+            context = cluster.input_context() if is_sharded else None
             result = super()._call_input_fn(input_fn, mode, context)
-            return cluster.shard_batches(result, mode, self._call.steps, dealt)
+            return cluster.shard_batches(result, mode, self._call.steps, is_sharded)
 
     def _check_accumulation(self, accumulation: Accumulation) -> None:
         """Checks that model_fn accumulates the batches of a step where the estimator does not."""

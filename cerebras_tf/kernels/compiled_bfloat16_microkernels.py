@@ -315,7 +315,7 @@ def amx_gemm(bounds, a, b, c, workspace, config):
     """
     rows, columns, inner, add = bounds
     c_at, c_step = c
-    room_at, step, a_resident = workspace
+    workspace_at, step, a_resident = workspace
     _configure(config)
     streamed, resident = (columns, rows) if a_resident else (rows, columns)
     # The next block of the streamed operand is prefetched, and so are the next sums: stores that
@@ -328,7 +328,7 @@ def amx_gemm(bounds, a, b, c, workspace, config):
                 i, j = (s, p) if a_resident else (p, s)
                 m_size, n_size = min(32, rows - i), min(32, columns - j)
                 at = c_at + i * c_step + 4 * j
-                sums = room_at if step >= inner else room_at + 128 * s
+                sums = workspace_at if step >= inner else workspace_at + 128 * s
                 whole = m_size == 32 and n_size == 32
                 if k > 0:
                     _load_tiles(sums, 128)

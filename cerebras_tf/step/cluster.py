@@ -96,13 +96,13 @@ def input_context() -> Any:
     return tf.distribute.InputContext(job.wafers(), job.rank(), job.wafers())
 
 
-def shard_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = False) -> Any:
+def shard_batches(result: Any, mode: str, steps: Optional[int], is_sharded: bool = False) -> Any:
     """Every N-th batch of a dataset, N the number of wafers, beginning with this one's number.
 
     Args:
         mode: a tf.estimator.ModeKeys; predictions are made by every wafer, of all batches.
         steps: batches of an evaluation, of all wafers; None for all there are.
-        dealt: whether they are this wafer's part already; else all wafers have the same.
+        is_sharded: whether they are this wafer's already; else all wafers have the same.
 
     Raises:
         DataError: it is no dataset, and each wafer needs batches of its own, or as many as asked.
@@ -111,9 +111,9 @@ def shard_batches(result: Any, mode: str, steps: Optional[int], dealt: bool = Fa
         return result
     if isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
         if mode == _EVAL and steps is not None:
-            result = result.take(-(-(steps - job.rank()) // job.wafers()) if dealt else steps)
-        return result if dealt else result.shard(job.wafers(), job.rank())
-    if not dealt or (mode == _EVAL and steps is not None):
+            result = result.take(-(-(steps - job.rank()) // job.wafers()) if is_sharded else steps)
+        return result if is_sharded else result.shard(job.wafers(), job.rank())
+    if not is_sharded or (mode == _EVAL and steps is not None):
         raise DataError(
             "input_fn: must return a tf.data.Dataset, from which each of "
             f"{job.wafers()} wafers takes batches of its own. Received: {type(result).__name__}. "

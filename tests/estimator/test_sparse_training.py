@@ -43,7 +43,9 @@ def model_fn(features, labels, mode, params):
         gradients = [g * masks[v.op.name] for g, v in zip(gradients, variables)]
     gradients, _ = tf.clip_by_global_norm(gradients, 0.5)
     step = v1.train.get_or_create_global_step()
-    with tf.control_dependencies([v1.assign(v, v * 0.999) for v in variables]):
+    with tf.control_dependencies(gradients):  # they read the variables before the decay
+        decay = [v1.assign(v, v * 0.999) for v in variables]
+    with tf.control_dependencies(decay):
         train = optimizer.apply_gradients(zip(gradients, variables), step)
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
 

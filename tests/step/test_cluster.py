@@ -115,4 +115,4 @@ def test_tensors_that_every_wafer_would_have_alike_are_refused(monkeypatch, mode
     with pytest.raises(DataError, match="must return a tf.data.Dataset"):
         cluster.shard_batches(tf.constant(1), mode, None)
     with pytest.raises(DataError, match="must return a tf.data.Dataset"):
-        cluster.shard_batches(tf.constant(1), tf.estimator.ModeKeys.EVAL, 3, dealt=True)
+        cluster.shard_batches(tf.constant(1), tf.estimator.ModeKeys.EVAL, 3, is_sharded=True)
