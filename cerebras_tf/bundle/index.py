@@ -47,18 +47,18 @@ class TensorSlice:
 
 
 def _number(value: int) -> bytes:
-    """A number from zero, in order: how many bytes it has, then these, the highest first."""
+    """Order-preserving code of a number >= 0: its count of bytes, then the bytes, highest first."""
     length = -(-value.bit_length() // 8)
     return bytes([length]) + value.to_bytes(length, "big")
 
 
 def _text(value: str) -> bytes:
-    """A text, in order: its bytes, zero escaped (as is 0xff, never in UTF-8), and an end."""
+    """Order-preserving code of a text: its bytes, with zero escaped, and an end mark."""
     return value.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
 
 
 def _signed(value: int) -> bytes:
-    """Any number, in order: as many ones in front as bytes, which hold seven bits each."""
+    """Order-preserving code of any number: as many leading ones as bytes of seven bits."""
     length = (value if value >= 0 else ~value).bit_length() // 7 + 1
     ones = ((1 << length) - 1) << 7 * length
     return ((value & ((1 << 8 * length) - 1)) ^ ones).to_bytes(length, "big")
@@ -105,7 +105,7 @@ class Entry(FileRegion):
 
     @property
     def is_whole(self) -> bool:
-        """Whether its bytes are all there is: neither slices of it, nor strings."""
+        """Whether the entry is one array: not a list of slices, and not strings."""
         return bool(self.dtype) and _SLICES not in _fields(self.raw)
 
     def advice_on_damage(self) -> str:
@@ -141,7 +141,7 @@ def read_index(prefix: str, slices: Mapping[str, TensorSlice] = MappingProxyType
 
 
 def data_paths(prefix: str) -> list[str]:
-    """Paths of the data files of a checkpoint, as many as its index has; no others belong to it.
+    """Paths of the data files of a checkpoint, according to its index.
 
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
@@ -159,9 +159,9 @@ class CutFile:
     """A data file of a checkpoint that ends before the bytes that the index places in it.
 
     Attributes:
-        size: of the file, 0 where it is missing.
+        size: bytes of the file; 0 if it is missing.
         needed: bytes that it must have.
-        names: of the variables whose bytes are not all there, in the order of the file.
+        names: names of the variables with missing bytes, in the order of the file.
     """
 
     path: str
@@ -171,7 +171,7 @@ class CutFile:
 
 
 def find_cut_files(prefix: str) -> list[CutFile]:
-    """The data files of a checkpoint that are too short; reads the index and sizes alone.
+    """The data files of a checkpoint that are too short. Reads only the index and file sizes.
 
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
@@ -223,11 +223,11 @@ def write_index(
     shards: int,
     slices: Mapping[str, TensorSlice] = MappingProxyType({}),
 ) -> None:
-    """Writes the index of a checkpoint whose data files are there; it appears whole or not at all.
+    """Writes the index of a checkpoint whose data files exist, completely or not at all.
 
     Args:
         entries: by name; each path is one of the data files.
-        slices: those of the names that are parts of a partitioned variable.
+        slices: the slice of each name that is a part of a partitioned variable.
     """
     number = {data_path(prefix, shard, shards): shard for shard in range(shards)}
     header = _encode(_SHARDS, shards) + _encode(_VERSION, _encode(_PRODUCER, 1))
@@ -263,7 +263,7 @@ def _entry(item: bytes, prefix: str, shards: int) -> Entry:
 
 
 def _encoded(entry: FileRegion, shard: int) -> bytes:
-    """The entry in the index of a checkpoint in which its data file has this number."""
+    """An entry in the format of the index."""
     if isinstance(entry, Entry) and entry.raw:
         kept = _fields(entry.raw)
         kept[_SHARD] = [shard]
@@ -286,7 +286,7 @@ def _encoded_shape(shape: tuple[int, ...]) -> bytes:
 
 
 def _encoded_whole(dtype: str, parts: Sequence[TensorSlice]) -> bytes:
-    """The entry of a partitioned variable, whose content its slices have."""
+    """The entry of a partitioned variable, which lists its slices."""
     found = [_encode(_DTYPE, _NUMBERS[dtype]), _encode(_SHAPE, _encoded_shape(parts[0].shape))]
     for part in parts:
         extents = [
@@ -331,7 +331,7 @@ def _first(fields: Mapping[int, list[_Field]], number: int) -> int:
 
 
 def _encode(number: int, value: _Field, fixed: bool = False) -> bytes:
-    """A field of a protocol buffer; `fixed` gives a number four bytes. Zero is what is absent."""
+    """A field of a protocol buffer; zero is omitted. A `fixed` number has four bytes."""
     if isinstance(value, bytes):
         return write_varint(number << 3 | _BYTES) + write_varint(len(value)) + value
     if not value:
@@ -363,13 +363,13 @@ def checkpoint_before(prefix: str) -> Optional[str]:
 
 
 def step_of(prefix: str) -> int:
-    """The step that ends a checkpoint's name, -1 where none does."""
+    """The step at the end of a checkpoint's name; -1 if there is none."""
     step = re.search(r"-(\d+)$", prefix)
     return int(step.group(1)) if step else -1
 
 
 def advice_on_damage(prefix: str) -> str:
-    """What to do about a damaged checkpoint: a sentence."""
+    """A sentence that advises what to do about a damaged checkpoint."""
     before = checkpoint_before(prefix)
     if before is None:
         return "Restore the file; no earlier checkpoint is there."

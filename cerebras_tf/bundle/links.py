@@ -1,7 +1,7 @@
-"""Checkpoints of TensorFlow's format made of files that are there: by links, and an index.
+"""Makes TensorFlow checkpoints from existing files, by links and an index.
 
-Data files of a checkpoint are concatenated arrays, which is what the files of a store are
-too. So nothing is written but the index, unless the checkpoint is on another file system.
+Data files of a checkpoint are concatenated arrays, as are the files of a store. So only the index
+is written, unless the checkpoint is on another file system.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def link_checkpoint(
     entries: Mapping[str, FileRegion],
     slices: Mapping[str, TensorSlice] = MappingProxyType({}),
 ) -> int:
-    """Makes a checkpoint; it is there as a whole once its index is, and on the disk.
+    """Makes a checkpoint. It is complete, and on the disk, once its index exists.
 
     Args:
-        prefix: path prefix of its files. The folder must be there.
-        entries: where every variable lies, by name. Their files must never change any more.
-        slices: those of the names that are parts of a partitioned variable.
+        prefix: path prefix of its files. The folder must exist.
+        entries: where every variable is stored, by name. Their files must not change afterwards.
+        slices: the slice of each name that is a part of a partitioned variable.
 
     Returns:
-        Bytes that had to be copied, as files could not be linked.
+        Bytes that were copied because files could not be linked.
 
     Raises:
         OSError: a file can neither be linked nor copied, or the index cannot be written.
@@ -57,14 +57,14 @@ def link_checkpoint(
 
 
 def move_checkpoint(source: str, prefix: str) -> None:
-    """Gives a checkpoint another name; it is there as a whole once its index is, and on the disk.
+    """Renames a checkpoint. It is complete, and on the disk, once the new index exists.
 
     Args:
-        source: path prefix of its files, which may be in the page cache alone.
-        prefix: where it goes, on the same file system. What is there is removed.
+        source: path prefix of its files, which may still be in the page cache only.
+        prefix: the new prefix, on the same file system. An existing checkpoint is replaced.
 
     Raises:
-        OSError: it cannot be written; then nothing is left under the new name.
+        OSError: it cannot be written. Then nothing remains under the new name.
     """
     parts = _data_files(source)
     for path in [*parts, index_path(source)]:
@@ -82,7 +82,7 @@ def move_checkpoint(source: str, prefix: str) -> None:
 def remove_checkpoint(prefix: str) -> None:
     """Removes the data and the index of a checkpoint, finished or not.
 
-    The index goes first, so that none ever stands over other data.
+    The index is removed first, so that no index ever refers to other data.
     """
     for path in [index_path(prefix), f"{index_path(prefix)}.part", *_data_files(prefix)]:
         with contextlib.suppress(FileNotFoundError):
@@ -90,9 +90,9 @@ def remove_checkpoint(prefix: str) -> None:
 
 
 def remove_begun(folder: str) -> None:
-    """Removes lists of checkpoints and graphs that TensorFlow began to write and left.
+    """Removes lists of checkpoints and graphs that TensorFlow has written incompletely.
 
-    It does so where the disk is full, or where it is killed. Nobody may be writing in the folder.
+    They remain if the disk is full or TensorFlow is killed. No process may write in the folder.
     """
     with contextlib.suppress(OSError):  # what is left does no harm
         for name in filter(_BEGUN.fullmatch, os.listdir(folder)):
@@ -104,7 +104,7 @@ def _data_files(prefix: str) -> list[str]:
 
 
 def _link(source: str, target: str) -> int:
-    """A second name for a file; a copy of it where there can be none. Returns bytes copied."""
+    """Links a file, or copies it if it cannot be linked. Returns the bytes copied."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a path must be for TensorFlow to find checkpoints by it."""
+"""Refuses paths of checkpoints that TensorFlow would not find again."""
 
 from __future__ import annotations
 

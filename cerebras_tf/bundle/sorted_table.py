@@ -1,7 +1,8 @@
 """Sorted tables of LevelDB: the container of a checkpoint's index.
 
-Format: github.com/google/leveldb/blob/main/doc/table_format.md. Blocks of entries whose keys share
-prefixes, a block with their places, and a footer; each block has a checksum. Tables are read
+Format: github.com/google/leveldb/blob/main/doc/table_format.md. A table has blocks of entries whose
+    keys share prefixes, a block with their offsets, and a footer; each block has a checksum. Tables
+    are read
 and written whole, uncompressed, as TensorFlow writes them.
 """
 
@@ -73,7 +74,7 @@ def read_table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def write_table(items: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The table of (key, value), which must come in order of the keys."""
+    """The table of (key, value) pairs, which must be sorted by key."""
     table = bytearray()
 
     def add(block: _Block) -> bytes:
@@ -125,7 +126,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class _Block:
-    """Entries in the making; every few of them the key stands in full."""
+    """A block being built. Every few entries, the key is stored in full."""
 
     def __init__(self) -> None:
         self.last = b""

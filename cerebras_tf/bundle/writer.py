@@ -1,7 +1,7 @@
-"""Writes a checkpoint of TensorFlow's format a variable at a time, without TensorFlow.
+"""Writes a TensorFlow checkpoint variable by variable, without TensorFlow.
 
-Contents are concatenated at multiples of ALIGNMENT_BYTES, so that a store on the same file
-system takes them over by links.
+Contents begin at multiples of ALIGNMENT_BYTES, so that a store on the same file system can link the
+files.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.file_store import FILE_BYTES
 from cerebras_tf.memoryx.process_folder import OwnFolder, remove_abandoned
 
-# Written bytes are handed to the disk, and leave the page cache, after so many at most.
+# Written bytes are flushed to the disk, and dropped from the page cache, at least this often.
 _FLUSH_BYTES = 1 << 26
 _PREFIX = "made-"
 
 
 class BundleWriter:
-    """Data files in the making.
+    """Writes the data files of a checkpoint.
 
     Args:
-        folder: where they are made, in a folder of their own; it is there, and on the file system
-            of the checkpoint. What writers of killed processes left there is removed.
+        folder: an existing folder on the file system of the checkpoint. The files are written in a
+            new folder inside; those of killed processes are removed.
 
     Attributes:
-        entries: where what was added lies, by name.
+        entries: where the variables are stored, by name.
     """
 
     def __init__(self, folder: str) -> None:
@@ -48,8 +48,8 @@ class BundleWriter:
         """Writes a variable.
 
         Args:
-            array: its content, of any shape; of bfloat16 its bits, uint16.
-            dtype: as the IR names it; that of the array where it is not given.
+            array: its content, of any shape; bfloat16 as bits, uint16.
+            dtype: an IR dtype; None for that of the array.
 
         Raises:
             OSError: it cannot be written.
@@ -68,7 +68,7 @@ class BundleWriter:
         self._end = offset + content.nbytes
 
     def _file_for(self, size: int) -> IO[bytes]:
-        """The file that the next content goes to, at the place where it will lie."""
+        """The file for the next content, positioned at its offset."""
         start = -(-self._end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if self._file is None or (start and start + size > FILE_BYTES):
             self._close()
@@ -84,7 +84,7 @@ class BundleWriter:
         return self._file
 
     def finish(self, prefix: str) -> None:
-        """Makes the checkpoint; it is on the disk, whole, when this returns.
+        """Completes the checkpoint; it is on the disk when this returns.
 
         Raises:
             OSError: it cannot be written.
@@ -94,7 +94,7 @@ class BundleWriter:
         self.discard()
 
     def discard(self) -> None:
-        """Removes what was made, but for what checkpoints share."""
+        """Removes the written files, except those that checkpoints share."""
         self._close()
         self._paths.clear()
         if self._own is not None:
@@ -109,12 +109,12 @@ class BundleWriter:
 
 
 def _write(file: IO[bytes], content: memoryview) -> None:
-    """Writes all of it: without a buffer, a file may take a part of what it is given."""
+    """Writes all bytes: an unbuffered file may accept only a part of them."""
     while content:
         content = content[file.write(content) :]
 
 
 def _hand_over(file: IO[bytes]) -> None:
-    """Writes what a file has in the page cache to the disk, and lets go of it there."""
+    """Flushes the page cache of a file to the disk, and drops it."""
     os.fdatasync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

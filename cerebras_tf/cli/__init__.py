@@ -1,1 +1,1 @@
-"""Command lines: arguments, mistakes in them, exit codes. Commands are in modelzoo/commands."""
+"""Command lines: parsing, errors and exit codes."""

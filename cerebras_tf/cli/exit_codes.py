@@ -1,4 +1,4 @@
-"""Turns how a program ended into an exit code and, for mistakes of the user, one paragraph.
+"""Maps the end of a program to an exit code and, for mistakes of the user, prints a paragraph.
 
 This file parses no arguments but `--debug`.
 """
@@ -48,8 +48,8 @@ def signals_raise() -> Iterator[set[int]]:
     no handler can be set, nothing changes; nor for SIGHUP that is ignored, as `nohup` asks for.
 
     Returns:
-      A context manager that gives the set of signals received so far: where one arrives while an
-      extension module loads, another exception may come of it.
+      A context manager that gives the set of signals received so far. A signal that arrives while
+      an extension module loads may cause another exception.
     """
     received: set[int] = set()
     if threading.current_thread() is not threading.main_thread():
@@ -79,7 +79,7 @@ def signals_raise() -> Iterator[set[int]]:
 
 
 def set_stop_message(line: Optional[str]) -> None:
-    """Sets what `run_main` prints where a signal ends the program from now on; None for nothing."""
+    """Sets what `run_main` prints if a signal ends the program; None for nothing."""
     global _last_line
     _last_line = line
 
@@ -90,7 +90,7 @@ def _print_stop_message(received: set[int]) -> None:
 
 
 def _flush(program: str) -> int:
-    """Writes what is left of the output, before Python does; returns 0, or the exit code."""
+    """Flushes stdout before Python does; returns 0, or the exit code of a failure."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -106,7 +106,7 @@ def _flush(program: str) -> int:
 
 
 def _drop_output() -> None:
-    """Lets Python, which writes what is left when it ends, not fail as well."""
+    """Redirects stdout to nothing, so that Python's own flush at exit does not fail too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -141,7 +141,7 @@ def run_main(
 
 
 def _run(main: Main, arguments: list[str], program: str) -> int:
-    """Runs a program as `run_main` does, whose output may not have been written yet."""
+    """Runs a program as `run_main` does, without flushing its output."""
     received: set[int] = set()
     set_stop_message(None)
     try:

@@ -1,4 +1,4 @@
-"""`cerebras-tf info`: what a run on this machine would use.
+"""`cerebras-tf info`: versions, cores, memory and kernels on this computer.
 
 `cerebras-tf bench` measures.
 """
@@ -34,7 +34,7 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> tuple[int, Optional[int]]:
-    """Returns the machine's memory and what of it is available, None where that is not known."""
+    """Returns (total, available) bytes of main memory; None if unknown."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -45,7 +45,7 @@ def memory_bytes() -> tuple[int, Optional[int]]:
 
 
 def describe_cache(folder: Optional[Path]) -> str:
-    """Returns where compiled kernels are kept and how many files and bytes they take."""
+    """Returns the folder of compiled kernels, its number of files and its bytes."""
     if folder is None:
         return "none (no writable folder; kernels are compiled again in every process)"
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
@@ -54,7 +54,7 @@ def describe_cache(folder: Optional[Path]) -> str:
 
 
 def kernel_cache_folder() -> Optional[Path]:
-    """Returns the folder of compiled kernels, or None where there is none."""
+    """Returns the folder of compiled kernels, or None if there is none."""
     try:
         from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
     except ModuleNotFoundError as error:  # kernels run in their plain form without Numba
@@ -65,7 +65,7 @@ def kernel_cache_folder() -> Optional[Path]:
 
 
 def collect() -> dict[str, str]:
-    """Returns the lines of the report, label to text."""
+    """Returns the lines of the report, by label."""
     from cerebras_tf.kernels.blas import library_name
 
     total, available = memory_bytes()
@@ -80,7 +80,7 @@ def collect() -> dict[str, str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds nothing: the command takes no arguments of its own."""
+    """Adds nothing: the command has no arguments."""
 
 
 def run(args: Any) -> None:

@@ -1,7 +1,7 @@
-"""The argument parser of all commands: one paragraph for a mistake, with what was probably meant.
+"""The argument parser of all commands. A mistake is reported in a paragraph, with a suggestion.
 
-It takes no abbreviations, which would change their meaning when an option is added. The functions
-at the end are types of arguments.
+Abbreviated options are errors, because they would change their meaning when an option is added. The
+functions at the end are types of arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_text(word: str) -> bool:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions, and shows the defaults that are informative."""
+    """Keeps the line breaks of descriptions, and shows informative defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -55,19 +55,19 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that ends with status 2 and a paragraph at a mistake.
 
-    Unlike argparse's, its `parse_known_args` leaves nothing over. Paths and names, which are
-    arguments without a `type` or of the type Path, must not be empty, as a shell variable that is
-    not set leaves them, and must be UTF-8; with `type=str` any text is taken.
+    Unlike argparse's, its `parse_known_args` refuses unknown arguments. Paths and names (arguments
+    without a `type` or with the type Path) must be UTF-8 and must not be empty, as an unset shell
+    variable would make them; `type=str` accepts any text.
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Takes what argparse's parser takes."""
+        """Accepts the arguments of argparse.ArgumentParser."""
         super().__init__(allow_abbrev=False, **{"formatter_class": HelpFormatter, **settings})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parses all arguments; see the class."""
         words = list(sys.argv[1:] if args is None else args)
-        # Before anything else: a misspelled option leaves a required one missing.
+        # This comes first, because a misspelled option also makes a required one missing.
         options = list(itertools.takewhile(lambda word: word != "--", words))
         names = (word.partition("=")[0] for word in options if word.startswith("--"))
         self._refuse_unknown([name for name in names if name not in self._option_string_actions])
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, left
 
     def error(self, message: str) -> NoReturn:
-        """Prints the mistake and where help is, and ends the process."""
+        """Prints the mistake and a hint at the help, and exits."""
         text = f"{message.rstrip('.?')}{'?' if message.endswith('?') else '.'} "
         text += f"See {self.prog} -h."
         width = shutil.get_terminal_size().columns
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
             self.error(" ".join(mistakes))
 
     def _refuse_dashes(self, words: Sequence[str]) -> None:
-        """Names a value that argparse takes for an option, as it begins with a dash."""
+        """Reports a value that argparse would read as an option because it begins with a dash."""
         known = self._option_string_actions
         for option, value in itertools.pairwise(words):
             action = known.get(option)
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         if names and "" in arg_strings:
             advice = " Name one, or leave it out." if _optional(action) else " Name one."
             raise argparse.ArgumentError(action, f"must not be empty. Received: ''.{advice}")
-        # Python reads bytes that are no UTF-8 as lone surrogates, which no file can hold.
+        # Python decodes bytes that are not UTF-8 as lone surrogates.
         wrong = [word for word in arg_strings if names and not _is_text(word)]
         if wrong:
             text = f"must be UTF-8 text. Received: {os.fsencode(wrong[0])!r}. Rename it."
@@ -138,12 +138,12 @@ def positive_int(text: str, end: int = 2**31) -> int:
 
 
 def step_int(text: str) -> int:
-    """Parses a number of steps, which has 64 bits, for argparse."""
+    """Parses a number of steps, a 64-bit integer, for argparse."""
     return positive_int(text, 2**63)
 
 
 def seed_int(text: str) -> int:
-    """Parses what random numbers begin from, for argparse."""
+    """Parses a random seed, 0 to 2^32 - 1, for argparse."""
     number = any_int(text)
     if not 0 <= number < 2**32:
         raise argparse.ArgumentTypeError(f"must be 0 to {2**32 - 1}. Received: {text}.")

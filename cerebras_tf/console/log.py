@@ -1,4 +1,4 @@
-"""How the lines of a run reach the console, whether or not a script has set up logging."""
+"""Logs lines of progress, whether or not the script has set up logging."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorflow as tf
 def log_info(message: str, *arguments: Any) -> None:
     """Logs a line on the progress of a run, by TensorFlow's logger at level INFO.
 
-    That logger shows warnings only until it is given a level. Lines of progress show by default; a
-    level of the logger, logging set up by the script, and `logging.disable` decide otherwise.
+    By default that logger shows only warnings. Lines of progress are shown nevertheless, unless the
+    script sets the logger's level, sets up logging, or calls `logging.disable`.
     """
     logger = tf.get_logger()
     if logger.isEnabledFor(logging.INFO):
@@ -25,13 +25,13 @@ def log_info(message: str, *arguments: Any) -> None:
 
 
 def is_silent() -> bool:
-    """Whether TensorFlow's own lines of progress do not show, as nobody has set up logging."""
+    """Whether TensorFlow's own lines of progress are hidden because logging is not set up."""
     logger = tf.get_logger()
     return not logger.isEnabledFor(logging.INFO) and not _is_set_up(logger)
 
 
 def _is_set_up(logger: logging.Logger) -> bool:
-    """Whether somebody has decided what the logger shows."""
+    """Whether the script has decided what the logger shows."""
     root = logging.getLogger()
     disabled = logger.manager.disable >= logging.INFO
     chosen = logger.level != logging.NOTSET or root.level != logging.WARNING

@@ -1,6 +1,6 @@
 """What the console shows of a run: named phases with their seconds, step lines, a progress bar.
 
-What goes to tfevents, hooks.py and shown_steps.py write.
+hooks.py and shown_steps.py write event files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PhaseReporter:
 
 
 def format_rate(steps_per_s: float) -> str:
-    """Formats a rate with three decimals, or three digits where it is below 0.1."""
+    """Formats a rate with three decimals, or with three digits if it is below 0.1."""
     return f"{steps_per_s:.3f}" if steps_per_s >= 0.1 else f"{steps_per_s:.3g}"
 
 
@@ -108,13 +108,13 @@ class ProgressHook(tf.estimator.SessionRunHook):
     """Prints a line for each step that is shown, and a progress bar on a terminal.
 
     The line reads `global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec,
-    03:23 left`; the rate is that of the steps since the last line. The time left stands there where
-    no bar shows it. The bar is drawn on stderr, and only if that is a terminal. Turn tf.estimator's
-    own lines off with `log_step_count_steps=None`, or they come as well.
+    03:23 left`; the rate is that of the steps since the last line. The time left is omitted if the
+    bar shows it. The bar is drawn on stderr if that is a terminal. `log_step_count_steps=None`
+    turns off tf.estimator's own lines.
 
     Args:
       loss: scalar tensor.
-      tokens_per_step: tokens in a step; None leaves their rate out.
+      tokens_per_step: tokens in a step; None to omit their rate.
       about: returns the lines about the model that are logged before training.
       clock: a monotonic clock in seconds.
     """
@@ -163,7 +163,7 @@ class ProgressHook(tf.estimator.SessionRunHook):
         return tf.estimator.SessionRunArgs({"loss": self._loss, "step": self._global_step})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Moves the bar and prints the line where one is due.
+        """Moves the bar, and prints a line if this step is shown.
 
         The step fetched along with a run may be the one before or after its update, so it is read
         again wherever that matters.

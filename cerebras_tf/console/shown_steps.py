@@ -1,6 +1,6 @@
-"""Which steps of a run are shown, and the summaries of these: TensorBoard and console agree.
+"""Selects the steps of a run that TensorBoard and the console show, and writes their summaries.
 
-tf.estimator's own hook counts from the first step of each session and leaves out the last.
+tf.estimator's own hook counts from the first step of each session and omits the last step.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tensorflow.python.training import training_util
 
 
 class ShownSteps:
-    """The first step of a run, multiples of a number, and the last step where it is known.
+    """The first step of a run, multiples of a number, and the last step if it is known.
 
     Args:
-        last_step: global step at which training ends; None where that is unknown.
+        last_step: global step at which training ends; None if unknown.
         steps: steps to train from the start, an alternative to `last_step`.
 
     Attributes:
         start: the global step before the first step.
-        last: the last step, where it is known.
+        last: the last step; None if unknown.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class SummaryHook(tf.estimator.SessionRunHook):
         self._global_step = training_util._get_or_create_global_step_read()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Notes the start, so that TensorBoard drops what a lost session wrote of later steps."""
+        """Records the start, so that TensorBoard drops later steps of a lost session."""
         self._step = int(session.run(self._global_step))
         self._shown.begin(self._step)
         started = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         self._writer.add_session_log(started, self._step + 1)
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the summaries where the next step is shown."""
+        """Fetches the summaries if the next step is shown."""
         fetches = {"step": self._global_step}
         self._asked = self._step + 1 in self._shown and self._scaffold.summary_op is not None
         if self._asked:
@@ -80,7 +80,7 @@ class SummaryHook(tf.estimator.SessionRunHook):
         return tf.estimator.SessionRunArgs(fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Writes the summaries, unless the run made no step of its own.
+        """Writes the summaries, unless the run made no step.
 
         The step fetched along with a run may be the one before or after its update, so it is read
         again wherever that matters.
@@ -94,5 +94,5 @@ class SummaryHook(tf.estimator.SessionRunHook):
                 self._writer.add_summary(summary, self._step)
 
     def end(self, session: Any) -> None:
-        """Writes out what is buffered."""
+        """Flushes the event file."""
         self._writer.flush()

@@ -1,4 +1,4 @@
-"""Reports what a run moves: between memory and files, and between wafers, and time waited for."""
+"""Reports traffic between memory and files and between wafers, and time waited for it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from cerebras_tf.swarmx.swarm import Traffic
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What was moved in some steps."""
+    """The traffic of some steps."""
 
     tags: dict[str, float]
     line: str
 
 
-# Makes a report of two readings of a meter, the steps between them and their seconds.
+# Reports two readings of a meter, given the steps and seconds between them.
 Read = Callable[[Any, Any, int, float], Moved]
 
 
 class TrafficHook(tf.estimator.SessionRunHook):
-    """Writes what was moved, and logs the totals of the run at the end.
+    """Writes summaries of traffic, and logs the totals of the run at the end.
 
-    The first step, which fills the memory, does not count, nor does what follows the last one: a
-    checkpoint writes what a further step would have written later.
+    The first step, which fills the memory, is not counted. Neither is traffic after the last step:
+    a checkpoint writes what a further step would have written later.
 
     Args:
         output_dir: folder of the event files; None writes none.
         every_n_steps: steps between summaries, at multiples of it.
-        meter: what was moved so far, a dataclass.
-        read: what two of its values mean.
+        meter: returns the traffic so far, a dataclass.
+        read: makes a report of two such values.
         clock: a monotonic clock in seconds.
     """
 
@@ -69,7 +69,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
             self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Writes summaries where they are due."""
+        """Writes summaries if they are due."""
         now = self._latest = self._now(run_context.session)
         if self._first is None:
             self._first = self._last = now
@@ -94,7 +94,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
         self._writer.add_summary(summary, now[0])
 
     def end(self, session: Any) -> None:
-        """Logs what the whole run moved."""
+        """Logs the traffic of the whole run."""
         now = self._latest
         if self._first is not None and now is not None and now[0] > self._first[0]:
             log.log_info("%s", self._moved(self._first, now).line)
@@ -103,7 +103,7 @@ class TrafficHook(tf.estimator.SessionRunHook):
 def of_files(before: IoStats, now: IoStats, steps: int, seconds: float) -> Moved:
     """`memoryx/bytes_read_per_step`, `bytes_written_per_step` and `stalled_share`.
 
-    `stalled_share` is the part of the time for which the wafer waited for files.
+    `stalled_share` is the share of the time in which the wafer waited for files.
     """
     read = (now.bytes_read - before.bytes_read) / steps
     written = (now.bytes_written - before.bytes_written) / steps
@@ -122,8 +122,7 @@ def of_files(before: IoStats, now: IoStats, steps: int, seconds: float) -> Moved
 def of_wafers(before: Traffic, now: Traffic, steps: int, seconds: float) -> Moved:
     """`swarmx/bytes_sent_per_step`, `bytes_received_per_step` and `hidden_share`, of one wafer.
 
-    `hidden_share` is the part of the time in which something was on its way between wafers for
-    which computing did not wait.
+    `hidden_share` is the share of the transfer time in which computing did not wait.
     """
     sent = (now.sent_bytes - before.sent_bytes) / steps
     received = (now.received_bytes - before.received_bytes) / steps
