@@ -1,4 +1,4 @@
-"""CerebrasEstimator and what belongs to it: run configuration, hooks, specs.
+"""CerebrasEstimator with its run configuration, hooks and specs.
 
 Importing it imports TensorFlow. It exports nothing: `cerebras_tf` has the public names.
 """

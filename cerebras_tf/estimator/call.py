@@ -1,4 +1,4 @@
-"""The context of one call of an estimator's method: what is true only while that call lasts.
+"""The context of one call of an estimator's method.
 
 A suspended `predict` and an evaluation during training have contexts of their own.
 """
@@ -24,17 +24,17 @@ class CallContext:
     """One call of train, evaluate, predict, compile or export.
 
     Attributes:
-        use_cs: whether models go to the wafer.
-        steps: steps to train from here, where that was given.
-        last_step: global step at which training ends, where that was given.
-        runs: whether steps will be made; a call that only compiles writes no variables.
+        use_cs: whether models run on the wafer.
+        steps: number of steps to train, if given.
+        last_step: global step at which training ends, if given.
+        runs: whether steps will run; a call that only compiles writes no variables.
         examples: examples in a batch, if shapes are known.
         tokens: tokens in a batch, if shapes are known.
         micro_batches: batches that each system computes one after another for a step.
         accumulated: batches of a training step that the estimator accumulates; 1 for none.
         batches: the input of a training whose steps have several batches; None for one.
         sparsifier: prunes weights of a training; None for no pruning.
-        model: the model on the wafer, once model_fn was called; None on the host.
+        model: the model on the wafer, after model_fn was called; None on the host.
         stop: ends evaluations during this training when training must stop.
     """
 
@@ -58,11 +58,11 @@ class CallContext:
             self.model.store.close()
 
     def memory_high_water(self) -> float:
-        """The most bytes of variables, activations and scratch memory taken at once so far."""
+        """Peak bytes of variables, activations and scratch memory so far."""
         return 0.0 if self.model is None else float(self.model.step.session.peak_bytes)
 
     def not_finite_weights(self) -> list[str]:
-        """Names of weights on the wafer that hold NaN or infinity; none of a model on the host."""
+        """Names of weights on the wafer that hold NaN or infinity; empty on the host."""
         if self.model is None:
             return []
         return self.model.store.not_finite(self.weights())
@@ -84,7 +84,7 @@ class CallContext:
 
 @contextlib.contextmanager
 def training(call: CallContext) -> Iterator[None]:
-    """Within: other calls happen during this training."""
+    """Within: calls are nested in this training."""
     token = _training.set(call)
     try:
         yield
@@ -93,11 +93,11 @@ def training(call: CallContext) -> Iterator[None]:
 
 
 def enclosing_training() -> Optional[CallContext]:
-    """The training during which a call is made, if any."""
+    """The training that encloses the current call, if any."""
     return _training.get()
 
 
 def enclosing_training_hooks() -> list[EvaluationStopHook]:
-    """Hooks that an evaluation gets from the training around it, if any."""
+    """Hooks that an evaluation gets from the enclosing training, if any."""
     around = enclosing_training()
     return [around.stop] if around is not None and around.stop is not None else []

@@ -1,8 +1,8 @@
 """CerebrasEstimator: tf.estimator.Estimator whose steps run on the emulated wafer.
 
-tf.estimator's own loop runs unchanged: hooks, checkpoints, summaries and metrics are its own. What
-the class overrides and calls with an underscore in front is private API of tf.estimator 2.15: its
-methods build the graph and run the loop, and there are no public ones beneath them.
+tf.estimator's own loop runs unchanged, with its hooks, checkpoints, summaries and metrics. Methods
+with a leading underscore that the class overrides or calls are private API of tf.estimator 2.15:
+they build the graph and run the loop, and no public method does.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_p
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
-# Private API of TF 2.15: the module of tf.estimator's class, also where a test puts this class in
-# the place of theirs.
+# Private API of TF 2.15: the module of tf.estimator's class, even if a test replaces that class by
+# this one.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
 
 
@@ -80,8 +80,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
     Args:
         model_fn: as tf.estimator takes it; returns an EstimatorSpec or a CSEstimatorSpec.
         model_dir: folder of checkpoints and events.
-        compile_dir: folder for compiled programs; `model_dir`/compiled where not given. From a
-            RunConfig in this place on, the order is tf.estimator's: config, params,
+        compile_dir: folder for compiled programs; by default `model_dir`/compiled. If a RunConfig
+            is given in this position, tf.estimator's order applies: config, params,
             warm_start_from.
         config: a CSRunConfig or RunConfig. With a CSRunConfig, console lines and rates are those of
             ProgressHook and PerformanceSummaryHook instead of tf.estimator's.
@@ -150,7 +150,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         return super(CerebrasEstimator, self._in_call(None)).model_fn
 
     def _in_call(self, use_cs: Optional[bool], **fields: Any) -> CerebrasEstimator:
-        """This estimator as one call sees it: the same, with a context of its own."""
+        """A copy of this estimator with a new context, for one call."""
         on_wafer = self._call.use_cs if use_cs is None else bool(use_cs)
         if fields.get("sparsifier") is not None:
             check_sparsifier(fields["sparsifier"], on_wafer)
@@ -160,7 +160,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         else:
             warn_of_ignored_options(self._config)
         if self._config.memoryx_dir is not None:
-            gc.collect()  # graphs and sessions of calls before, which refer to themselves
+            gc.collect()  # graphs and sessions of earlier calls, which have reference cycles
             return_freed_memory()
             share_heap()
         bound = copy.copy(self)
@@ -214,7 +214,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             ConfigError: another process trains in model_dir; the sparsifier prunes nothing, or the
                 host is to train with it.
             CheckpointError: the list of checkpoints in model_dir is damaged.
-            CerebrasError: what the wafer refuses, before the first step where possible.
+            CerebrasError: the wafer refuses the model, before the first step if possible.
         """
         found = find_listed(self.model_dir, "training starts from the beginning")
         if self._warm_start_settings and not found:
@@ -285,9 +285,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             input_fn: as tf.estimator takes it.
             predict_keys: which predictions to yield.
             hooks: session run hooks.
-            checkpoint_path: checkpoint to use; the latest where not given.
+            checkpoint_path: checkpoint to use; None for the latest.
             yield_single_examples: one example at a time instead of one batch.
-            num_samples: number of items to yield; all where None.
+            num_samples: number of items to yield; None for all.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
 
         Raises:
@@ -302,7 +302,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             yield from itertools.islice(items, num_samples)
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
-        """Logs what a checkpoint lacks that is not read from it; refuses a damaged list of them."""
+        """Logs which parts of a checkpoint are missing; refuses a damaged list of checkpoints."""
         if path := checkpoint_path or find_listed(self.model_dir, "weights are initialized"):
             warn_of_cut_files(path)
 
@@ -393,7 +393,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             log_info("report in %s", write_report(predicted, here, self.compile_dir, mode))
 
     def _predicted(self, program: Program, call: CallContext) -> Prediction:
-        """What a real system would do with a program that was not fitted into this machine."""
+        """Predicts a real system for a program that was not fitted into memory."""
         return predict_program(program, call, self._config)
 
     def _compiled_programs(self, mode: str) -> ProgramCache:
@@ -401,17 +401,17 @@ class CerebrasEstimator(tf.estimator.Estimator):
         return ProgramCache(self.compile_dir, name_of_mode(mode), tf.compat.v1.logging.warning)
 
     def _create_global_step(self, graph: tf.Graph) -> Any:
-        """A resource variable also where resource variables are switched off."""
+        """Makes a resource variable even if resource variables are disabled."""
         scope = tf.compat.v1.get_variable_scope()
         with tf.compat.v1.variable_scope(scope, use_resource=True):
             return super()._create_global_step(graph)
 
     def eval_dir(self, name: Optional[str] = None) -> str:
-        """Folder of an evaluation's events; one for nothing where another process writes them."""
+        """Folder of an evaluation's events; a temporary one if another process writes them."""
         return super().eval_dir(name) if job.is_first() else cluster.scratch_folder()
 
     def _call_input_fn(self, input_fn: Any, mode: str, input_context: Any = None) -> Any:
-        """tf.estimator's call; of several wafers, each gets a part of the batches."""
+        """tf.estimator's call; the batches are sharded over several wafers."""
         if job.wafers() == 1 or mode == tf.estimator.ModeKeys.PREDICT:
             result = super()._call_input_fn(input_fn, mode, input_context)
             config = synchronous_batches.without_pool(self._session_config)
@@ -452,7 +452,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             super()._validate_features_in_predict_input(result)
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
-        """tf.estimator's call of model_fn, with the model put on the wafer where it is wanted."""
+        """tf.estimator's call of model_fn; puts the model on the wafer if use_cs is set."""
 
         def call() -> Any:
             # On host and wafer alike: seeds, which count operations, come out equal.
@@ -522,7 +522,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         return super()._train_with_estimator_spec(spec, worker_hooks, hooks, global_step, listeners)
 
     def _export_all_saved_models(self, export_dir_base: Any, *args: Any, **kwargs: Any) -> Any:
-        """tf.estimator's export; what a process writes that is not the first goes nowhere."""
+        """tf.estimator's export; only the first process's files are kept."""
         folder = export_dir_base if job.is_first() else cluster.scratch_folder()
         with _process_state():
             return super()._export_all_saved_models(folder, *args, **kwargs)
@@ -539,13 +539,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
 @contextlib.contextmanager
 def _process_state() -> Iterator[None]:
-    """Within: what a call changes of the whole process, restored when it ends."""
+    """Within: the process-wide settings that a call needs."""
     with without_deprecation_warnings(), lean_sessions(), cluster.first_writes_events():
         yield
 
 
 def _can_be_captured() -> bool:
-    """Whether model_fn is called in a graph, and one whose global step the wafer can set."""
+    """Whether model_fn is called in a graph whose global step the wafer can set."""
     if tf.executing_eagerly():
         return False
     step = tf.compat.v1.train.get_global_step()

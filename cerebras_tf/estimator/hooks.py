@@ -1,7 +1,4 @@
-"""Hooks that guard a training run: stop on a signal, refuse NaN, record performance.
-
-Step lines are progress.py's.
-"""
+"""Hooks of a training run: stop on a signal, refuse NaN, record performance."""
 
 from __future__ import annotations
 
@@ -42,20 +39,19 @@ def exit_code_of_signal(signal_number: int) -> int:
 class GracefulStopHook(tf.estimator.SessionRunHook):
     """Ends training after the current step when SIGINT, SIGTERM or SIGHUP arrives.
 
-    Training then ends as usual, so the last checkpoint is written. The second signal ends the
-    process at once; in a job, where Slurm and the launcher may both pass one request on, one that
-    comes later than a moment after the first. Use it as a context around training, which puts the
-    signal handlers back, prints where the next run resumes, and then raises, so that the process
-    exits with 130, 143 or 129:
+    Training then ends as usual and writes the last checkpoint. A second signal ends the process at
+    once; in a job it must come some time after the first, because Slurm and the launcher may both
+    forward one request. Use the hook as a context around training. On exit it restores the signal
+    handlers, prints where the next run resumes, and raises, so that the process exits with 130, 143
+    or 129:
 
         with GracefulStopHook(model_dir=estimator.model_dir) as stop:
             estimator.train(input_fn, hooks=[stop])
 
-    Handlers are put in place when the session is made, so that a signal during compilation acts
-    as it always does. Python runs signal handlers only between bytecodes of the main thread, which
-    may be inside a long step; therefore a thread watches for signals through
-    `signal.set_wakeup_fd`. Outside the main thread nothing is installed. SIGHUP that is ignored, as
-    `nohup` asks for, stays ignored.
+    Handlers are installed when the session is created, so a signal during compilation has its usual
+    effect. Python runs signal handlers only between bytecodes of the main thread, which may be
+    inside a long step; therefore a thread watches for signals through `signal.set_wakeup_fd`.
+    Outside the main thread nothing is installed. An ignored SIGHUP (`nohup`) stays ignored.
 
     Args:
       abort: called with the exit code on the second signal; ends the process.
@@ -147,7 +143,7 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
             run_context.request_stop()
 
     def restore(self) -> None:
-        """Puts the previous handlers back. Does nothing where none were installed."""
+        """Restores the previous handlers, if any were replaced."""
         if self._watcher is None or self._write_end is None:
             return
         for number, handler in self._previous_handlers.items():
@@ -158,7 +154,7 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
         self._watcher = None
 
     def raise_if_signalled(self) -> None:
-        """Raises what the signal would have raised, had it not been held back.
+        """Raises the exception of the signal that has arrived, if any.
 
         Raises:
           KeyboardInterrupt: SIGINT arrived.
@@ -171,7 +167,7 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
 
 
 def _print(text: str) -> None:
-    """Prints a line on stderr, which may be a terminal that is gone."""
+    """Prints a line on stderr; ignores a closed terminal."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -183,7 +179,7 @@ class EvaluationStopHook(tf.estimator.SessionRunHook):
     evaluation is lost.
 
     Args:
-      stop: the hook of the training around it.
+      stop: the hook of the enclosing training.
       model_dir: folder whose events are written out before the exception ends training.
     """
 
@@ -206,17 +202,17 @@ class EvaluationStopHook(tf.estimator.SessionRunHook):
 
 
 class FreezeObjectsHook(tf.estimator.SessionRunHook):
-    """Spares Python's cyclic garbage collector the objects that stay as long as training does.
+    """Excludes long-lived objects from Python's cyclic garbage collection during training.
 
-    TensorFlow's modules and graphs and the wafer's programs are some million objects, and a full
-    collection walks over all of them, every hundred steps of a small model. What remains after the
+    TensorFlow's modules and graphs and the wafer's programs are about a million objects. A full
+    collection visits all of them, every hundred steps of a small model. What remains after the
     first collection after the first step is frozen (gc.freeze); later objects are collected as
     usual. Use it as a context around training; on exit, frozen objects are collected again:
 
         with FreezeObjectsHook() as lasting:
             estimator.train(input_fn, hooks=[lasting])
 
-    Where a program has frozen objects itself, this leaves the collector alone.
+    If the program has frozen objects itself, the hook does nothing.
     """
 
     def __init__(self) -> None:
@@ -234,15 +230,15 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
         self._is_due = self._has_looked = self._has_frozen = False
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Waits for a full collection, from the first step's end on."""
+        """Waits for a full collection after the first step."""
         if self._is_due:
             self._is_due = False
             gc.callbacks.append(self._collected)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        """Freezes what a full collection has left, where nothing is frozen."""
+        """Freezes the objects that a full collection has left, unless some are frozen."""
         if phase == "stop" and info["generation"] == 2 and not self._has_looked:
-            self._has_looked = True  # once: a count walks over all that is frozen
+            self._has_looked = True  # once, because counting visits all frozen objects
             self._has_frozen = gc.get_freeze_count() == 0
             if self._has_frozen:
                 gc.freeze()
@@ -258,9 +254,9 @@ class NanLossError(NumericsError, tf.estimator.NanLossDuringTrainingError):
 class NanGuardHook(tf.estimator.SessionRunHook):
     """Ends training with an error as soon as the loss is NaN or infinite.
 
-    The exception keeps every hook's `end` from running, so the last checkpoint written is the one
-    before. Chief hooks, and savers among them, run before the others: what they write of the same
-    step is guarded by `FiniteStateListener`.
+    Because of the exception no hook's `end` runs, so the last checkpoint is of an earlier step.
+    Chief hooks, such as savers, run before others: `FiniteStateListener` guards what they write of
+    the same step.
 
     Args:
       loss: scalar tensor.
@@ -334,11 +330,11 @@ class LossWatch(tf.estimator.SessionRunHook):
 class FiniteStateListener(tf.estimator.CheckpointSaverListener):
     """Refuses to save a step whose loss, or weights that are NaN or infinite.
 
-    A step can damage the weights although its loss was finite; the loss shows it a step later.
+    A step with a finite loss can damage the weights; the loss shows it one step later.
 
     Args:
       not_finite: returns names of variables about to be saved that hold NaN or infinity.
-      watch: knows the loss; None to look at the weights alone.
+      watch: knows the loss; None to check only the weights.
     """
 
     def __init__(
@@ -371,18 +367,16 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
 
 
 class PerformanceSummaryHook(tf.estimator.SessionRunHook):
-    """Writes `global_step/sec`, `examples_per_sec`, `tokens_per_sec` and the wafer's memory mark.
+    """Writes `global_step/sec`, `examples_per_sec`, `tokens_per_sec` and the wafer's peak memory.
 
-    The memory mark is `wafer/memory_high_water_bytes`. Rates are of the steps since the last
-    summary; the first step of a run, which also warms up, has none. A step may take several runs of
-    the session, one per micro-batch.
+    The peak memory is `wafer/memory_high_water_bytes`. Rates are of the steps since the last
+    summary, without the first step of a run. A step may take several runs of the session.
 
     Args:
       examples_per_step: examples in a step, or an integer scalar tensor of those in a run of the
-        session; None leaves the rate out.
+          session; None to omit the rate.
       tokens_per_step: as `examples_per_step`, for tokens.
-      memory_high_water_bytes: returns the most bytes of wafer memory used so far; None leaves the
-        mark out.
+      memory_high_water_bytes: returns the peak bytes of wafer memory so far; None to omit it.
       clock: a monotonic clock in seconds.
     """
 
@@ -411,7 +405,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         self._global_step = training_util._get_or_create_global_step_read()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Notes the step that the run starts from."""
+        """Records the first step of the run."""
         self._shown.begin(int(session.run(self._global_step)))
 
     def before_run(self, run_context: Any) -> Any:
@@ -419,7 +413,7 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         return tf.estimator.SessionRunArgs({"step": self._global_step, **self._per_run})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Sums up the quantities and writes summaries where they are due."""
+        """Adds up the quantities and writes summaries if they are due."""
         results = run_values.results
         for tag in self._totals:
             self._totals[tag] += int(results[tag])

@@ -1,8 +1,8 @@
-"""What layers may call on their tensors: 16-bit storage at layer borders, and summaries.
+"""Functions for tensors of layers: 16-bit storage at layer borders, and summaries.
 
-Summaries of tensors on the wafer are off unless switched on around building the model, because each
-one sends a tensor from the wafer to the host. Summaries that a model writes with tf.summary are not
-touched. Nothing here knows the compiler: these are ordinary TensorFlow operations.
+Summaries of tensors on the wafer are off unless they are enabled while the model is built, because
+each one sends a tensor from the wafer to the host. Summaries that a model writes with tf.summary
+are not affected. These are ordinary TensorFlow operations.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def cs1_disable_summaries() -> contextlib.AbstractContextManager[None]:
 def summarize_tensor(
     x: Any, is_gradient_tensor: bool = False, op_name_if_grad: Optional[str] = None
 ) -> Any:
-    """Writes a histogram of a tensor where summaries are enabled.
+    """Writes a histogram of a tensor if summaries are enabled.
 
     Args:
       x: a tensor. The histogram is called `NAME/activation` after its operation.
       is_gradient_tensor: the tensor is a gradient; the histogram is called `NAME/gradient`.
-      op_name_if_grad: NAME for a gradient, that of what it is the gradient of.
+      op_name_if_grad: NAME for a gradient.
 
     Returns:
       `x`.
@@ -59,13 +59,13 @@ def summarize_tensor(
 
 
 def summary_layer(x: Any) -> Any:
-    """Writes histograms of an activation and of its gradient where summaries are enabled.
+    """Writes histograms of an activation and of its gradient if summaries are enabled.
 
     Args:
       x: a floating-point tensor, the output of a layer.
 
     Returns:
-      `x`, or an identity of it through which its gradient is seen.
+      `x`, or an identity of it that observes its gradient.
     """
     if not _summaries_enabled.get():
         return x
@@ -86,7 +86,7 @@ def summary_layer(x: Any) -> Any:
 def boundary_cast(x: Any, name: Optional[str] = None, back_cast: bool = True) -> Any:
     """Stores a tensor in 16 bits at the border of a layer that computes in 32.
 
-    The gradient takes the same way back, so it is stored in 16 bits too.
+    The gradient is stored in 16 bits too.
 
     Args:
       x: a tensor; one that is not float32 is returned as it is.

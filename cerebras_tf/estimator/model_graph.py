@@ -60,9 +60,8 @@ class ModelGraph:
     Attributes:
         spec: the spec for tf.estimator's loop; fetching it runs the wafer.
         wiring: the nodes between both.
-        sparse: what is pruned; None where nothing is.
-        has_own_summaries: whether summaries of a training by several wafers show what follows
-            from the batch of one alone.
+        sparse: what is pruned; None for no pruning.
+        has_own_summaries: whether summaries depend on the batch of a single wafer of several.
     """
 
     spec: Any
@@ -123,10 +122,10 @@ def build(
     Args:
         call_model_fn: calls it in the default graph and returns an EstimatorSpec.
         phase: context manager that logs a named phase; see PhaseReporter.
-        lender: the step of the training around this evaluation: it lends its
-            variables where the evaluation wants the checkpoint that holds just these.
-        runs: whether steps will be made; else variables get neither values nor files.
-        sparsifier: prunes weights of a training; None where all stay.
+        lender: the step of the enclosing training. It lends its variables if the evaluation reads
+            the checkpoint that holds exactly these.
+        runs: whether steps will run; if not, variables get neither values nor files.
+        sparsifier: prunes weights of a training; None for no pruning.
         split: how a batch is split into micro-batches; None if it runs whole.
 
     Raises:
@@ -219,9 +218,9 @@ def _settings(config: Any, mode: str, phase: Phase, split: Optional[SplitBatch])
 
 
 def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
-    """Whether a summary depends on the batch otherwise than by what is of all wafers.
+    """Whether a summary depends on the batch other than through values of all wafers.
 
-    The latter are the loss, gradients of variables, and sums over the wafers.
+    Those are the loss, gradients of variables, and sums over wafers.
     """
     of_all = {model.spec.loss.op}
     for call in model.gradients:
@@ -248,20 +247,20 @@ def _store_of(
     else:
         if job.wafers() > 1:
             folder = folder_of(job.rank(), folder)
-        if mode == tf.estimator.ModeKeys.TRAIN:  # others share or borrow what is there
+        if mode == tf.estimator.ModeKeys.TRAIN:  # other modes share or borrow existing variables
             check_disk(specs, folder, swarm_for(mode).size)
         own = FileStore(specs, FileDisk(folder, _ram_bytes(config, mode)))
     swarm = swarm_for(mode)
     if swarm.size > 1:
         return SharedStore(own, swarm)
-    # What several wafers keep, no one of them can lend.
+    # A single wafer cannot lend variables that are sharded.
     return own if lender is None or job.wafers() > 1 else BorrowingStore(own, lender.store)
 
 
 def _ram_bytes(config: Any, mode: str) -> int:
     """Main memory of a wafer's store on files: what was set, or half of what is this wafer's.
 
-    One that predicts does so alone, and can ask no other what is free there.
+    In prediction, a wafer runs alone and cannot agree on a share with others.
     """
     if config.memoryx_ram_gb is None and mode == tf.estimator.ModeKeys.PREDICT:
         return int(config.memoryx_bytes) // job.wafers()
@@ -271,7 +270,7 @@ def _ram_bytes(config: Any, mode: str) -> int:
 
 @dataclass(frozen=True)
 class Recording:
-    """A called model function: its spec, and what capture needs to know of its graph.
+    """The result of a model function: its spec, and its graph as capture needs it.
 
     `stored` are the variables whose storage dtype differs from the model's, by name.
     """
@@ -310,15 +309,15 @@ class Recording:
         )
 
     def specs(self) -> list[Variable]:
-        """What every variable is in the store."""
+        """The variables as the store keeps them."""
         return [self.stored.get(n, variable_spec(v)) for n, v in self.variables.items()]
 
     def capture(self, features: dict[Any, TensorType]) -> Capture:
-        """A capture that takes gradients as they are recorded."""
+        """A capture that differentiates recorded gradients in the IR."""
         return self._capture(features, self.gradients, ())
 
     def capture_whole(self, features: dict[Any, TensorType]) -> Capture:
-        """A capture that takes TensorFlow's backward graph as it is."""
+        """A capture of TensorFlow's own backward graph."""
         return self._capture(features, (), self.gradients)
 
     def _capture(
@@ -339,7 +338,7 @@ class Recording:
 
 
 def record(call_model_fn: Callable[[], Any]) -> Recording:
-    """Calls a model function in the default graph, and keeps what capture needs to know."""
+    """Calls a model function in the default graph, and records what capture needs."""
     graph = tf.compat.v1.get_default_graph()
     start = len(graph.get_operations())
     recorder = GradientRecorder()
@@ -354,8 +353,8 @@ def record(call_model_fn: Callable[[], Any]) -> Recording:
     placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
     placement.update()
     for op in graph.get_operations():
-        # Private API of TF 2.15: the lines that set devices, a tenth of an operation's memory, of
-        # which only messages on devices speak.
+        # Private API of TF 2.15: stack traces of device scopes, a tenth of an operation's memory,
+        # used only in messages about devices.
         op._device_code_locations = op._colocation_code_locations = None
     variables = {variable.op.name: variable for variable in owned.values()}
     return Recording(spec, global_step, variables, handles, recorder.calls, custom, placement)
@@ -392,7 +391,7 @@ def _effects(model: Recording) -> list[Any]:
 
 
 def _refuse_assignments(assignments: list[Any], mode: str) -> None:
-    """The session would change variables while it evaluates or predicts; the wafer does not."""
+    """Refuses assignments in evaluation and prediction, where the wafer changes no variables."""
     names = [f"'{op.name}' ({op.type})" for op in assignments]
     if names:
         raise UnsupportedOpError(
@@ -410,7 +409,7 @@ def _fetched(spec: Any) -> list[Any]:
 
 def _operations(structure: Any) -> list[Any]:
     """Operations that make the leaves of a structure."""
-    # Assignments of variables are neither tensors nor operations, yet have one.
+    # The result of an assignment is neither a tensor nor an operation, but has an operation.
     operations = [
         item if isinstance(item, tf.Operation) else getattr(item, "op", None)
         for item in tf.nest.flatten(structure)
@@ -448,5 +447,5 @@ def _rerouted(spec: Any, wiring: Wiring, hook: WaferHook, scaffold: Any, mode: s
 
 
 def _is_of_variables(value: Any, placement: Placement) -> bool:
-    """Whether a metric can be had without a batch: it is fetched when the data has ended."""
+    """Whether a metric can be fetched without a batch, after the end of the data."""
     return isinstance(value, tf.Tensor) and placement.depends_on_variables_only(value.op)

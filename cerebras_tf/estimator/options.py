@@ -1,4 +1,4 @@
-"""Options that follow from the run configuration: the compiler's, and those without effect."""
+"""Compiler options from the run configuration, and a warning of options without effect."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compiler_options(config: Any, mode: str) -> Options:
 
 
 def warn_of_ignored_options(config: Any) -> None:
-    """Logs, once for each set of them, the options of a CSRunConfig that change nothing."""
+    """Logs the options of a CSRunConfig that have no effect, once for each set of options."""
     by_cs_config = getattr(config.cs_config, "use_cbfloat16", False)
     found = tuple(
         "use_cbfloat16" if each.name == "precision" and by_cs_config else each.name

@@ -1,4 +1,4 @@
-"""What a real system would do with a compiled model: the prediction, its report and summaries."""
+"""Predicts a real system for a compiled model, and writes reports and summaries of it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ MACHINE = "cs2"
 
 
 def predict_program(program: Program, call: Any, config: Any) -> Prediction:
-    """What a CS-2 would do with a program.
+    """Predicts a CS-2 for a program.
 
     Args:
-        program: as it is where activations have all the memory they want.
-        call: the context of the call, which knows examples and tokens of a batch, the numbers of
-            systems and of micro-batches, and what of the weights is pruned.
-        config: the run configuration, which knows whether copies of the model share the batch; the
-            model is called as its model_dir.
+        program: as compiled with unlimited memory for activations.
+        call: has examples and tokens of a batch, the numbers of systems and micro-batches, and the
+            pruned weights.
+        config: has the number of replicas; the model is named after its model_dir.
     """
     name = os.path.basename(os.path.normpath(config.model_dir))
     sparse = None if call.model is None else call.model.sparse
@@ -71,7 +70,7 @@ def replicas_line(found: Prediction) -> str:
 
 
 TRAINING = "train"
-_MOST_ROWS = 24  # of a floor plan's table
+_MOST_ROWS = 24  # rows rows of a floor plan's table
 
 
 def name_of_mode(mode: str) -> str:
@@ -80,11 +79,12 @@ def name_of_mode(mode: str) -> str:
 
 
 def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str) -> Path:
-    """Writes the report of a mode; it appears whole or not at all.
+    """Writes the report of a mode, completely or not at all.
 
     Args:
-        here: sentences on the same program on this machine.
-        mode: a tf.estimator.ModeKeys; training's is report.html, others are report_<mode>.html.
+        here: sentences about the same program on this computer.
+        mode: a tf.estimator.ModeKeys. The file of training is report.html, others are
+            report_<mode>.html.
 
     Returns:
         The file.
@@ -102,8 +102,8 @@ class PredictionHook(tf.estimator.SessionRunHook):
     """Writes `wafer/floorplan`, and the predicted rate next to `global_step/sec`.
 
     Args:
-        prediction: what a real system would do, asked for once, after the first step; None where
-            that is not known.
+        prediction: returns the prediction, or None if there is none. Called once, after the first
+            step.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PredictionHook(tf.estimator.SessionRunHook):
         self._prediction = prediction
         self._found: Optional[Prediction] = None
         self._asked = False
-        self._written = 0  # the last step; several runs of the session may be of one
+        self._written = 0  # the last step, which may take several runs of the session
 
     def begin(self) -> None:
         """Opens the event file shared with TensorFlow's hooks."""
@@ -126,7 +126,7 @@ class PredictionHook(tf.estimator.SessionRunHook):
         return tf.estimator.SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Writes what is due; see SummaryHook on the step that is fetched along."""
+        """Writes summaries if they are due; see SummaryHook on the fetched step."""
         step = int(run_values.results)
         if self._asked and not any(step + late in self._shown for late in (0, 1)):
             return
@@ -141,7 +141,7 @@ class PredictionHook(tf.estimator.SessionRunHook):
             self._write_figures(self._found, step)
 
     def _write_floorplan(self, found: Prediction, step: int) -> None:
-        # TensorBoard drops the description of an image that is no tensor.
+        # TensorBoard drops the description of an image in the old format.
         pixels = floorplan_pixels(found)
         height, width, _ = pixels.shape
         metadata = tf.compat.v1.SummaryMetadata(summary_description=_description(found))

@@ -31,7 +31,7 @@ _NAMES = (*_POSITIONAL, *(name for name in _FIELDS if name not in _POSITIONAL))
 
 
 def refuse_strategies(config: tf.estimator.RunConfig) -> None:
-    """Raises ConfigError where a distribution strategy would replicate a model on the wafer."""
+    """Raises ConfigError if a distribution strategy would replicate a model on the wafer."""
     for key, strategy in (
         ("train_distribute", config.train_distribute),
         ("eval_distribute", config.eval_distribute),
@@ -72,10 +72,10 @@ class CSRunConfig(tf.estimator.RunConfig):
         self._options = _checked(own)
 
     def replace(self, **kwargs: Any) -> CSRunConfig:
-        """Returns a copy with some fields changed: RunConfig's replaceable ones and ours.
+        """Returns a copy with some fields changed: RunConfig's replaceable fields and ours.
 
-        tf.estimator calls `RunConfig.replace` past this method; own fields survive that too,
-        because it works on a deep copy.
+        tf.estimator calls `RunConfig.replace` directly. Our fields are kept then too, because it
+        makes a deep copy.
         """
         own = {name: kwargs.pop(name) for name in _NAMES if name in kwargs}
         replaced: CSRunConfig = super().replace(**kwargs)
@@ -84,25 +84,25 @@ class CSRunConfig(tf.estimator.RunConfig):
 
     @property
     def precision(self) -> str:
-        """The precision; where it was not given, that of `cs_config`."""
+        """The precision; by default that of `cs_config`."""
         return self._options.resolved_precision
 
     @property
     def stack_params(self) -> dict[str, Any]:
-        """Compiler settings as they were given; empty where none were."""
+        """Compiler settings as given; empty by default."""
         return self._options.stack_params or {}
 
     @property
     def memoryx_bytes(self) -> int:
-        """`memoryx_ram_gb` in bytes; where it was not given, half of what is free now."""
+        """`memoryx_ram_gb` in bytes; by default half of the free memory."""
         given = self._options.memoryx_ram_gb
         return available_bytes() // 2 if given is None else int(given * 1e9)
 
 
 def as_cs_run_config(config: tf.estimator.RunConfig) -> Any:
-    """Returns a CSRunConfig with the fields of any RunConfig, and defaults for our own.
+    """Returns a CSRunConfig with the fields of any RunConfig, and defaults for the others.
 
-    Of a subclass of RunConfig, what it overrides stays.
+    Overrides of a subclass of RunConfig are kept.
     """
     if isinstance(config, CSRunConfig):
         return config
@@ -125,7 +125,7 @@ def _checked(given: Mapping[str, Any]) -> EstimatorOptions:
     plain = {name: _plain(name, value) for name, value in given.items()}
     for name, value in plain.items():
         takes_text = any(kind in _FIELDS[name].type for kind in ("str", "Any"))
-        if isinstance(value, str) and not takes_text:  # the schema reads "2" as 2
+        if isinstance(value, str) and not takes_text:  # the schema would read "2" as 2
             report.add(name, f"{name} must be {schema.type_words(_HINTS[name])}.", value)
     if report.messages:
         raise ConfigError(report.text())

@@ -1,4 +1,4 @@
-"""A training whose sparsifier prunes weights: what is masked, and when.
+"""Training with a sparsifier: which weights are masked, and when.
 
 The store holds the masks (memoryx/pruning.py); the step keeps them (passes/mask_weights.py).
 """
@@ -20,16 +20,16 @@ _METHODS = ("apply_sparsity", "get_masked_weights")
 
 
 class SparseTraining:
-    """What one training prunes.
+    """The pruned weights of one training.
 
     Attributes:
         weights: names of the variables whose masks the step keeps.
-        density: share of every pruned weight that is not zero, by name; as far as it is known, all
-            of it once `apply` was called.
+        density: share of every pruned weight that is not zero, by name, as far as it is known;
+            complete after `apply`.
     """
 
     def __init__(self, sparsifier: Any, specs: Mapping[str, Variable]) -> None:
-        """Asks a sparsifier what it will prune.
+        """Finds what a sparsifier will prune.
 
         Args:
             specs: what each variable of the model is, by name.
@@ -83,7 +83,7 @@ def check_sparsifier(sparsifier: Any, on_wafer: bool) -> None:
     """Checks what `train` was given.
 
     Raises:
-        ConfigError: it is no sparsifier, or the host trains.
+        ConfigError: it is not a sparsifier, or training runs on the host.
     """
     missing = [name for name in _METHODS if not callable(getattr(sparsifier, name, None))]
     if missing:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
 
-LOSS = "loss"  # tf.estimator's name of the mean of the losses of all batches
+LOSS = "loss"  # tf.estimator's name of the mean loss of all batches
 HOST_CALL_LOSS = "loss of the host call"
 _FORM = "host_call must be (function, [argument, ...]) or the same with a third list"
 
@@ -97,7 +97,7 @@ def _is_metric_pair(item: Any) -> bool:
 
 
 def with_host_call(spec: Any, mode: str) -> Any:
-    """The spec of an evaluation with metrics in place of a host call; others as they are."""
+    """In evaluation, replaces the host call of a spec by its metrics."""
     host_call = getattr(spec, "host_call", None)
     if host_call is None or mode != tf.estimator.ModeKeys.EVAL:
         return spec
@@ -115,8 +115,8 @@ class CSEstimatorSpec(tf.estimator.EstimatorSpec):
       *args: the other fields of `EstimatorSpec` in its order; better given by name.
       host_call: `(function, [tensor, ...])`, an alternative to `eval_metric_ops`: the tensors are
         computed on the wafer and the function builds the metrics from them on the host. A metric
-        called `loss` stands in for the mean of the batches' losses, in which a batch that is
-        smaller than the others counts as much as they do.
+        named `loss` replaces the mean of the batches' losses, which gives a smaller batch the same
+        weight.
       **kwargs: the fields of `EstimatorSpec` by name.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Hooks of a training run on host or wafer, besides tf.estimator's own.
+"""Adds our hooks to a training run on host or wafer.
 
-The order is tf.estimator's, as far as a user's hooks can see: savers, a model's chief hooks, the
-hooks given to `train`, the guard against NaN, the model's hooks.
+The order is tf.estimator's: savers, the model's chief hooks, the hooks given to `train`, the guard
+against NaN, the model's hooks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cerebras_tf.wafer.prediction import Prediction
 
 
 def add_guards(spec: Any, given: list[Any], listeners: Any, call: CallContext, config: Any) -> Any:
-    """Adds guards against NaN to what a training run was given.
+    """Adds guards against NaN to a training run.
 
     Args:
         given: hooks given to `train`.
@@ -51,7 +51,7 @@ def add_guards(spec: Any, given: list[Any], listeners: Any, call: CallContext, c
     watch = LossWatch(spec.loss)
     chief: list[Any] = [watch]
     if not savers and (config.save_checkpoints_secs or config.save_checkpoints_steps):
-        # tf.estimator would put its own ahead of the watch, and save before the loss is seen.
+        # tf.estimator would insert its saver before the watch, and save before the loss is checked.
         savers = [
             SaverHook(
                 config.model_dir,
@@ -70,7 +70,7 @@ def add_guards(spec: Any, given: list[Any], listeners: Any, call: CallContext, c
 
 
 def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
-    """The spec with console lines, summaries, rates and the memory mark.
+    """The spec with console lines, summaries, rates and peak memory.
 
     Args:
         config: the run configuration, as it was given.
@@ -97,7 +97,7 @@ def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
 
 
 def _profiling(call: CallContext, config: Any) -> list[Any]:
-    """The hook that profiles, where the run configuration asks for it."""
+    """The hook that profiles, if the run configuration enables it."""
     steps = config.profile
     if steps is None or not job.is_first():
         return []
@@ -108,7 +108,7 @@ def _profiling(call: CallContext, config: Any) -> list[Any]:
 
 
 def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
-    """Hooks for what moves between memory and files, and between wafers."""
+    """Hooks for traffic between memory and files, and between wafers."""
     if call.model is None:
         return
     folder = config.model_dir if config.save_summary_steps else None
@@ -121,14 +121,14 @@ def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
 
 
 def _prediction(call: CallContext, config: Any) -> Optional[Prediction]:
-    """What a real system would do; None where that is not known."""
+    """The prediction of a real system; None if there is none."""
     assert call.model is not None
     program = call.model.step.source.unfitted
     return None if program is None else predict_program(program, call, config)
 
 
 def add_progress_lines(spec: Any, call: CallContext, config: Any) -> Any:
-    """The spec with console lines, where the run configuration asks for them; see add_reports."""
+    """The spec with console lines, if the run configuration enables them; see add_reports."""
     if not config.log_step_count_steps:
         return spec
     shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
@@ -139,7 +139,7 @@ def add_progress_lines(spec: Any, call: CallContext, config: Any) -> Any:
 
 
 def _description(call: CallContext, config: Any) -> str:
-    """The lines on a model; with multireplica, how many copies of it the wafer has."""
+    """The lines about a model; with multireplica, also the number of replicas."""
     found = None
     if call.model is not None and config.multireplica:
         found = _prediction(call, config)
