@@ -1,7 +1,7 @@
-"""Every exception class of the package, but for those that are TensorFlow's too (estimator/).
+"""The exception classes of the package, except those that derive from TensorFlow's.
 
-Messages read *where: what must hold. Received: values. What to do.* Each class also derives from
-the builtin a caller would expect.
+Messages have the form *where: what must hold. Received: values. What to do.* Each class also
+derives from the builtin that a caller expects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DataError(CerebrasError, ValueError):
 
 
 class BoundsError(DataError):
-    """A number of the data is no row of a table, no place in a sequence, or no class."""
+    """An index of the data is outside of a table, a sequence, or the classes."""
 
 
 class CheckpointError(CerebrasError, ValueError):
@@ -57,7 +57,7 @@ class UnsupportedOpError(CerebrasError, NotImplementedError):
 
 
 class SizeLimitError(UnsupportedOpError):
-    """An operation has one form for batches up to a size only, which is less than was asked for."""
+    """An operation has one form only for batches up to a size, which is exceeded."""
 
     def __init__(self, message: str, limits: Optional[Mapping[str, int]] = None) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class SizeLimitError(UnsupportedOpError):
 
 
 class GradientError(UnsupportedOpError):
-    """An operation has no gradient rule, or none that can be had as the model differentiates."""
+    """An operation has no gradient rule that fits how the model differentiates."""
 
 
 class UnknownSizeError(CerebrasError, TypeError):
@@ -80,20 +80,20 @@ class UnknownSizeError(CerebrasError, TypeError):
 
 
 class PaddingError(CerebrasError, ValueError):
-    """Padding cannot be left out of a batch or of a model without changing its numbers."""
+    """Padding cannot be removed from a batch or a model without changing results."""
 
 
 class CapacityError(CerebrasError, MemoryError):
-    """The model does not fit the memory of the machine or of the wafer."""
+    """The model does not fit into the memory of the computer or of the wafer."""
 
 
 class BatchCapacityError(CapacityError):
-    """A step on a batch does not fit; one on a smaller batch may.
+    """A step on a batch does not fit into memory; a step on a smaller batch may.
 
     Attributes:
-        needed_bytes: what it takes at the least.
-        fixed_bytes: of what it takes, what does not depend on the batch: weights and optimizer
-            state, where they count.
+        needed_bytes: minimum number of bytes.
+        fixed_bytes: the part of them that does not depend on the batch, such as weights and
+            optimizer state.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SystemUnreachableError(CerebrasError, ConnectionError):
 
 
 class SwarmError(CerebrasError, ConnectionError):
-    """Wafers of a job cannot exchange what they must, or do not do the same."""
+    """Wafers of a job cannot communicate, or do not make the same calls."""
 
 
 class NumericsError(CerebrasError, ArithmeticError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def run_python(arguments: str) -> str:
-    """Returns the command that gives arguments, such as ``-m pip list``, to this Python."""
+    """Returns the command that runs this Python with arguments such as ``-m pip list``."""
     return f"{shlex.quote(sys.executable)} {arguments}"
 
 
@@ -20,7 +20,7 @@ def pip_install(packages: str) -> str:
 def install_peers() -> str:
     """Returns the command that installs PyTorch and transformers, from any folder.
 
-    A checkout gives the versions that its extra ``peers`` allows.
+    In a checkout, it installs the versions of the extra ``peers``.
     """
     root = Path(__file__).resolve().parents[1]
     if (root / "setup.py").is_file():

@@ -1,16 +1,16 @@
-"""Writes quantities for people: three digits, no exponents; and the most that settings may be."""
+"""Formats quantities for people: three digits, no exponents."""
 
 from __future__ import annotations
 
 import math
 
-# Gigabytes of a setting: an exabyte; of a hundred digits no number of bytes can be made.
+# Upper limit of settings in gigabytes: an exabyte.
 MOST_GB = 1e9
 _SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def number(value: float) -> str:
-    """A number to three digits, thousands apart, such as `2,840` or `0.687`."""
+    """A number with three digits and thousands separators, such as `2,840` or `0.687`."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -27,12 +27,12 @@ def seconds(value: float) -> str:
 
 
 def gigabytes_not_below(size: int) -> str:
-    """Bytes as gigabytes of three digits, rounded up: what a setting must be to hold them."""
+    """Bytes as gigabytes with three digits, rounded up."""
     return f"{float(f'{size * 1.005 / 1e9:.3g}'):g}"
 
 
 def in_words(value: float) -> str:
-    """A number by its name, such as `12.3 billion`; whole below a million."""
+    """A number in words, such as `12.3 billion`; as digits below a million."""
     for scale, name in _SCALES:
         if value >= scale:
             return f"{value / scale:.3g} {name}"

@@ -1,4 +1,4 @@
-"""What a user probably meant by a name that nothing has, or by a path where nothing is."""
+"""Suggests what a user probably meant by an unknown name or a missing path."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Optional
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> Optional[str]:
-    """Returns the known word that is most like another, capitals aside; None if none is near.
+    """Returns the known word most similar to another, ignoring case; None if none is similar.
 
     Args:
-        cutoff: likeness that is near, from 0 to 1, as difflib measures it.
+        cutoff: minimum similarity, from 0 to 1, as in difflib.
     """
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
@@ -21,7 +21,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> Optional[st
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `Did you mean ...?` with the nearest of the known words, or nothing if none is."""
+    """Returns `Did you mean ...?` with the most similar known word, or ""."""
     close = nearest(word, known)
     return f"Did you mean {close}?" if close else ""
 
@@ -29,8 +29,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def nearest_path(path: str | os.PathLike[str]) -> Optional[Path]:
     """Returns the existing path that is most like a missing one.
 
-    Where a folder is misspelled, it is the path inside the folder that was meant, as far as that is
-    there. None where something is at `path`, or nothing near it.
+    If a folder is misspelled, it is the path inside the folder that was meant, as far as it exists.
+    None if `path` exists, or nothing is similar.
     """
     whole = missing = Path(path)
     if os.path.lexists(whole):
@@ -49,6 +49,6 @@ def nearest_path(path: str | os.PathLike[str]) -> Optional[Path]:
 
 
 def did_you_mean_path(path: str | os.PathLike[str]) -> str:
-    """Returns `Did you mean ...?` with the nearest path, or nothing; see `nearest_path`."""
+    """Returns `Did you mean ...?` with the most similar path, or ""; see `nearest_path`."""
     found = nearest_path(path)
     return f"Did you mean {found}?" if found else ""

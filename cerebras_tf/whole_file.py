@@ -1,4 +1,4 @@
-"""Writes text files that appear whole or not at all, and looks at where they are to go."""
+"""Writes text files atomically, and checks in advance whether they can be written."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cerebras_tf.errors import ConfigError
 
 
 def write_whole(path: Union[str, Path], text: str) -> Path:
-    """Writes a text under another name, then puts it in its place.
+    """Writes a text file under a temporary name, then renames it.
 
-    What is no file, such as a pipe, is written to as it is; a link's target is replaced.
+    Pipes and devices are written directly; the target of a link is replaced.
 
     Args:
-        path: file, whose folder is made if absent.
+        path: the file. Its folder is created if it is missing.
 
     Returns:
         The path.
@@ -40,13 +40,13 @@ def write_whole(path: Union[str, Path], text: str) -> Path:
 
 
 def require_place(path: Union[str, Path, None], option: str) -> None:
-    """Refuses, before what takes long, a place where `write_whole` cannot write.
+    """Refuses a path that `write_whole` cannot write, before a long computation.
 
     Args:
-        path: of the file; None for none.
+        path: of the file; None for no file.
 
     Raises:
-        ConfigError: it is a folder, below what is no folder, or in one that is not to be written.
+        ConfigError: it is a folder, below a file, or in a folder that is not writable.
     """
     if path is None or _is_stream(Path(path)):
         return
@@ -66,6 +66,6 @@ def require_place(path: Union[str, Path, None], option: str) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether something is there to be written to that is no file of a folder."""
+    """Whether a path is a pipe, device or socket."""
     opened = str(path).startswith(("/proc/", "/dev/fd/", "/dev/std"))
     return os.path.exists(path) and (opened or not (os.path.isfile(path) or os.path.isdir(path)))

@@ -1,1 +1,1 @@
-"""The configuration: its schema, the options of a run, and addresses. No TensorFlow."""
+"""The configuration: schema, options of a run, and addresses. It imports no TensorFlow."""

@@ -1,4 +1,4 @@
-"""Addresses of wafers: how they are written, and whether a wafer can be reached at one."""
+"""Parses addresses of wafers, and checks whether a wafer can be reached."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def split_address(address: str) -> Optional[tuple[str, int]]:
     """Splits `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
 
     Returns:
-      Host and port, 9000 if there is none. None where the host is empty or the port is not a
-      number from 1 to 65535.
+      Host and port, by default 9000. None if the host is empty or the port is not a number from 1
+      to 65535.
     """
     host, port_text = address, str(DEFAULT_PORT)
     if address.startswith("["):
@@ -31,14 +31,14 @@ def split_address(address: str) -> Optional[tuple[str, int]]:
 
 
 def address_problem(address: str) -> Optional[str]:
-    """A `check` of a key, see schema.field: an address must be blank or one that can be split."""
+    """A `check` of schema.field: an address must be blank or well formed."""
     if not address.strip() or split_address(address.strip()):
         return None
     return "must be an address, HOST or HOST:PORT, or empty for the wafer in this process."
 
 
 def normalize_cs_ip(cs_ip: Optional[str]) -> Optional[str]:
-    """Returns `HOST:PORT` (`[HOST]:PORT` for IPv6), or None where `cs_ip` is None or blank.
+    """Returns `HOST:PORT` (`[HOST]:PORT` for IPv6), or None if `cs_ip` is None or blank.
 
     Raises:
       ConfigError: the address is malformed.

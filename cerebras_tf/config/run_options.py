@@ -1,15 +1,15 @@
 """Every option of a run, one field each: its name, type, default, checks and text.
 
-From these fields follow the arguments of CSRunConfig, the section `runconfig` of a params file, the
-flags of the command line, and their reference pages. To add an option, add a field to the class
-for the place where it is available, and read it where it has its effect.
+The arguments of CSRunConfig, the section `runconfig` of a params file, the flags of the command
+line, and their reference pages follow from these fields. To add an option, add a field to the class
+of the place where it is available, and read it where it is used.
 
 Besides the checks of `schema.field` a field here may have:
 
 - `flag`: metavar of the command line's option of that name, "" for a switch; without it there is
   none. `short` is its short form.
-- `on_wafer`: the values that ask for nothing, where an option has an effect on the wafer only. The
-  host logs a warning for others.
+- `on_wafer`: for an option that affects the wafer only, the values without effect. The host logs a
+warning for others.
 - `of_cluster`: True for a key of the real cluster, which has no effect here.
 """
 
@@ -223,7 +223,7 @@ class EstimatorOptions(SharedOptions):
 
     @property
     def resolved_precision(self) -> str:
-        """The precision, where it was not given that of `cs_config`."""
+        """The precision; by default that of `cs_config`."""
         if self.precision is not None:
             return self.precision
         return "bfloat16" if getattr(self.cs_config, "use_cbfloat16", False) else "float32"
@@ -231,7 +231,7 @@ class EstimatorOptions(SharedOptions):
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``: by which metric.
+    """Which checkpoint of ``train_and_eval`` is copied to ``model_dir/best``.
 
     `mode` is whether the smallest or the largest value is the best.
     """

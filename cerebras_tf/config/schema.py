@@ -1,4 +1,4 @@
-"""Builds frozen dataclasses from plain values, strictly, and reports every mistake with its place.
+"""Builds frozen dataclasses from plain values, and reports every mistake with its position.
 
 A dataclass describes a section: each field is a key with its type, default and checks, see `field`.
 It may have a method `problems()`, which yields `(key, text)` for mistakes between several keys.
@@ -28,7 +28,7 @@ LONG_END = 2**63
 LARGEST_FLOAT = 3.4028234e38
 SMALLEST_FLOAT = 1.1754944e-38  # above 0, with all digits
 SHOWN = 300  # characters of a value in a message, and items
-# Digits of other scripts, spaces and 1_000 are numbers to Python, but not to YAML.
+# Python accepts digits of other scripts, spaces and 1_000 as numbers; YAML does not.
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,1000}")
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _MISSING: Any = object()
@@ -49,10 +49,11 @@ def field(default: Any = dataclasses.MISSING, text: str = "", **checks: Any) -> 
           is allowed itself, the others are not.
         - `long`: True for a whole number of 64 bits, such as a step; others have 32.
         - `path`: True for a file system path that is resolved on loading, "as given" for another.
-        - `names`: what a text names that must not be empty, where it is not a path.
-        - `check`: function of the value; returns what must hold of it, or None where it does.
-        - `build`: function of value, path and report that builds a value of no plain type. Its
-          attributes `words`, and `classes` by the value of the key `tag`, describe what it takes.
+        - `names`: what a text that must not be empty names, if it is not a path.
+        - `check`: function of the value; returns what must hold, or None if it holds.
+        - `build`: function of value, path and report that builds a value of another type. Its
+        attributes `words`, and `classes` by the value of the key `tag`, describe the accepted
+        values.
     """
     return dataclasses.field(default=default, metadata={"text": text, **checks})
 
@@ -70,13 +71,13 @@ class Refused(Exception):
 
 
 class Report:
-    """Collects mistakes and knows where they stand.
+    """Collects mistakes with their positions.
 
     Args:
       where: the source, such as the path of a params file.
       lines: line number by dotted key, as far as known.
       resolve: maps a path as written to the path to open.
-      origins: another source than `where` by dotted key, such as an option of the command line.
+      origins: sources other than `where`, by dotted key, such as an option of the command line.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Report:
         self.messages.append(" ".join([f"{origin or self.where}:", *words]))
 
     def _origin(self, path: str) -> Optional[str]:
-        """Returns the source of a key where it is not `where`, also of a section made for it."""
+        """Returns the source of a key if it is not `where`."""
         for key, name in self.origins.items():
             is_made = path not in self.lines and key.startswith(f"{path}.")
             if is_made or f"{path}.".startswith(f"{key}."):
@@ -119,7 +120,7 @@ class Report:
         return None
 
     def text(self) -> str:
-        """Returns the mistakes, one a line; a mistake that a section inherits only once."""
+        """Returns the mistakes, one a line. A mistake that sections inherit appears once."""
         given = {m for at, m in enumerate(self._mistakes) if at not in self._inherited}
         return "\n".join(
             message
@@ -129,9 +130,9 @@ class Report:
 
 
 def shortened(value: Any) -> str:
-    """Returns a value as a message shows it; only the kind of a large one.
+    """Returns a value as text for a message; of a large one only its kind.
 
-    Aliases may make a YAML's value larger than memory.
+    Aliases can make a YAML value larger than memory.
     """
     if _is_large(value):
         kind = "section" if isinstance(value, dict) else "list"
@@ -163,7 +164,7 @@ def build(cls: Any, tree: Any, report: Report, path: str = "") -> Any:
       path: dotted key of `tree` itself, empty at the top.
 
     Returns:
-      The instance, or None if anything in it was wrong.
+      The instance, or None if there was a mistake.
     """
     if not isinstance(tree, Mapping):
         report.add(path, f"{path or 'the file'} must be a section of keys.", tree)
@@ -215,7 +216,7 @@ def _build_field(each: Any, hint: Any, value: Any, path: str, report: Report) ->
 
 
 def _received(tree: Any, instance: Any, dotted: str) -> Any:
-    """Returns what a section holds under a dotted key: as it was given, or else its default."""
+    """Returns the value of a dotted key as given, or its default."""
     key, _, rest = dotted.partition(".")
     value = tree.get(key, _MISSING) if isinstance(tree, Mapping) else _MISSING
     default = getattr(instance, key, _MISSING)
@@ -228,7 +229,7 @@ def _report_unknown(
     report: Report, path: str, key: str, value: Any, fields: Mapping[str, Any]
 ) -> None:
     close = nearest(key, fields, cutoff=0.5)
-    # A key such as num_layers is nearer to num_hidden_layers by its words than by its letters.
+    # num_layers is more similar to num_hidden_layers by words than by letters.
     words = set(key.split("_"))
     by_words = [name for name in fields if words <= set(name.split("_"))]
     if by_words or close:
@@ -240,7 +241,7 @@ def _report_unknown(
 
 
 def taking(build_value: Any, **description: Any) -> Any:
-    """Gives a `build` function the attributes that describe what it takes; returns it."""
+    """Sets the attributes of a `build` function that describe its values; returns it."""
     for name, value in description.items():
         setattr(build_value, name, value)
     return build_value
@@ -276,7 +277,7 @@ def build_variant(tag: str, classes: Mapping[str, Any]) -> Builder:
 def as_tree(instance: Any) -> Any:
     """Returns the nested plain dictionary of a dataclass: the inverse of `build`.
 
-    In every section the keys without a default stand first, whichever base declares them.
+    In every section, keys without a default come first.
     """
     if dataclasses.is_dataclass(instance):
         fields = sorted(dataclasses.fields(instance), key=lambda each: not is_required(each))
@@ -399,7 +400,7 @@ def _convert_number(hint: Any, value: Any) -> Any:
 
 
 def as_number(value: Any) -> float:
-    """Returns a number, also one written as text, as a float; NaN for anything else.
+    """Returns a number, which may be written as text, as a float; NaN for other values.
 
     YAML 1.1 reads some numbers, such as ``1e-3`` (no dot), as texts.
     """
@@ -419,7 +420,7 @@ def number_of(text: str) -> float:
 
 
 def type_words(hint: Any) -> str:
-    """Returns what a value of the type `hint` is called, such as ``a whole number or null``."""
+    """Returns the name of a type for users, such as ``a whole number or null``."""
     if typing.get_origin(hint) is typing.Union:
         return " or ".join(map(type_words, typing.get_args(hint)))
     if typing.get_origin(hint) in (list, tuple):

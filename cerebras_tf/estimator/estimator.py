@@ -135,7 +135,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             self._config = self._config.replace(log_step_count_steps=None, save_summary_steps=0)
 
     def _assert_members_are_not_overridden(self) -> None:
-        """This class overrides tf.estimator's methods; those of this class stay as they are."""
+        """Allows overriding tf.estimator's methods here, and none of these in subclasses."""
         # Private API of TF 2.15: the check that every estimator makes of its subclasses.
         _theirs._assert_members_are_not_overridden(CerebrasEstimator, self)
 

@@ -1,1 +1,1 @@
-"""Between wafers: sums of gradients, copies of weights, and who belongs to a job."""
+"""Communication between wafers, and the processes of a job."""

@@ -1,7 +1,7 @@
 """Heartbeats and other files by which a job's processes report to the launcher.
 
-Every second a process writes for how long it has waited for others. The launcher names those that
-do not wait where others wait for too long.
+Every second, a process writes how long it has waited for others. If some wait for too long, the
+launcher reports the processes that do not wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 HEARTBEAT_S = 1.0
-# Exit status of a mistake of the user, which the process has reported; another attempt repeats it.
+# Exit status of a mistake of the user that the process has reported. Another attempt would repeat
+# it.
 MISTAKE_STATUS = 2
 ENDED_WAIT_S = 3.0  # that others have waited for a process at its end, which will not come any more
 _NAP_S = 0.02
@@ -36,7 +37,7 @@ def failure_file(folder: str, rank: int) -> Path:
 
 
 def mistake_file(folder: str, rank: int) -> Path:
-    """Exists where a process has ended for a mistake of the user."""
+    """Exists if a process has ended because of a mistake of the user."""
     return Path(folder, f".mistake_{rank}")
 
 
@@ -51,12 +52,12 @@ def over_file(folder: str) -> Path:
 
 
 def send_signal(folder: str, numbers: Iterable[int]) -> None:
-    """Sends every process these signals, except those that it was sent before."""
+    """Sends these signals to every process, except signals sent before."""
     write_whole(signal_file(folder), "".join(f"{number} " for number in numbers))
 
 
 def sent_signals(folder: str) -> list[int]:
-    """Signals that every process is sent, in order."""
+    """Signals sent to every process, in order."""
     path = signal_file(folder)
     return list(map(int, path.read_text(encoding="utf-8").split())) if path.exists() else []
 
@@ -67,13 +68,13 @@ def checkpoint_file(folder: str) -> Path:
 
 
 def record_checkpoint(folder: Optional[str], prefix: str) -> None:
-    """Records that a checkpoint was written; does nothing where `folder` is None."""
+    """Records that a checkpoint was written; does nothing if `folder` is None."""
     if folder is not None:
         write_whole(checkpoint_file(folder), prefix)
 
 
 def waited_s(folder: str, rank: int) -> Optional[float]:
-    """Seconds that a process has waited for others at its last heartbeat; None without one."""
+    """Seconds that a process had waited for others at its last heartbeat; None without one."""
     try:
         return float(heartbeat_file(folder, rank).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -81,7 +82,7 @@ def waited_s(folder: str, rank: int) -> Optional[float]:
 
 
 def time_of_files(folder: str) -> float:
-    """The modification time of a file made now; the file server may have another clock."""
+    """The modification time of a new file, because a file server may have another clock."""
     with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime
     return time.time()
@@ -97,9 +98,9 @@ def has_waited_since(folder: str, rank: int, since: float) -> bool:
 
 
 def wait_for_ranks(folder: str, ranks: int) -> None:
-    """Returns when so many processes have a heartbeat."""
+    """Returns when this number of processes has a heartbeat."""
     wanted = {heartbeat_file(folder, rank).name for rank in range(ranks)}
-    while not wanted <= set(os.listdir(folder)):  # a listing is never an old one, also over NFS
+    while not wanted <= set(os.listdir(folder)):  # a listing is current, also on NFS
         time.sleep(_NAP_S)
 
 
@@ -118,7 +119,7 @@ def has_failed(folder: str, ranks: int) -> bool:
 
 
 def state_of(process: int) -> str:
-    """The letter of proc(5) for what a process is doing; "" where there is none."""
+    """The state of a process, a letter of proc(5); "" if there is no such process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -127,7 +128,7 @@ def state_of(process: int) -> str:
 
 
 class Heartbeat:
-    """Writes the heartbeat of this process in a thread, from now on."""
+    """Writes the heartbeat of this process from a thread."""
 
     def __init__(self, folder: Optional[str], rank: int) -> None:
         self._waiting_since = 0.0
@@ -158,7 +159,7 @@ class Heartbeat:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a small file so that readers see all of it or what was there before."""
+    """Writes a small file atomically."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
@@ -170,11 +171,11 @@ LOCK_FILE = ".held"  # a file that every process of the job holds a lock of
 
 @contextlib.contextmanager
 def job_folder(logs: Path) -> Iterator[Path]:
-    """A folder for the processes of one job, and of no other job of the model."""
+    """A folder for the processes of one job."""
     logs.mkdir(parents=True, exist_ok=True)
     _sweep(logs)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=logs))
-    # Another job sees the file once it is locked. NFS shares locks of readable files alone.
+    # Another job must see the file only when it is locked. NFS shares locks only of readable files.
     with open(folder / f"{LOCK_FILE}.new", "w+b") as held:
         _lock(held.fileno(), fcntl.LOCK_SH)
         (folder / f"{LOCK_FILE}.new").rename(folder / LOCK_FILE)
@@ -185,13 +186,13 @@ def job_folder(logs: Path) -> Iterator[Path]:
 
 
 def hold(folder: str) -> None:
-    """Keeps the folder as long as this process lives, also without its launcher."""
+    """Keeps the folder until this process ends, even if its launcher ends before."""
     with contextlib.suppress(OSError):
         _lock(os.open(Path(folder, LOCK_FILE), os.O_RDWR), fcntl.LOCK_SH)
 
 
 def _sweep(logs: Path) -> None:
-    """Removes folders of jobs of which every process is gone, as after `kill -9`."""
+    """Removes folders of jobs without processes, as after `kill -9`."""
     for folder in logs.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), open(folder / LOCK_FILE, "r+b") as held:
             if _lock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -199,7 +200,7 @@ def _sweep(logs: Path) -> None:
 
 
 def _lock(file: int, how: int) -> bool:
-    """Locks a file; False where another process holds it, or the file system has no locks."""
+    """Locks a file; False if another process holds the lock, or the file system has no locks."""
     try:
         fcntl.flock(file, how)
     except OSError:

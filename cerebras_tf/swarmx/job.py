@@ -1,7 +1,6 @@
-"""What the launcher gives each process of a job: number of wafers, rank, and folder.
+"""What the launcher sets for each process of a job: number of wafers, rank, and folder.
 
-A process that no launcher started is a job of its own, with one wafer. Reading this costs nothing:
-MPI is looked for only where there are several.
+A process without a launcher is a job with one wafer. This module does not import MPI.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ def is_first() -> bool:
 
 
 def folder() -> Optional[str]:
-    """Folder of heartbeats and reports; None where no launcher made one."""
+    """Folder of heartbeats and reports; None without a launcher."""
     return environment.JOB_FOLDER.get()
 
 
 def log_file(folder: str, name: str) -> Path:
-    """A log next to the job's folder, which stays when that is removed."""
+    """A log next to the job's folder; it is kept when the folder is removed."""
     return Path(folder).with_name(f"{name}.log")

@@ -2,9 +2,10 @@
 
     python -m cerebras_tf.swarmx.launch --wafers 2 --logs FOLDER -- COMMAND ...
 
-`srun` starts the processes where Slurm answers, in its allocation if there is one; else mpich's
-`mpiexec` on this computer; one wafer alone is a plain process. They end the job where a process
-fails. What they cannot see is added here: hangs, a rank that ended while others need it, restarts.
+If Slurm answers, `srun` starts the processes, in its allocation if there is one; else mpich's
+`mpiexec` does, on this computer. A single wafer is a plain process. These launchers end the job if
+a process fails. This file adds detection of hangs and of ranks that end while others need them, and
+restarts.
 """
 
 from __future__ import annotations
@@ -56,9 +57,7 @@ from cerebras_tf.swarmx.rank import (
 _POLL_S = 0.2
 _NO_HEARTBEAT_S = 60.0  # a process whose heartbeat is older is gone
 _ANSWER_S = 15.0  # for Slurm to answer
-_GRACE_S = (
-    3.0  # between the request to end, and the end; and for MPI's launcher to notice a failure
-)
+_GRACE_S = 3.0  # between a request to end and the end; also for MPI's launcher to notice a failure
 _TAIL_LINES = 8
 _MOST_RESTARTS_IN_VAIN = 3
 _HANG_S = 600.0
@@ -69,7 +68,7 @@ class Failure:
     """How a job failed.
 
     Attributes:
-        text: what to report; "" where rank 0 has reported it.
+        text: what to report; "" if rank 0 has reported it.
         can_retry: whether another attempt may succeed.
     """
 
@@ -94,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a job to its end; restarts it where it fails, with --requeue."""
+    """Runs a job to its end; with --requeue, restarts it after a failure."""
     args = parser().parse_args(arguments)
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     logs = Path(args.logs).absolute()
@@ -133,7 +132,7 @@ def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
 
 
 def _append_to_console() -> None:
-    """Has a file as console opened for appending, so that no process overwrites another."""
+    """Sets O_APPEND if the console is a file, so that no process overwrites another."""
     for stream in (1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISREG(os.fstat(stream).st_mode):
@@ -147,7 +146,7 @@ def print_line(text: str) -> None:
 
 
 def _check(args: Any) -> None:
-    """Raises ConfigError for an option that can have no effect."""
+    """Raises ConfigError for an option without effect."""
     if args.wafers == 1 and args.hang_timeout is not None:
         raise ConfigError(
             "--hang-timeout: bounds how long processes wait for one, and needs at least 2 wafers. "
@@ -163,7 +162,7 @@ def _newest(folder: Path) -> str:
 
 
 def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
-    """Runs a job once; None where it succeeded."""
+    """Runs a job once; returns None if it succeeded."""
     launcher, what = launcher_of(args)
     for path in folder.iterdir():  # of an attempt before
         if path.name not in (LOCK_FILE, checkpoint_file(str(folder)).name):
@@ -175,7 +174,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
         process = subprocess.Popen(
             [*launcher, sys.executable, "-m", "cerebras_tf.swarmx.rank", *command],
             env=_environment(args, folder, is_slurm=bool(launcher) and not is_mpich),
-            # The first process is on this machine, and writes to this one's console itself.
+            # The first process is on this computer, and writes to this console itself.
             stdout=log if is_mpich and not _is_socket(1) else None,
             stderr=log if is_mpich else None,
             start_new_session=True,
@@ -189,7 +188,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
 
 
 def _environment(args: Any, folder: Path, is_slurm: bool) -> dict[str, str]:
-    """What the processes find in their environment."""
+    """The environment of the processes."""
     found = {
         **os.environ,
         job.WAFERS_VARIABLE: str(args.wafers),
@@ -225,7 +224,7 @@ def _mpiexec() -> Path:
 
 
 def launcher_of(args: Any) -> tuple[list[str], str]:
-    """The command that starts the processes, none for one, and what they are in a sentence."""
+    """The command that starts the processes, empty for one process, and a description of it."""
     srun = shutil.which("srun")
     if srun is None or not has_slurm():
         if args.wafers == 1:
@@ -250,7 +249,7 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
     for option, value in (
         ("nodes", args.nodes or (1 if args.wafers == 1 else None)),
         ("ntasks-per-node", args.tasks_per_node),
-        # What an allocation was asked for, srun does not take from it by itself.
+        # srun does not take over the options of an allocation by itself.
         ("cpus-per-task", args.cpus_per_task or environment.SLURM_CPUS_PER_TASK.get()),
     ):
         if value is not None:
@@ -273,7 +272,7 @@ def has_slurm() -> bool:
 
 @contextlib.contextmanager
 def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Iterator[None]:
-    """Within: signals to this process reach the commands, which then end as they see fit."""
+    """Within: signals to this process are forwarded to the commands."""
     received: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
@@ -291,7 +290,7 @@ def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Itera
 
 
 def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
-    """Waits for the end; returns why the job was ended here, if no process reports it."""
+    """Waits for the end; returns why the job was ended here, unless a process reports it."""
     failed_since: Optional[float] = None
     while process.poll() is None:
         time.sleep(_POLL_S)
@@ -300,7 +299,7 @@ def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
         )
         if failed_since is None and _has_failed(args.wafers, folder):
             failed_since = time.monotonic()
-        # Not every launcher of MPI ends the others every time that one has failed.
+        # MPI launchers do not always end the other processes if one fails.
         is_late = failed_since is not None and time.monotonic() - failed_since > _GRACE_S
         if reason or is_late:
             over_file(str(folder)).touch()
@@ -312,7 +311,7 @@ def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
 
 
 def _has_failed(wafers: int, folder: Path) -> bool:
-    """Whether a process has failed by itself, and not as the user ended it."""
+    """Whether a process has failed, other than by a signal of the user."""
     return not signal_file(str(folder)).exists() and has_failed(str(folder), wafers)
 
 
@@ -327,7 +326,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:
-    """Names the process that keeps others waiting for too long, or is gone; "" where none does."""
+    """Names the process for which others wait too long, or which is gone; "" for none."""
     waited: dict[int, float] = {}
     for rank in range(wafers):
         if failure_file(str(folder), rank).exists():  # it has ended
@@ -347,7 +346,7 @@ def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:
 
 
 def find_ended(wafers: int, folder: Path) -> str:
-    """Names ranks that have ended with status 0 while others wait for them; "" without any."""
+    """Names ranks that have ended with status 0 while others wait for them; "" for none."""
     reports = reports_of(str(folder), wafers)
     ended = [item["rank"] for item in reports]
     if not reports or signal_file(str(folder)).exists() or has_failed(str(folder), wafers):
@@ -390,7 +389,7 @@ def _found(args: Any, folder: Path, status: int, hung: str) -> Optional[Failure]
 
 
 def _missing_reports(args: Any, folder: Path, status: int) -> Optional[Failure]:
-    """The failure of ranks that were ended before they could report; the status may be 0 then."""
+    """The failure of ranks that ended before they could report; the status may be 0."""
     ended = [item["rank"] for item in reports_of(str(folder), args.wafers)]
     missing = [rank for rank in range(args.wafers) if rank not in ended]
     if not missing or (not status and signal_file(str(folder)).exists()):
@@ -432,7 +431,7 @@ _MOST_PER_CORE = 16  # with which a core loads for three quarters of a minute
 
 
 def most_processes() -> int:
-    """How many processes this computer has cores and memory for."""
+    """Number of processes that this computer has cores and memory for."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
     return max(min(_MOST_PER_CORE * cores, int(memory / _LEAST_BYTES)), 1)

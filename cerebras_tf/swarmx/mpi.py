@@ -1,14 +1,14 @@
-"""Wafers as ranks of MPI: means and copies by messages between two, moved by threads of their own.
+"""Wafers as ranks of MPI: means and copies by messages between two ranks, sent by threads.
 
-MPI's own collectives add in an order of their choice, and nothing moves while nobody calls them. So
+MPI's own collectives add in an unspecified order, and make progress only inside calls. So
 arrays are cut into chunks that threads send and receive in the background, each over a communicator
 of its own. Waiting threads sleep, so that cores are free to compute; if computing waits for them,
 they poll without a pause at first.
 
-A mean for one wafer goes there in a chain, in which each adds its own to what it receives. One for
-all is cut into as many parts as there are wafers: each adds up one part and sends it to all
-(reduce-scatter and all-gather, Rabenseifner, ICCS 2004), which is 2 (N-1)/N of the bytes per wafer.
-A copy goes from wafer to wafer in a chain, too, so that none sends it more than once.
+A mean for one wafer is summed along a chain: each wafer adds its own array to the one it receives.
+A mean for all wafers is cut into one part per wafer: each wafer sums one part and sends it to all
+(reduce-scatter and all-gather, Rabenseifner, ICCS 2004), so a wafer sends 2 (N-1)/N of the bytes. A
+copy passes along a chain too, so that no wafer sends it more than once.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from cerebras_tf.swarmx.heartbeats import (
 from cerebras_tf.swarmx.swarm import Alone, Array, Observer, Pending, Swarm, Traffic
 
 CHUNK_BYTES = 4 << 20
-# How long a wait sleeps between two looks: at first, at most, and at most where computing waits; a
-# look takes tens of microseconds of a core that may compute.
+# Sleep between two polls: the first, the longest, and the longest if computing waits. A poll takes
+# tens of microseconds of a core.
 _FIRST_NAP_S, _LONGEST_NAP_S, _AWAITED_NAP_S = 20e-6, 2e-3, 200e-6
 _AWAKE_S = 1e-3  # that it does not sleep at first where computing waits
 
 
 @functools.cache
 def swarm() -> Swarm:
-    """The wafers of this job; MPI is started where there are several.
+    """The wafers of this job; starts MPI if there are several.
 
     Raises:
         ConfigError: MPI is missing, or has another number of ranks than the launcher asked for.
@@ -70,7 +70,8 @@ class MpiSwarm:
     """The ranks of MPI's world.
 
     Raises:
-        ConfigError: MPI is missing, has another number of ranks, or lets one thread call it alone.
+        ConfigError: MPI is missing, has another number of ranks, or allows calls of one thread
+            only.
     """
 
     def __init__(self, size: int) -> None:
@@ -184,7 +185,7 @@ class MpiSwarm:
 
 
 def check_threads(mpi: Any) -> None:
-    """Raises ConfigError where MPI does not let several threads call it at once."""
+    """Raises ConfigError if MPI does not allow calls from several threads at once."""
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise ConfigError(
             "num_csx: MPI must let several threads call it at once (MPI_THREAD_MULTIPLE). "
@@ -195,7 +196,7 @@ def check_threads(mpi: Any) -> None:
 
 
 class _Lane:
-    """A thread with a communicator of its own, which does one thing after the other."""
+    """A thread with its own communicator, which runs tasks sequentially."""
 
     def __init__(self, ranks: Any, name: str, heartbeat: Heartbeat) -> None:
         self.ranks = ranks
@@ -210,7 +211,7 @@ class _Lane:
         threading.Thread(target=self._work, name=f"swarm {name}", daemon=True).start()
 
     def start(self, what: str, size: int, do: Callable[[_Lane], None]) -> Pending:
-        """Queues something of so many bytes after what was started before."""
+        """Queues a transfer of `size` bytes."""
         task = _Task(what, size, do, self)
         self._tasks.put(task)
         return task
@@ -238,7 +239,7 @@ class _Lane:
 
     @contextlib.contextmanager
     def awaited(self) -> Iterator[None]:
-        """Within: computing waits for something that this lane does."""
+        """Within: computing waits for a task of this lane."""
         self.waiting += 1
         start = time.perf_counter()
         try:
@@ -249,7 +250,7 @@ class _Lane:
             self.traffic.waited_s += time.perf_counter() - start
 
     def scratch(self, number: int, like: Array) -> Array:
-        """Memory for a chunk of the size and dtype of another; what it held before is lost."""
+        """Memory for a chunk with the size and dtype of `like`; its content is undefined."""
         held = self._scratch.get(number)
         if held is None or held.nbytes < like.nbytes:
             held = self._scratch[number] = np.empty(max(like.nbytes, CHUNK_BYTES), np.uint8)
@@ -301,11 +302,11 @@ def _chunks(size: int, most: int) -> Iterator[slice]:
 
 
 def _finish(requests: Sequence[Any], is_awaited: Callable[[], bool] = lambda: False) -> None:
-    """Waits for messages, mostly asleep.
+    """Waits for messages, sleeping between polls.
 
     Args:
         requests: of MPI.
-        is_awaited: whether computing waits meanwhile, so that its core is free to look.
+        is_awaited: returns whether computing waits, so that its core is free to poll.
     """
     nap, awake_until = _FIRST_NAP_S, time.perf_counter() + _AWAKE_S
     for request in requests:
@@ -319,7 +320,7 @@ def _finish(requests: Sequence[Any], is_awaited: Callable[[], bool] = lambda: Fa
 
 
 def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
-    """From the wafer before the root to the next, and so on: each adds its own, the root last."""
+    """Sums along a chain of wafers that ends at the root."""
     place = (lane.rank - root) % lane.size
     before, after = (lane.rank + 1) % lane.size, (lane.rank - 1) % lane.size
     chunks = list(_chunks(flat.size, max(CHUNK_BYTES // flat.itemsize, 1)))
@@ -351,7 +352,7 @@ def _mean_for_one(lane: _Lane, flat: Array, root: int) -> None:
 
 
 def _mean_for_all(lane: _Lane, flat: Array) -> None:
-    """Each wafer adds up its part of every block and sends it to the others."""
+    """Each wafer sums its part of every block and sends it to the others."""
     most = max(CHUNK_BYTES // flat.itemsize, 1)
     scale = flat.dtype.type(1 / lane.size)
     others = [(lane.rank + i) % lane.size for i in range(1, lane.size)]
@@ -373,7 +374,7 @@ def _mean_for_all(lane: _Lane, flat: Array) -> None:
 
 
 def _copy_along(lane: _Lane, flat: Array, root: int) -> None:
-    """From the root to the next wafer, and so on; each passes on what it has received."""
+    """Copies along a chain of wafers that begins at the root."""
     place = (lane.rank - root) % lane.size
     before, after = (lane.rank - 1) % lane.size, (lane.rank + 1) % lane.size
     chunks = list(_chunks(flat.size, CHUNK_BYTES))

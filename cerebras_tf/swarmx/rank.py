@@ -1,8 +1,7 @@
 """Runs a command as one rank of a job and reports its end: python -m cerebras_tf.swarmx.rank.
 
-MPI's launcher starts one of these supervisors for each wafer. It gives the command its rank, keeps
-its log, and reports what the command cannot: that it was killed, or stopped. It ends with the
-command, and the command with it.
+MPI's launcher starts one such supervisor per wafer. It sets the rank of the command, writes its
+log, and reports if the command was killed or stopped. Supervisor and command end together.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from cerebras_tf.swarmx.heartbeats import (
 
 CONSOLE_VARIABLE, THREADS_VARIABLE = environment.CONSOLE.name, environment.THREADS.name
 _POLL_S = 0.1
-_STOPPED_S = 3.0  # a command that is stopped for as long counts as failed
+_STOPPED_S = 3.0  # a command that is stopped for longer has failed
 SHARED_MEMORY = Path("/dev/shm")
 _OVER = "was ended with its job"
 _SEGMENT = "mpich_shm_"
@@ -49,7 +48,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main(command: list[str]) -> int:
-    """Runs the command; returns the exit status, 128 and the signal where one ended it."""
+    """Runs the command; returns its exit status, or 128 plus the signal that ended it."""
     local_rank = _first_of(environment.RANK, environment.MPI_LOCALRANKID, environment.SLURM_LOCALID)
     if local_rank == "0":  # before any here has begun
         remove_abandoned_segments(SHARED_MEMORY)
@@ -65,7 +64,7 @@ def main(command: list[str]) -> int:
         **os.environ,
         THREADS_VARIABLE: cores,
         job.RANK_VARIABLE: number,
-        # Sets come in one order on all wafers, and so what is made of them.
+        # Sets, and what is made of them, have the same order on all wafers.
         "PYTHONHASHSEED": environment.PYTHONHASHSEED.get() or "0",
     }
     log = open(job.log_file(folder, f"rank_{number}"), "ab")  # noqa: SIM115 - open until the end
@@ -106,7 +105,7 @@ def main(command: list[str]) -> int:
 
 
 def cores_of_task(variables: Mapping[str, str]) -> int:
-    """Cores of this task: those that Slurm gave it, as far as it may run on them; else all."""
+    """Cores of this task: those that Slurm assigned, if it may run on them; else all."""
     allowed = len(os.sched_getaffinity(0))
     ranks = environment.SLURM_GTIDS.get(variables) or "0"
     tasks = ranks.count(",") + 1  # of this step, on this node
@@ -116,10 +115,10 @@ def cores_of_task(variables: Mapping[str, str]) -> int:
 
 
 def remove_abandoned_segments(folder: Path) -> None:
-    """Removes the shared memory that MPI in killed processes has left.
+    """Removes shared memory that MPI has left in killed processes.
 
-    Mpich names it by the job and the step. Where Slurm counts those from 0 again, as after a
-    requeue, the next processes would take it for theirs, and wait for ever.
+    Mpich names it by the job and the step. If Slurm counts steps from 0 again, as after a requeue,
+    the next processes would use it and wait forever.
     """
     segments = {str(path) for path in folder.glob(f"{_SEGMENT}*")}
     if not segments:
@@ -146,9 +145,9 @@ def _first_of(*variables: EnvironmentVariable[Any]) -> str:
 
 
 def _console(number: int) -> int:
-    """A standard stream of the launcher, or of this process where that is on another host.
+    """A standard stream of the launcher, or of this process if the launcher is on another host.
 
-    MPI's launchers pass on what they like, and a terminal not at all.
+    MPI's launchers do not forward a terminal.
     """
     try:
         host, folder = (environment.CONSOLE.get() or "").split(" ", 1)
@@ -169,12 +168,12 @@ def _copy(pipe: IO[bytes], target: int, log: IO[bytes]) -> None:
 
 
 def end_with_parent(number: int) -> None:
-    """Has the system send this process a signal when its parent ends."""
+    """Makes the system send this process a signal when its parent ends."""
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, number)
 
 
 def _receive() -> list[int]:
-    """Requests to end, as by Slurm, that this process gets from now on."""
+    """The signals by which this process is asked to end, from now on."""
     received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: received.append(number))
@@ -184,11 +183,11 @@ def _receive() -> list[int]:
 def _watch(
     process: subprocess.Popen[bytes], folder: str, received: list[int], parent: int
 ) -> Optional[str]:
-    """Waits for the end; returns why the command was ended, if it was ended here.
+    """Waits for the end; returns the reason if the command was ended here.
 
     Args:
-        received: signals to this process: all commands get the first, and end as they see fit.
-        parent: the process that started this one; without it nobody would end the command.
+        received: signals to this process; the first is forwarded to all commands.
+        parent: the process that started this one; if it ends, the command is ended.
     """
     stopped_since: Optional[float] = None
     passed_on = 0
@@ -201,7 +200,7 @@ def _watch(
             process.wait()
             return f"was ended, as the process above it ({above}) was gone" if is_left else _OVER
         if received and not signal_file(folder).exists():
-            # MPI's launchers end those that are left so.
+            # MPI's launchers end the processes that remain.
             if has_failed(folder, job.wafers()):
                 process.kill()
             else:
@@ -220,7 +219,7 @@ def _watch(
 
 
 def _name_of(process: int) -> str:
-    """The name of a program that runs."""
+    """The name of a running program."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/comm").read_text(encoding="utf-8").strip()
     return "of MPI"

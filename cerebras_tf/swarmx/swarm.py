@@ -1,7 +1,7 @@
-"""What wafers do together, and the form of it for one wafer, which is nothing.
+"""Communication between wafers, and its form for a single wafer.
 
-Every process of a job makes the same calls in the same order. Sums are taken in an order that
-follows from the number of wafers alone, so a job repeats bit for bit.
+Every process of a job makes the same calls in the same order. The order of sums depends only on the
+number of wafers, so a job is reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Traffic:
     Attributes:
         sent_bytes: bytes sent to other wafers.
         received_bytes: bytes received from them.
-        busy_s: seconds in which means or copies were on their way.
-        waited_s: seconds of these that computing has waited for.
+        busy_s: seconds of transfers.
+        waited_s: seconds in which computing has waited for them.
     """
 
     sent_bytes: int = 0
@@ -37,13 +37,13 @@ class Traffic:
 
 
 class Pending(Protocol):
-    """Something that is on its way."""
+    """A transfer that has been started."""
 
     def wait(self) -> None:
-        """Returns when it has arrived; the array must not be touched before.
+        """Returns when it is complete; the array must not be used before.
 
         Raises:
-            SwarmError: it did not arrive.
+            SwarmError: it failed.
         """
 
 
@@ -62,7 +62,7 @@ class Swarm(Protocol):
 
         Args:
             array: of one shape and floating dtype on all wafers, in C order; written in place.
-            root: wafer that gets the mean, others keep no particular content; None for all.
+            root: wafer that gets the mean, the content on others is undefined; None for all.
         """
 
     def start_copy(self, array: Array, root: int) -> Pending:
@@ -73,14 +73,14 @@ class Swarm(Protocol):
         """
 
     def gather(self, array: Array) -> Array:
-        """The arrays of all wafers [size, ...], in their order, on all of them; for small ones.
+        """The arrays of all wafers [size, ...], by rank, on every wafer; for small arrays.
 
         Raises:
             SwarmError: shapes differ.
         """
 
     def objects(self, item: Any) -> list[Any]:
-        """What all wafers gave, in their order, on all of them; anything that can be pickled."""
+        """The objects of all wafers, by rank, on every wafer. They must be picklable."""
 
     def observe(self, observer: Observer) -> None:
         """Calls a function after every mean and copy from now on."""
@@ -92,11 +92,11 @@ class Swarm(Protocol):
 
 class _Arrived:
     def wait(self) -> None:
-        """Nothing is on its way."""
+        """Returns at once."""
 
 
 class Alone:
-    """The swarm of one wafer: every mean is what it was."""
+    """The swarm of a single wafer."""
 
     rank = 0
     size = 1
@@ -127,7 +127,7 @@ class Alone:
 
 
 def total(swarm: Swarm, array: Array) -> Array:
-    """The sum of the wafers' arrays, of their shape and dtype, the same bits on all of them."""
+    """The sum of the wafers' arrays, with the same bits on all wafers."""
     parts = swarm.gather(array)
     result = np.array(parts[0])
     for part in parts[1:]:
