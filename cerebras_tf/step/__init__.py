@@ -1,1 +1,1 @@
-"""One model function's step on the wafer: capture, compilation, and its node in the graph."""
+"""The step of a TensorFlow model on the wafer, and its node in the session's graph."""

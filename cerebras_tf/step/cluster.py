@@ -1,8 +1,8 @@
 """Training and evaluation on several wafers: one process each, in the same loop of tf.estimator.
 
-All make every step together, with batches of their own, and agree on what follows from clocks, from
-signals and from where data end. The first one logs, and writes summaries and checkpoints; the
-others take part in them and write nothing.
+All processes make every step together, each with its own batch. They agree on decisions that depend
+on clocks, signals and the end of data. The first process logs and writes summaries and checkpoints;
+the others take part in the collectives and write nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cerebras_tf.swarmx.heartbeats import mistake_file
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
-# Another attempt repeats them.
+# Errors that another attempt would repeat.
 _MISTAKES = (CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError)
 
 
@@ -41,12 +41,12 @@ def swarm_for(mode: str) -> Swarm:
 
 
 def loading_swarm_for(mode: str) -> Swarm:
-    """The wafers that load a model at the same time: all, but for predictions, made by each."""
+    """The wafers that load a model at the same time: all, except in prediction."""
     return mpi.swarm() if mode in (_TRAIN, _EVAL) else Alone()
 
 
 def refuse_host(use_cs: bool) -> None:
-    """Raises ConfigError where several wafers were asked for, and the host is to train."""
+    """Raises ConfigError for training on the host with several wafers."""
     if not use_cs and job.wafers() > 1:
         raise ConfigError(
             f"num_csx: training on the host must be one process. Received: {job.wafers()}. Start "
@@ -69,9 +69,9 @@ def fail_together() -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_shuffle_order() -> Iterator[None]:
-    """Within: datasets that shuffle without a seed come in one order on all wafers.
+    """Within: datasets that shuffle without a seed have the same order on all wafers.
 
-    The seed is the one that operations with a seed of their own have in graphs without.
+    The graph gets the seed that TensorFlow uses for operations with a seed in graphs without one.
     """
     graph = tf.compat.v1.get_default_graph()
     if job.wafers() == 1 or tf.executing_eagerly() or graph.seed is not None:
@@ -97,15 +97,15 @@ def input_context() -> Any:
 
 
 def shard_batches(result: Any, mode: str, steps: Optional[int], is_sharded: bool = False) -> Any:
-    """Every N-th batch of a dataset, N the number of wafers, beginning with this one's number.
+    """Every N-th batch of a dataset, beginning with this wafer's rank; N is the number of wafers.
 
     Args:
-        mode: a tf.estimator.ModeKeys; predictions are made by every wafer, of all batches.
-        steps: batches of an evaluation, of all wafers; None for all there are.
-        is_sharded: whether they are this wafer's already; else all wafers have the same.
+        mode: a tf.estimator.ModeKeys; in prediction every wafer gets all batches.
+        steps: batches of an evaluation, over all wafers; None for all batches.
+        is_sharded: whether the input function has sharded them; else all wafers have the same.
 
     Raises:
-        DataError: it is no dataset, and each wafer needs batches of its own, or as many as asked.
+        DataError: it is not a dataset, so batches cannot be sharded or counted.
     """
     if job.wafers() == 1 or mode not in (_TRAIN, _EVAL):
         return result
@@ -143,7 +143,7 @@ def first_writes_events() -> Iterator[None]:
 
 
 def scratch_folder() -> str:
-    """A folder for what a process writes that is not the first of its job; goes when it ends."""
+    """A temporary folder for files of processes other than the first; removed at exit."""
     folder = tempfile.mkdtemp(prefix=f"cerebras_tf_rank_{job.rank()}_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -167,7 +167,7 @@ class _FollowingSaver(basic_session_run_hooks.CheckpointSaverHook):
 
 
 class _AgreedTimer:
-    """A timer that goes off for all wafers where it does for the first."""
+    """A timer that triggers on all wafers when it triggers on the first."""
 
     def __init__(self, own: Any, swarm: Swarm) -> None:
         self._own = own
@@ -177,13 +177,13 @@ class _AgreedTimer:
         return getattr(self._own, name)
 
     def should_trigger_for_step(self, step: Any) -> bool:
-        """Whether the first wafer's timer is due."""
+        """Whether the first wafer's timer triggers."""
         due = np.array(bool(self._own.should_trigger_for_step(step)))
         return bool(self._swarm.gather(due)[0])
 
 
 def coordinate_savers(hooks: Iterable[Any], listeners: Optional[Sequence[Any]]) -> None:
-    """Makes savers, and what listens to them, act together on all wafers."""
+    """Makes savers and their listeners act at the same steps on all wafers."""
     swarm = mpi.swarm()
     if swarm.size == 1:
         return
@@ -198,14 +198,14 @@ def coordinate_savers(hooks: Iterable[Any], listeners: Optional[Sequence[Any]]) 
 
 
 class SumOfMetricsHook(tf.estimator.SessionRunHook):
-    """Adds up at the end of an evaluation what all wafers have counted.
+    """Sums metrics over wafers at the end of an evaluation.
 
-    The variables of tf.metrics are sums and counts; their values follow from the sums over all
-    batches. Comes before the hook that reads the values, as every hook does.
+    The variables of tf.metrics are sums and counts. The hook that reads the values runs after all
+    other hooks.
     """
 
     def end(self, session: Any) -> None:
-        """Replaces every wafer's sums by those of all."""
+        """Replaces every wafer's sums by the sums over all wafers."""
         swarm = mpi.swarm()
         found = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
         variables = list(dict.fromkeys(v.ref() for v in found))

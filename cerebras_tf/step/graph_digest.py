@@ -1,4 +1,4 @@
-"""Hash of the TensorFlow operations that a step depends on; compiled programs are found by it."""
+"""Hash of the TensorFlow operations that a step depends on, for the cache of programs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def graph_digest(
     fed: Iterable[Any],
     control_inputs: Callable[[Any], Iterable[Any]],
 ) -> str:
-    """Hash of operations and of all that they depend on, up to the tensors that are fed.
+    """Hash of operations and their ancestors, up to the tensors that are fed.
 
     Args:
-        graph: their graph. It is given because a session's threads have no default graph.
+        graph: their graph; threads of a session have no default graph.
         control_inputs: those of an operation as model_fn made them.
     """
     found = hashlib.blake2b(code_digest("capture").encode(), digest_size=16)
@@ -56,7 +56,7 @@ class _Functions:
         self._digests: dict[str, bytes] = {}
 
     def digest_of(self, node: Any) -> bytes:
-        """Digest of a node with the functions that it calls, its control inputs left out."""
+        """Digest of a node with the functions that it calls, without its control inputs."""
         found = hashlib.blake2b(digest_size=16)
         inputs = [name for name in node.input if not name.startswith("^")]
         found.update(f"{node.op} {' '.join(inputs)}\n".encode())

@@ -1,9 +1,9 @@
 """The hook that connects a wafer to a running session.
 
-It sees what every session.run fetches: wanted wafer values are asked for before the step runs, and
-tensors of the model that a hook fetches directly are filled in afterwards. Only a fetch of the
-training op trains, and only what depends on a batch takes one from the input: variables that a hook
-reads or assigns by itself are those of the store.
+It inspects the fetches of every session.run: it requests the fetched wafer values before the step
+runs, and afterwards fills in tensors of the model that a hook fetches directly. Only a fetch of the
+training op trains, and only fetches that depend on a batch consume one. Variables that a hook reads
+or assigns are read from and written to the store.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from cerebras_tf.runtime.capacity import return_freed_memory
 from cerebras_tf.step.wiring import TRAINS, Wiring
 from cerebras_tf.tf_session.structures import leaves, map_fetches
 
-# What different runs fetch that is remembered; a script may fetch something new in every one.
+# Limit of cached plans: a script may fetch something new in every run.
 _PLANS = 64
-# What a leaf consists of, and what makes their values into the leaf's value.
+# The tensors of a leaf, and a function from their values to the leaf's value.
 _Expanded = tuple[list[Any], Callable[[list[Any]], Any]]
 
 
 class WaferHook(tf.estimator.SessionRunHook):
-    """Must be the last hook: its `begin` re-routes what other hooks have added to the graph.
+    """Must be the last hook, because `begin` re-routes operations that other hooks have added.
 
     Args:
-        train_op: the model's own training op, replaced wherever it is fetched.
+        train_op: the model's own training op, which is replaced in fetches.
         stored: serves variables that a fetch reads or assigns outside the step.
         start: called with every session once its variables have values.
     """
@@ -53,19 +53,19 @@ class WaferHook(tf.estimator.SessionRunHook):
         self._plans: dict[tuple[int, ...], _Plan] = {}
 
     def begin(self) -> None:
-        """Re-routes readers of wafer values; compiles now where shapes are known."""
+        """Re-routes readers of wafer values; compiles now if shapes are known."""
         self._wiring.reroute()
         self._stored.prepare_for(self._wiring.placement.separate_assignments())
         self._nothing = tf.no_op(name="wafer/nothing")
         self._wiring.step.prepare()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Connects, where the scaffold did not: on a worker that another task leads."""
+        """Connects on a non-chief worker, where the scaffold does not."""
         self.connect(session)
-        return_freed_memory()  # the last hook: what others set up is done
+        return_freed_memory()  # this is the last hook, so the others are set up
 
     def connect(self, session: Any) -> None:
-        """Wraps the session's run, once; the scaffold asks for it before any hook runs fetches."""
+        """Wraps the session's run, once. The scaffold calls it before any hook runs fetches."""
         if session is self._session:
             return
         self._session = session
@@ -87,7 +87,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             run_context.request_stop()
 
     def _run(self, run: Any, graph: Any, fetches: Any, *rest: Any) -> Any:
-        """Runs the step where it is asked for, then what concerns variables alone."""
+        """Runs the step if it is fetched, then reads and assignments of variables."""
         given = leaves(fetches)
         key = tuple(map(id, given))
         plan = self._plans.get(key)
@@ -105,12 +105,12 @@ class WaferHook(tf.estimator.SessionRunHook):
         return map_fetches(fetches, lambda leaf: next(made))
 
     def _plan(self, graph: Any, given: list[Any]) -> _Plan:
-        """What a run of these leaves does."""
+        """The plan of a run of these leaves."""
         expanded = [_expanded(leaf) for leaf in given]
         wanted = [part for parts, _ in expanded for part in parts]
         uses = [self._use(graph, leaf) for leaf in wanted]
         plan = _Plan(given, wanted, expanded)
-        if all(use == _Use() for use in uses):  # such as those of a queue's threads
+        if all(use == _Use() for use in uses):  # such as sessions of a queue's threads
             plan.is_plain = True
             return plan
         trains = any(use.trains for use in uses)
@@ -187,7 +187,7 @@ class WaferHook(tf.estimator.SessionRunHook):
         plan.names, plan.updates = frozenset(names - {TRAINS}), TRAINS in names
 
     def _run_step(self, run: Any, plan: _Plan, *rest: Any) -> list[Any]:
-        """Values of leaves, those of the wafer computed in this run's step."""
+        """Values of leaves; runs the wafer's step."""
         step = self._wiring.step
         step.want(plan.names, plan.updates)
         try:
@@ -207,9 +207,9 @@ class WaferHook(tf.estimator.SessionRunHook):
     def _values(
         self, run: Any, plan: _Plan, feed_dict: Any, options: Any, run_metadata: Any
     ) -> Any:
-        """What the session computes: where nothing is fed and no option is set, by a callable.
+        """Values that the session computes; by a callable if there are no feeds and options.
 
-        TensorFlow's run looks up every fetch again; without options it fills no metadata.
+        TensorFlow's run would look up every fetch again.
         """
         session: Any = getattr(run, "__self__", None)
         is_own = (
@@ -226,19 +226,19 @@ class WaferHook(tf.estimator.SessionRunHook):
 
 @dataclass(eq=False)
 class _Plan:
-    """How a run makes what it is asked for: found once for all runs that ask for the same objects.
+    """How a run computes its fetches; cached for runs that fetch the same objects.
 
     Attributes:
-        given: leaves of what is fetched; kept, so that their identities stay theirs.
-        wanted: tensors and operations that they consist of.
-        expanded: those of each leaf, and what makes their values into its value.
-        is_plain: whether the wafer has nothing to do with them.
-        alone: numbers of those that are served from the store.
+        given: leaves of the fetches; kept alive, because the cache uses their identities.
+        wanted: tensors and operations of the leaves.
+        expanded: those of each leaf, and the function from their values to its value.
+        is_plain: whether they do not concern the wafer.
+        alone: indices of those that the store serves.
         fetches: what the session computes, for each.
-        direct: names of those whose values the wafer's step has, by number.
+        direct: names of those whose values the wafer's step returns, by index.
         names: values that the step must return.
         updates: whether it trains.
-        call: runs the fetches, once it was made.
+        call: runs the fetches; made at the first use.
     """
 
     given: list[Any]
@@ -255,7 +255,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Use:
-    """What a fetch does: make a step, train, or alone assign or read variables of the wafer.
+    """What a fetch does: make a step, train, or only assign or read variables of the wafer.
 
     `assigns_in_step`: it assigns what a training step assigns.
     """
@@ -273,15 +273,15 @@ def ancestors(op: Any) -> list[Any]:
 
 
 def fetched_leaves(fetches: Any) -> list[Any]:
-    """Tensors, operations, variables and names that a session's run is asked for, in order.
+    """Tensors, operations, variables and names in the fetches of a session's run, in order.
 
-    A sparse or ragged tensor and indexed slices count as the tensors they consist of.
+    Sparse and ragged tensors and indexed slices are replaced by their component tensors.
     """
     return [part for leaf in leaves(fetches) for part in _expanded(leaf)[0]]
 
 
 def with_values(fetches: Any, values: Iterable[Any]) -> Any:
-    """What a session's run returns for fetches: their structure, with values for its leaves.
+    """The result of a session's run: the structure of the fetches with values for its leaves.
 
     Args:
         values: a value for each of `fetched_leaves(fetches)`.
@@ -291,14 +291,14 @@ def with_values(fetches: Any, values: Iterable[Any]) -> Any:
 
 
 def _contracted(expanded: Iterable[_Expanded], values: Iterable[Any]) -> Iterator[Any]:
-    """Values of leaves, given those of what they consist of."""
+    """Values of leaves, given the values of their tensors."""
     given = iter(values)
     return (contract([next(given) for _ in parts]) for parts, contract in expanded)
 
 
 def _expanded(leaf: Any) -> _Expanded:
-    """Tensors of which a leaf consists, and what makes their values into the leaf's value."""
-    # Private API of TF 2.15: the table by which its own sessions take composite tensors apart.
+    """The tensors of a leaf, and a function from their values to the leaf's value."""
+    # Private API of TF 2.15: the table by which sessions expand composite tensors.
     for kind, expand, *_ in client_session._REGISTERED_EXPANSIONS:
         if isinstance(leaf, kind):
             return expand(leaf)

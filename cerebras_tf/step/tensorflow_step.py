@@ -57,7 +57,7 @@ class TensorFlowModel:
 
     @property
     def results(self) -> Mapping[str, TensorType]:
-        """Types of the tensors whose values may be asked for."""
+        """Types of the tensors whose values can be returned."""
         return {name: tensor_type(tensor) for name, tensor in self.tensors.items()}
 
     def capture(
@@ -79,7 +79,7 @@ class TensorFlowModel:
         graph = self.fed[0].graph
         roots = list(self.effects) if updates else []
         for name in results:
-            if ":" not in name:  # no tensor; every program has it
+            if ":" not in name:  # not a tensor; every program has it
                 continue
             tensor = self.tensors[name] if name in self.tensors else tensor_named(graph, name)
             if tensor is None:
@@ -122,7 +122,7 @@ class TensorFlowStep(ModelStep):
     Attributes:
         tensors: tensors whose values may be asked for, by name.
         split: how a batch is split into micro-batches; None if it runs whole.
-        error: the error that ended the last step, if any; TensorFlow's sessions cannot carry it.
+        error: the error that ended the last step, if any; TensorFlow's sessions cannot pass it on.
     """
 
     error: Optional[BaseException] = None

@@ -20,7 +20,7 @@ from cerebras_tf.errors import CerebrasError
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
 
 _SCOPE = "wafer"
-# Stands among the needs of a fetch for "the training op"; no tensor is called so.
+# Represents the training op among the needs of a fetch; no tensor has this name.
 TRAINS = ""
 
 
@@ -29,8 +29,8 @@ class Wiring:
 
     Attributes:
         train_op: makes a training step and updates the global step; None outside training.
-        fed_operations: operations that make the tensors fed to a step.
-        token: int64 scalar made by the step node: the global step afterwards.
+        fed_operations: operations that compute the tensors fed to a step.
+        token: int64 scalar, the output of the step node: the global step after the step.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Wiring:
 
         Args:
             fed: tensors fed to it, in order.
-            global_step_read: a tensor with its value before the step.
+            global_step_read: a tensor with the global step before the step.
             checks: operations of the session that must run with the step (checks, prints).
             training: whether the step updates the global step.
-            metrics: operations of the session that sum up metrics over steps.
+            metrics: operations of the session that accumulate metrics.
         """
         self.step = step
         self.placement = placement
@@ -60,7 +60,7 @@ class Wiring:
         self._global_step = global_step
         self._metrics = list(metrics)
         self._entries: dict[str, Any] = {}
-        self._names: dict[Any, str] = {}  # of the wafer tensor that a node brings
+        self._names: dict[Any, str] = {}  # by the wafer tensor of a node
         self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
         before = [self._join_branches(op, op) for op in checks]
@@ -105,7 +105,7 @@ class Wiring:
         return self._entries[name]
 
     def _in_branch_of(self, op: Any, node: Any) -> Any:
-        """A tensor that the session computes only where it takes the branch an operation is in.
+        """A tensor that the session computes only if it takes the branch of an operation.
 
         On the wafer both branches of a version 1 conditional run.
         """
@@ -123,7 +123,7 @@ class Wiring:
         return self._stand_ins[op]
 
     def _join_branches(self, op: Any, place: Any) -> Any:
-        """An operation to wait for, where a branch not taken would otherwise end the wait.
+        """An operation to wait for, even if a branch is not taken.
 
         Args:
             place: an operation in the same branch, if any.
@@ -150,7 +150,8 @@ class Wiring:
         attributes = dict(op.node_def.attr)
         attributes.pop("_lower_using_switch_merge", None)  # would drop checks that nobody reads
         with tf.name_scope(_SCOPE), tf.control_dependencies(None):
-            # Private API of TF 2.15: no public call makes an operation from another's attributes.
+            # Private API of TF 2.15: there is no public way to copy an operation with its
+            # attributes.
             return [
                 graph._create_op_internal(
                     op.type,
@@ -162,7 +163,7 @@ class Wiring:
             ]
 
     def _in_session(self, tensor: Any) -> Any:
-        """The tensor of the session with a tensor's value."""
+        """The session's tensor with the value of a tensor."""
         return self.entry(tensor) if self.placement.on_wafer(tensor.op) else tensor
 
     def checked(self, tensor: Any) -> Any:
@@ -176,7 +177,8 @@ class Wiring:
     def reroute(self) -> None:
         """Re-routes all operations of the session that read wafer values or wait for a step.
 
-        What assigns variables between steps, as a hook does, is not changed: the store serves it.
+        Operations that assign variables between steps, as in hooks, are not changed: the store
+        serves them.
         """
         self.placement.update()
         awaiting = self.placement.needing_step([self.token.op])
@@ -191,7 +193,7 @@ class Wiring:
             if self.placement.on_wafer(op) or self.placement.is_backward(op):
                 continue
             given = op.control_inputs
-            if op in before:  # what the step waits for cannot wait for the step
+            if op in before:  # operations that the step waits for cannot wait for it
                 kept = [other for other in given if other not in awaiting]
             else:
                 kept = [o for o in given if o in alone or not self.placement.is_replaced(o)]
@@ -199,7 +201,7 @@ class Wiring:
                 others = [] if op in before else [other for other in given if other not in kept]
                 after = dict.fromkeys(map(self._in_place_of, others))
                 self.placement.replace_control_inputs(op, [*kept, *after])
-        # At the end of the data the step fails, and no part of a metric may count once more.
+        # At the end of the data the step fails, and metrics must not be updated again.
         for op in self.placement.session_assignments(self._metrics):
             if op not in before and op not in awaiting:
                 self.placement.replace_control_inputs(op, [*op.control_inputs, self.token.op])
@@ -208,7 +210,8 @@ class Wiring:
     def _update_after_reads(self) -> None:
         """A fetch of the global step together with the training op returns the step before it.
 
-        So it is on the host, where reading waits for nothing and the update for the whole step.
+        This is also so on the host, where the update waits for the whole step and the read does
+        not.
         """
         if self.train_op is None:
             return
@@ -230,8 +233,8 @@ class Wiring:
         """Names of wafer values that a fetched operation depends on, and TRAINS if it trains.
 
         Raises:
-            UnsupportedOpError: the session would have to read a variable of the wafer, or would
-                compute it of the first part of a batch.
+            UnsupportedOpError: the session would read a variable of the wafer, or would compute the
+                value from the first micro-batch.
         """
         op = fetch if isinstance(fetch, tf.Operation) else fetch.op
         if op not in self._needs:

@@ -1,1 +1,1 @@
-"""TensorFlow sessions: fetches, lean graphs, initial values, input threads, replacements."""
+"""TensorFlow sessions: fetches, lean graphs, initial values and input threads."""

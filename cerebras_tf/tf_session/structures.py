@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-# Of a class of structures: functions that split one, and that make one like it of other parts.
+# Functions that split a structure of a class, and that build one from new parts.
 _Form = tuple[Callable[[Any], list[Any]], Callable[[Any, list[Any]], Any]]
 
 
@@ -18,7 +18,7 @@ def map_fetches(structure: Any, change: Callable[[Any], Any]) -> Any:
     """Applies a function to the leaves of nested dicts, lists, tuples and attrs classes."""
     if structure is None:
         return None
-    form = _form(structure.__class__)  # of a tracking wrapper of TensorFlow, the wrapped class
+    form = _form(structure.__class__)  # the wrapped class, for TensorFlow's tracking wrappers
     if form is None:
         return change(structure)
     split, make = form
@@ -37,7 +37,7 @@ def leaves(structure: Any) -> list[Any]:
 
 @functools.cache
 def _form(kind: Any) -> Optional[_Form]:
-    """How TensorFlow's session splits and makes structures of a class; None for leaves."""
+    """How TensorFlow's session splits and builds structures of a class; None for leaves."""
     if issubclass(kind, Mapping):
         if issubclass(kind, defaultdict):
             return _values, lambda like, parts: kind(like.default_factory, zip(like, parts))
