@@ -129,11 +129,6 @@ class TensorType:
         """The NumPy dtype of the stored bytes; uint16 for bfloat16."""
         return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
 
-    @property
-    def compute_dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of arithmetic: float32 for both half types."""
-        return np.dtype("float32" if self.dtype in HALF_TYPES else self.dtype)
-
     def at(self, sizes: Mapping[str, int]) -> TensorType:
         """The type with its symbols bound to sizes.
 

@@ -126,13 +126,6 @@ def _softmax_rows(start, stop, x, y):
             out[j] *= scale
 
 
-@compiled("softmax", supports=all_float32)
-def softmax(x, *, out):
-    """softmax of [..., H] into [..., H]."""
-    rows = as_matrix(x)
-    parallel_for(_softmax_rows, len(rows), 2 * x.size, rows, as_matrix(out[0]))
-
-
 @jit(any_order=True)
 def _softmax_grad_rows(start, stop, dy, y, dx):
     for i in range(start, stop):
@@ -144,13 +137,6 @@ def _softmax_grad_rows(start, stop, dy, y, dx):
             along += cotangent[j] * row[j]
         for j in range(row.size):
             out[j] = row[j] * (cotangent[j] - along)
-
-
-@compiled("softmax_grad", supports=all_float32)
-def softmax_grad(dy, y, *, out):
-    """softmax_grad of [..., H] into [..., H]."""
-    rows = as_matrix(y)
-    parallel_for(_softmax_grad_rows, len(rows), 2 * y.size, as_matrix(dy), rows, as_matrix(out[0]))
 
 
 @jit(any_order=True)
@@ -166,13 +152,6 @@ def _log_softmax_rows(start, stop, x, y):
             out[j] = d - shift
 
 
-@compiled("log_softmax", supports=all_float32)
-def log_softmax(x, *, out):
-    """log_softmax of [..., H] into [..., H]."""
-    rows = as_matrix(x)
-    parallel_for(_log_softmax_rows, len(rows), 2 * x.size, rows, as_matrix(out[0]))
-
-
 @jit(any_order=True)
 def _log_softmax_grad_rows(start, stop, dy, y, dx):
     for i in range(start, stop):
@@ -186,10 +165,17 @@ def _log_softmax_grad_rows(start, stop, dy, y, dx):
             out[j] = cotangent[j] - exp(row[j]) * total
 
 
-@compiled("log_softmax_grad", supports=all_float32)
-def log_softmax_grad(dy, y, *, out):
-    """log_softmax_grad of [..., H] into [..., H]."""
-    rows = as_matrix(y)
-    parallel_for(
-        _log_softmax_grad_rows, len(rows), 2 * y.size, as_matrix(dy), rows, as_matrix(out[0])
-    )
+def _register(op: str, kernel: Any) -> None:
+    """Registers a kernel of rows of its operands [..., H] and of its result."""
+
+    def run(*operands: np.ndarray, out: Out) -> None:
+        rows = [as_matrix(operand) for operand in operands]
+        parallel_for(kernel, len(rows[0]), 2 * rows[0].size, *rows, as_matrix(out[0]))
+
+    compiled(op, supports=all_float32)(run)
+
+
+_register("softmax", _softmax_rows)
+_register("softmax_grad", _softmax_grad_rows)
+_register("log_softmax", _log_softmax_rows)
+_register("log_softmax_grad", _log_softmax_grad_rows)

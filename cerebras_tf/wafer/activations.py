@@ -29,11 +29,6 @@ class Activations:
     spilled_bytes: float
     recomputes: bool
 
-    @property
-    def wafer_bytes(self) -> float:
-        """Bytes on the wafer at the end of the forward pass."""
-        return self.kept_bytes - self.spilled_bytes + self.working_bytes
-
 
 def plan_activations(workload: Workload, system: System) -> Activations:
     """What a step in weight streaming mode keeps on the wafer."""

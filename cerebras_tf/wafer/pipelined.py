@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from cerebras_tf.errors import CapacityError
 from cerebras_tf.wafer.activations import Activations
 from cerebras_tf.wafer.cycles import Cycles, stage_cycles
 from cerebras_tf.wafer.floorplan import Rectangle, StageTime, balanced_cores, lay_out
@@ -160,9 +159,3 @@ def _faults(needed: float, system: System, replicas: int) -> tuple[str, ...]:
         f"{needed / 1e9:.1f} GB of the wafer's {capacity / 1e9:.1f} GB next to programs. Use "
         f"weight_streaming{', or fewer replicas' if replicas > 1 else ''}.",
     )
-
-
-def check_fit(prediction: Prediction) -> None:
-    """Raises CapacityError if the model does not fit, according to a prediction."""
-    if prediction.faults:
-        raise CapacityError(f"{prediction.system.name}: {' '.join(prediction.faults)}")

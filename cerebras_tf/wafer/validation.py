@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from cerebras_tf.wafer.pipelined import predict_pipelined
 from cerebras_tf.wafer.prediction import STREAMING, Prediction
 from cerebras_tf.wafer.streaming import predict_streaming
-from cerebras_tf.wafer.system import EFFICIENCY, Release, System, load_system, read_yaml
+from cerebras_tf.wafer.system import System, read_yaml
 from cerebras_tf.wafer.transformer import dense_network, transformer
 from cerebras_tf.wafer.workload import Workload
 
@@ -87,29 +86,3 @@ def measured_rows(system: System, release: Optional[str] = None) -> list[Row]:
             )
         )
     return rows
-
-
-def fitted_constants(system_name: str = "cs2") -> dict[str, float]:
-    """The constant of every release that has fitted rows.
-
-    It makes the residuals of the release's fitted rows, as logarithms, sum to zero.
-    """
-    system = load_system(system_name)
-    found = {}
-    for release in system.releases.values():
-        value = release.value
-        for _ in range(40):
-            changed = Release(release.name, release.constant, value)
-            trial = replace(system, releases={**system.releases, release.name: changed})
-            rows = [row for row in measured_rows(trial, release.name) if row.fitted]
-            if not rows:
-                break
-            error = sum(math.log(row.predicted / row.rate) for row in rows) / len(rows)
-            if abs(error) < 1e-9:
-                break
-            value *= math.exp(-error if release.constant == EFFICIENCY else error)
-        else:
-            rows = []
-        if rows:
-            found[release.name] = value
-    return found
