@@ -80,7 +80,7 @@ def _whole_number(least: int, most: Optional[int] = None) -> Callable[[str], int
 def _text(
     name: str, meaning: str, default_text: str = "not set"
 ) -> EnvironmentVariable[Optional[str]]:
-    """A variable whose text is the value; None where it is unset."""
+    """A variable whose text is the value; None if it is unset."""
     return EnvironmentVariable[Optional[str]](name, meaning, str, None, default_text)
 
 

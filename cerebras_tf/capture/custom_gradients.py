@@ -39,7 +39,7 @@ class CustomGradient:
 
     Attributes:
         cotangents: placeholders for the cotangents of the operation's outputs.
-        results: cotangents of its inputs; None where there is none.
+        results: cotangents of its inputs; None if there is none.
     """
 
     cotangents: list[Tensor]

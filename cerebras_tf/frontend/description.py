@@ -202,7 +202,7 @@ def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = No
     """The floating-point operations of a step, and the least time they take on this computer.
 
     Args:
-        flops_per_s: speed of matrix products; measured where not given.
+        flops_per_s: speed of matrix products; None to measure it.
     """
     reached = flops_per_s or measured_speeds().flops_per_s
     flops = batches * program.flops

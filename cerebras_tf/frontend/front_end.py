@@ -31,7 +31,7 @@ class Feature:
 
     @property
     def static_type(self) -> Optional[TensorType]:
-        """The type; None where a size is open."""
+        """The type; None if a size is open."""
         if self.shape is None or None in self.shape:
             return None
         return TensorType(self.dtype, self.shape)

@@ -119,7 +119,7 @@ class CompilingSource:
         self._to_save: Optional[list[_Compiled]] = None
 
     def compile(self, request: Request) -> Program:
-        """A program for these features; for all sizes of a batch where that is possible.
+        """A program for these features, for all sizes of a batch if possible.
 
         Whether it is depends on the values that are asked for.
         """

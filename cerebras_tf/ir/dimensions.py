@@ -195,7 +195,7 @@ class Dim:
         return -1 * self
 
     def __floordiv__(self, other: Any) -> Size:
-        """The exact quotient; raises GraphError where it is not exact for all sizes."""
+        """The exact quotient; raises GraphError if it is not exact for all sizes."""
         return _combined(self, other, _quotient)
 
     def __rfloordiv__(self, other: Any) -> Size:
@@ -221,7 +221,7 @@ _Terms = Mapping[Monomial, int]
 
 
 def size_of(terms: Mapping[Monomial, int]) -> Size:
-    """A polynomial as a size: an int where it has no symbol."""
+    """A polynomial as a size: an int if it has no symbol."""
     left = {product: count for product, count in terms.items() if count}
     if any(left):
         return Dim(left)

@@ -40,7 +40,7 @@ class Value:
 
     @property
     def shape(self) -> Shape:
-        """Dimensions; None where a size is known only once the value is computed."""
+        """Dimensions; None for a size that is known only after the value is computed."""
         return self.type.shape
 
     @property

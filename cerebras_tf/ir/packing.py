@@ -72,7 +72,7 @@ class Check:
 
     Attributes:
         kind: ZERO, HIDDEN, REAL or LONGER.
-        value: position among the outputs of the graph; -1 where none is read.
+        value: position among the outputs of the graph; -1 if none is read.
         layout: axis of the value that counts S (of REAL: that holds positions s), its first axis
             counting B; 0: one axis counts both.
         number: of LONGER, how many real tokens are too few.

@@ -219,7 +219,7 @@ class Program:
         """Replaces the first seed of random ops, in regions too.
 
         Args:
-            seed: the first of two seeds, where it is to be replaced.
+            seed: the key to replace.
             draws: whether an instruction draws random numbers; its last operand are then the seeds.
         """
         read: set[int] = set()

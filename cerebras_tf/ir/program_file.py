@@ -70,7 +70,7 @@ def save_program(program: Program, path: Union[str, Path], origin: Optional[Json
 
 
 def load_origin(path: Union[str, Path]) -> Json:
-    """Reads the `origin` of a saved program; {} where there is none or the file is damaged.
+    """Reads the `origin` of a saved program; {} if there is none or the file is damaged.
 
     Raises:
         OSError: the file cannot be read.

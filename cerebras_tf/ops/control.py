@@ -95,7 +95,7 @@ def _cond_vjp(b: Builder, node: Node, dys: Cotangents, reverse: Reverse) -> Cota
 
 
 def _cond_inline(b: Builder, node: Node) -> Optional[list[Value]]:
-    """Both branches, and a `select` for each output; None where their types differ."""
+    """Both branches, and a `select` for each output; None if their types differ."""
     predicate, operands = node.inputs[0], node.inputs[1:]
     branches = [node.attrs[key] for key in _BRANCHES]
     if any(x.type != y.type for x, y in zip(*(branch.outputs for branch in branches))):

@@ -181,7 +181,7 @@ register = _registering(OpDef)
 
 
 def lookup(name: str) -> OpDef:
-    """The definition of an op; raises UnsupportedOpError where there is none."""
+    """The definition of an op; raises UnsupportedOpError if there is none."""
     if name not in OPS:
         raise UnsupportedOpError(f"op {name}: must be in the op table. Received: no entry..")
     return OPS[name]

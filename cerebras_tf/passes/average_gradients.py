@@ -62,7 +62,7 @@ def _of_more_rows(
 
     Args:
         node: already reads the longer operands.
-        known: for each operand, the value with one wafer's rows; None where it is unchanged.
+        known: for each operand, the value with one wafer's rows; None if it is unchanged.
         longer: outputs that are longer, too, are added.
     """
     firsts = [old.shape[0] for old in known if old is not None and old.shape]

@@ -57,7 +57,7 @@ def reverse(
         stops: values whose cotangents are not propagated.
 
     Returns:
-        Cotangent of every x; None where no y depends on it.
+        Cotangent of every x; None if no y depends on it.
     """
     forward = list(b.graph.nodes)
     wanted = set(xs)
