@@ -7,8 +7,8 @@ from typing import Union
 
 from cerebras_tf.errors import ConfigError
 
-# Where it opens checkpoints it takes paths for patterns. Of ? and *, which are such too, it finds
-# what is called so; of these two it does not.
+# TensorFlow reads paths of checkpoints as patterns. Paths with ? or * match themselves; paths with
+# these letters do not.
 PATTERN_LETTERS = "[\\"
 
 
@@ -21,7 +21,7 @@ def check_checkpoint_path(path: Union[str, os.PathLike[str]], name: str) -> None
     found = [letter for letter in PATTERN_LETTERS if letter in os.fspath(path)]
     if found:
         raise ConfigError(
-            f"{name}: must be a path without {' and '.join(PATTERN_LETTERS)}, by which TensorFlow "
-            f"finds no checkpoint, as it takes them for patterns. Received: {os.fspath(path)}, "
-            f"with {' and '.join(found)}. Rename it, or name another."
+            f"{name}: must be a path without {' and '.join(PATTERN_LETTERS)}; TensorFlow reads them "
+            f"as patterns and finds no checkpoint. Received: {os.fspath(path)}, with "
+            f"{' and '.join(found)}. Rename it, or give another path."
         )

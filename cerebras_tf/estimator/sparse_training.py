@@ -94,7 +94,7 @@ def check_sparsifier(sparsifier: Any, on_wafer: bool) -> None:
         )
     if not on_wafer:
         raise ConfigError(
-            "sparsifier: masks are kept by MemoryX, which host training has none of. Received: "
-            "use_cs False. Train on the wafer, or leave the sparsifier out: weights that were "
-            "pruned start from zero there, and move."
+            "sparsifier: training must run on the wafer, whose MemoryX keeps the masks. Received: "
+            "use_cs False. Train on the wafer, or leave the sparsifier out; pruned weights then "
+            "change from zero."
         )

@@ -149,8 +149,8 @@ def _check(args: Any) -> None:
     """Raises ConfigError for an option without effect."""
     if args.wafers == 1 and args.hang_timeout is not None:
         raise ConfigError(
-            "--hang-timeout: bounds how long processes wait for one, and needs at least 2 wafers. "
-            "Received: 1 wafer. Leave it out."
+            "--hang-timeout: limits how long processes wait for each other, and needs at least 2 "
+            "wafers. Received: 1 wafer. Leave it out."
         )
 
 

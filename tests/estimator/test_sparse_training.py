@@ -187,7 +187,7 @@ def test_a_user_s_own_sparsifier_is_asked_where_training_starts(tmp_path):
 def test_what_cannot_be_sparse_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must have the methods .* Received: object without"):
         made(tmp_path).train(dataset, max_steps=1, sparsifier=object())
-    with pytest.raises(ConfigError, match="masks are kept by MemoryX"):
+    with pytest.raises(ConfigError, match="sparsifier: .* Received: use_cs False"):
         made(tmp_path).train(dataset, max_steps=1, use_cs=False, sparsifier=sparsifier())
     with pytest.raises(ConfigError, match="every name must fit a weight"):
         given = TopKSparsifier(1, {"no such": 0.5})
