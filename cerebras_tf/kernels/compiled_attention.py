@@ -56,7 +56,7 @@ def _rows_of_head(rows, item, head):
     """The rows of a head, from its first query on."""
     row = rows.batch * item + rows.head * head
     scale, lse = rows.scale, rows.lse[item]
-    return SoftmaxRows(scale, rows.causal, rows.bias, row, rows.head, rows.query, lse, head, 0)
+    return SoftmaxRows(scale, rows.causal, rows.bias, row, rows.query, lse, head, 0)
 
 
 @jit_with_sgemm
@@ -178,7 +178,7 @@ class _PackedRows(NamedTuple):
 def _packed_rows_of_head(rows, item, head):
     """The rows of a head, from the first query of its sequence on."""
     first = rows.queries[item]
-    return SoftmaxRows(rows.scale, rows.causal, rows.no_bias, 0, 0, 0, rows.lse, head, first)
+    return SoftmaxRows(rows.scale, rows.causal, rows.no_bias, 0, 0, rows.lse, head, first)
 
 
 @jit_with_sgemm

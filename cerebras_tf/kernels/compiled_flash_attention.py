@@ -48,16 +48,15 @@ inlined_with_sgemm: Any = inlined if SGEMM else lambda function: function
 
 
 class SoftmaxRows(NamedTuple):
-    """What the softmax of rows of scores reads and writes besides the scores.
+    """What the softmax of a head's rows of scores reads and writes besides the scores.
 
     Attributes:
         causal: whether query i sees keys up to i + T - S only.
         bias: rows of T numbers; empty for no bias.
-        bias_row: row of the first head and query.
-        bias_head: rows between heads.
+        bias_row: row of the first query.
         bias_query: rows between queries.
         lse: [heads, queries], log(sum(e^scores)).
-        head: the first head in lse.
+        head: the head in lse.
         query: the first query in lse.
     """
 
@@ -65,47 +64,51 @@ class SoftmaxRows(NamedTuple):
     causal: bool
     bias: np.ndarray
     bias_row: int
-    bias_head: int
     bias_query: int
     lse: np.ndarray
     head: int
     query: int
 
 
-@jit(any_order=True)
-def softmax_scores(
-    start,
-    stop,
-    scores,
-    scale,
-    visible,
-    step,
-    bias,
-    bias_row,
-    bias_head,
-    bias_query,
-    lse,
-    first_head,
-    first_query,
-):
-    """softmax(scale scores + bias) of rows [start, stop), in place, and their lse [A, S].
+class ScoreBlock(NamedTuple):
+    """The rows of a block; query r of the block sees visible + step r keys, at most all.
 
-    Row r belongs to head r // Q and query r % Q of the block; it sees visible + step query keys, at
-    most all. A row that sees none becomes NaN.
+    Attributes:
+        rows: those of the head.
+        start: the first query of the block.
     """
-    queries, keys = scores.shape[1], scores.shape[2]
+
+    rows: SoftmaxRows
+    start: int
+    visible: int
+    step: int
+
+
+@inlined_with_sgemm
+def _score_block(rows, start, queries, keys, seen):
+    if rows.causal:
+        return ScoreBlock(rows, start, start + 1 + keys - queries, 1)
+    return ScoreBlock(rows, start, seen, 0)
+
+
+@jit(any_order=True)
+def softmax_scores(start, stop, scores, block):
+    """softmax(scale scores + bias) of rows [start, stop) of [Q, K], in place, and their lse.
+
+    A row that sees no key becomes NaN.
+    """
+    keys, (rows, first, visible, step) = scores.shape[1], block
     for r in range(start, stop):
-        head, query = divmod(r, queries)
-        whole = scores[head, query]
-        seen = max(0, min(keys, visible + step * query))
+        whole = scores[r]
+        seen = max(0, min(keys, visible + step * r))
         row = whole[:seen]
-        if bias.size:
-            added = bias[bias_row + bias_head * head + bias_query * query]
+        if rows.bias.size:
+            added = rows.bias[rows.bias_row + rows.bias_query * (first + r)]
             for j in range(seen):
-                row[j] = row[j] * scale + added[j]
+                row[j] = row[j] * rows.scale + added[j]
         else:
             for j in range(seen):
-                row[j] *= scale
+                row[j] *= rows.scale
         hidden = F(0) if seen else F(np.nan)
         top = row_max(row)
         total = exp_in_place(row, top)
@@ -114,46 +117,30 @@ def softmax_scores(
             row[j] *= inverse
         for j in range(seen, keys):
             whole[j] = hidden
-        lse[first_head + head, first_query + query] = top + log(total)
+        rows.lse[rows.head, rows.query + first + r] = top + log(total)
 
 
 @jit(any_order=True)
-def softmax_scores_grad(
-    start,
-    stop,
-    scores,
-    dscores,
-    scale,
-    visible,
-    step,
-    bias,
-    bias_row,
-    bias_head,
-    bias_query,
-    lse,
-    first_head,
-    first_query,
-):
+def softmax_scores_grad(start, stop, scores, dscores, block):
     """Scores become probabilities p, their cotangents dp become ds = scale p (dp - sum(p dp))."""
-    queries, keys = scores.shape[1], scores.shape[2]
+    keys, (rows, first, visible, step) = scores.shape[1], block
     for r in range(start, stop):
-        head, query = divmod(r, queries)
-        p = scores[head, query]
-        ds = dscores[head, query]
-        seen = max(0, min(keys, visible + step * query))
-        shift = lse[first_head + head, first_query + query]
-        if bias.size:
-            added = bias[bias_row + bias_head * head + bias_query * query]
+        p = scores[r]
+        ds = dscores[r]
+        seen = max(0, min(keys, visible + step * r))
+        shift = rows.lse[rows.head, rows.query + first + r]
+        if rows.bias.size:
+            added = rows.bias[rows.bias_row + rows.bias_query * (first + r)]
             for j in range(seen):
-                p[j] = exp(p[j] * scale + added[j] - shift)
+                p[j] = exp(p[j] * rows.scale + added[j] - shift)
         else:
             for j in range(seen):
-                p[j] = exp(p[j] * scale - shift)
+                p[j] = exp(p[j] * rows.scale - shift)
         along = F(0)
         for j in range(seen):
             along += p[j] * ds[j]
         for j in range(seen):
-            ds[j] = p[j] * (ds[j] - along) * scale
+            ds[j] = p[j] * (ds[j] - along) * rows.scale
         for j in range(seen, keys):
             p[j] = F(0)
             ds[j] = F(0)
@@ -161,16 +148,12 @@ def softmax_scores_grad(
 
 class HeadDropout(NamedTuple):
     """Dropout of a head: its rows start at `row` of the numbers [B, A, S, T], with `keys` numbers
-    each.
-
-    Row (head, query) of a block is row + queries head + query.
-    """
+    each."""
 
     rate: np.float32
     kept_scale: np.float32
     stream: Stream
     row: int
-    queries: int
     keys: int
 
 
@@ -191,54 +174,48 @@ def _draw_buffer(dropout, keys):
 
 
 @inlined
-def _draw(dropout, first, last, queries, seen, memory):
-    """Numbers of rows of one head, dropout.keys per row; for a single row only those of visible
+def _draw(dropout, first, last, seen, memory):
+    """Numbers of rows of a head, dropout.keys per row; for a single row only those of visible
     keys."""
-    row = dropout.row + dropout.queries * (first // queries) + first % queries
     size = seen if last - first == 1 else dropout.keys * (last - first)
-    return uniform_row(dropout.stream, dropout.keys * row, size, memory)
+    return uniform_row(dropout.stream, dropout.keys * (dropout.row + first), size, memory)
 
 
 @inlined
-def _drop_rows(scores, dropout, first, last, visible, step, numbers):
-    """Applies dropout to the visible keys of rows of one head."""
-    queries, keys = scores.shape[1], scores.shape[2]
+def _drop_rows(scores, dropout, first, last, block, numbers):
+    """Applies dropout to the visible keys of rows."""
+    keys = scores.shape[1]
     for r in range(first, last):
-        query = r % queries
-        seen = max(0, min(keys, visible + step * query))
+        seen = max(0, min(keys, block.visible + block.step * r))
         own = numbers[dropout.keys * (r - first) :]
-        drop_row(scores[r // queries, query, :seen], own, dropout.rate, dropout.kept_scale)
+        drop_row(scores[r, :seen], own, dropout.rate, dropout.kept_scale)
 
 
 @jit()
-def softmax_dropout_scores(start, stop, scores, dropout, scale, visible, step, *rest):
-    """softmax_scores, then dropout; lse is the softmax's."""
-    queries, keys = scores.shape[1], scores.shape[2]
+def softmax_dropout_scores(scores, dropout, block):
+    """softmax_scores of all rows, then dropout; lse is the softmax's."""
+    queries, keys = scores.shape
     rows_per_draw, memory = _draw_buffer(dropout, keys)
-    softmax_scores(start, stop, scores, scale, visible, step, *rest)
-    first = start
-    while first < stop:
-        last = min(first + rows_per_draw, stop, (first // queries + 1) * queries)
-        seen = max(0, min(keys, visible + step * (first % queries)))
-        numbers = _draw(dropout, first, last, queries, seen, memory)
-        _drop_rows(scores, dropout, first, last, visible, step, numbers)
-        first = last
+    softmax_scores(0, queries, scores, block)
+    for first in range(0, queries, rows_per_draw):
+        last = min(first + rows_per_draw, queries)
+        seen = max(0, min(keys, block.visible + block.step * first))
+        numbers = _draw(dropout, first, last, seen, memory)
+        _drop_rows(scores, dropout, first, last, block, numbers)
 
 
 @jit()
-def softmax_dropout_scores_grad(start, stop, scores, dscores, dropout, scale, visible, step, *rest):
+def softmax_dropout_scores_grad(scores, dscores, dropout, block):
     """As softmax_scores_grad, with dropout; scores become probabilities after dropout."""
-    queries, keys = scores.shape[1], scores.shape[2]
+    queries, keys = scores.shape
     rows_per_draw, memory = _draw_buffer(dropout, keys)
-    first = start
-    while first < stop:
-        last = min(first + rows_per_draw, stop, (first // queries + 1) * queries)
-        seen = max(0, min(keys, visible + step * (first % queries)))
-        numbers = _draw(dropout, first, last, queries, seen, memory)
-        _drop_rows(dscores, dropout, first, last, visible, step, numbers)
-        softmax_scores_grad(first, last, scores, dscores, scale, visible, step, *rest)
-        _drop_rows(scores, dropout, first, last, visible, step, numbers)
-        first = last
+    for first in range(0, queries, rows_per_draw):
+        last = min(first + rows_per_draw, queries)
+        seen = max(0, min(keys, block.visible + block.step * first))
+        numbers = _draw(dropout, first, last, seen, memory)
+        _drop_rows(dscores, dropout, first, last, block, numbers)
+        softmax_scores_grad(first, last, scores, dscores, block)
+        _drop_rows(scores, dropout, first, last, block, numbers)
 
 
 class BatchDropout(NamedTuple):
@@ -265,9 +242,7 @@ def head_dropout(dropouts, number):
     if dropouts is None:
         return None
     row = number * dropouts.queries
-    return HeadDropout(
-        dropouts.rate, dropouts.kept_scale, dropouts.stream, row, dropouts.queries, dropouts.keys
-    )
+    return HeadDropout(dropouts.rate, dropouts.kept_scale, dropouts.stream, row, dropouts.keys)
 
 
 def block_size(queries: int, keys: int) -> int:
@@ -317,23 +292,6 @@ def run_heads(
         parallel_chunks(kernel, len(parts), chunks, *given, *last, workspaces=count)
 
 
-@inlined_with_sgemm
-def _softmax_arguments(rows, start, queries, keys, seen):
-    """Arguments of the softmax kernels from `scale` on, for queries from `start` on."""
-    return (
-        rows.scale,
-        start + 1 + keys - queries if rows.causal else seen,
-        1 if rows.causal else 0,
-        rows.bias,
-        rows.bias_row + rows.bias_query * start,
-        rows.bias_head,
-        rows.bias_query,
-        rows.lse,
-        rows.head,
-        rows.query + start,
-    )
-
-
 @jit()
 def _sgemm(address, a, b, out, add):
     """out [M, N] = a [M, K] b [K, N], or added. sgemm does not take vectors; the loop does."""
@@ -360,27 +318,24 @@ _gemm = _sgemm if SGEMM else _numpy_gemm
 def _at_query(dropout, start):
     """The dropout of a head from query `start` on."""
     row = dropout.row + start
-    return HeadDropout(
-        dropout.rate, dropout.kept_scale, dropout.stream, row, dropout.queries, dropout.keys
-    )
+    return HeadDropout(dropout.rate, dropout.kept_scale, dropout.stream, row, dropout.keys)
 
 
 @inlined_with_sgemm
-def _softmax(scores, dropout, start, arguments):
-    """The probabilities of a block from query `start` on, in place."""
+def _softmax(scores, dropout, block):
+    """The probabilities of a block, in place."""
     if dropout is None:
-        softmax_scores(0, scores.shape[1], scores, *arguments)
+        softmax_scores(0, scores.shape[0], scores, block)
     else:
-        softmax_dropout_scores(0, scores.shape[1], scores, _at_query(dropout, start), *arguments)
+        softmax_dropout_scores(scores, _at_query(dropout, block.start), block)
 
 
 @inlined_with_sgemm
-def _softmax_grad(scores, dscores, dropout, start, arguments):
+def _softmax_grad(scores, dscores, dropout, block):
     if dropout is None:
-        softmax_scores_grad(0, scores.shape[1], scores, dscores, *arguments)
+        softmax_scores_grad(0, scores.shape[0], scores, dscores, block)
     else:
-        moved = _at_query(dropout, start)
-        softmax_dropout_scores_grad(0, scores.shape[1], scores, dscores, moved, *arguments)
+        softmax_dropout_scores_grad(scores, dscores, _at_query(dropout, block.start), block)
 
 
 @jit_with_sgemm
@@ -399,10 +354,10 @@ def attention_head(address, width, operands, workspace, rows, dropout):
     while stop > 0:
         start = max(0, stop - width)
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
-        scores = workspace[: (stop - start) * seen].reshape(1, stop - start, seen)
-        _gemm(address, q[start:stop], k[:seen].T, scores[0], False)
-        _softmax(scores, dropout, start, _softmax_arguments(rows, start, queries, keys, seen))
-        _gemm(address, scores[0], v[:seen], out[start:stop], False)
+        scores = workspace[: (stop - start) * seen].reshape(stop - start, seen)
+        _gemm(address, q[start:stop], k[:seen].T, scores, False)
+        _softmax(scores, dropout, _score_block(rows, start, queries, keys, seen))
+        _gemm(address, scores, v[:seen], out[start:stop], False)
         stop = start
 
 
@@ -425,14 +380,13 @@ def attention_head_grad(address, width, operands, workspace, rows, dropout):
         start = max(0, stop - width)
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         size = (stop - start) * seen
-        scores = workspace[:size].reshape(1, stop - start, seen)
-        dscores = workspace[size : 2 * size].reshape(1, stop - start, seen)
-        _gemm(address, q[start:stop], k[:seen].T, scores[0], False)
-        _gemm(address, dout[start:stop], v[:seen].T, dscores[0], False)
-        arguments = _softmax_arguments(rows, start, queries, keys, seen)
-        _softmax_grad(scores, dscores, dropout, start, arguments)
+        scores = workspace[:size].reshape(stop - start, seen)
+        dscores = workspace[size : 2 * size].reshape(stop - start, seen)
+        _gemm(address, q[start:stop], k[:seen].T, scores, False)
+        _gemm(address, dout[start:stop], v[:seen].T, dscores, False)
+        _softmax_grad(scores, dscores, dropout, _score_block(rows, start, queries, keys, seen))
         first = stop == queries
-        _gemm(address, scores[0].T, dout[start:stop], dv[:seen], not first)
-        _gemm(address, dscores[0].T, q[start:stop], dk[:seen], not first)
-        _gemm(address, dscores[0], k[:seen], dq[start:stop], False)
+        _gemm(address, scores.T, dout[start:stop], dv[:seen], not first)
+        _gemm(address, dscores.T, q[start:stop], dk[:seen], not first)
+        _gemm(address, dscores, k[:seen], dq[start:stop], False)
         stop = start
