@@ -62,7 +62,6 @@ from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
 from cerebras_tf.step import cluster
 from cerebras_tf.step.accumulation import Accumulation, accumulating
 from cerebras_tf.step.split_batch import SplitBatch, batches_for, batches_of_step, split_batch
-from cerebras_tf.step.tensorflow_step import can_split
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session import synchronous_batches
 from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_pruned_graphs
@@ -491,9 +490,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
             sparsifier,
             parts,
         )
-        source, fed = self._call.model.step.source, self._call.model.fed
-        source.cache = self._compiled_programs(mode)
-        source.can_split = lambda: can_split((features, labels), fed)
+        model = self._call.model
+        model.step.source.cache = self._compiled_programs(mode)
+        model.step.source.can_split = lambda: model.can_split((features, labels))
         if options.staging and not self._config.cluster_spec:
             make_lean(tf.compat.v1.get_default_graph())
         return self._call.model.spec

@@ -45,7 +45,7 @@ from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.step.cluster import loading_swarm_for, swarm_for
 from cerebras_tf.step.session_hook import WaferHook
 from cerebras_tf.step.split_batch import SplitBatch
-from cerebras_tf.step.tensorflow_step import TensorFlowModel, TensorFlowStep
+from cerebras_tf.step.tensorflow_step import TensorFlowModel, TensorFlowStep, can_split
 from cerebras_tf.step.wiring import Wiring
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.tf_session.structures import leaves, map_fetches
@@ -71,6 +71,10 @@ class ModelGraph:
     fed: list[Any] = field(default_factory=list)
     sparse: Optional[SparseTraining] = None
     has_own_summaries: bool = False
+
+    def can_split(self, batch: Any) -> bool:
+        """Whether its batches can be split into micro-batches."""
+        return can_split(batch, self.fed)
 
     def compiled(self, input_hooks: Any, updates: bool) -> Program:
         """Compiles the program for its batches.
