@@ -68,9 +68,9 @@ def _attention_heads(
     numbers, bounds = parts
     for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
-        operands_of_head = q[item, head], k[item, head], v[item, head], out[item, head]
-        softmax_rows, dropout = (_rows_of_head(rows, item, head), head_dropout(dropouts, number))
-        attention_head(address, width, operands_of_head, workspaces[thread], softmax_rows, dropout)
+        given = q[item, head], k[item, head], v[item, head], out[item, head]
+        own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
+        attention_head(address, width, given, workspaces[thread], own, dropout)
 
 
 @jit_with_sgemm
@@ -82,11 +82,9 @@ def _attention_grad_heads(
     for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         given = dout[item, head], q[item, head], k[item, head], v[item, head]
-        operands_of_head = (*given, dq[item, head], dk[item, head], dv[item, head])
-        softmax_rows, dropout = (_rows_of_head(rows, item, head), head_dropout(dropouts, number))
-        attention_head_grad(
-            address, width, operands_of_head, workspaces[thread], softmax_rows, dropout
-        )
+        found = dq[item, head], dk[item, head], dv[item, head]
+        own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
+        attention_head_grad(address, width, (*given, *found), workspaces[thread], own, dropout)
 
 
 def _rows(
@@ -142,10 +140,8 @@ def attention_grad(dout, q, k, v, y, lse, *extra, out, scale, causal, **dropout)
     (batch, queries, heads, _), keys = q.shape, k.shape[1]
     shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(extra, dropout)
-    rows, dropouts = (
-        _rows(bias, keys, scale, causal, as_contiguous(lse)),
-        batch_dropout(dropped, shape),
-    )
+    rows = _rows(bias, keys, scale, causal, as_contiguous(lse))
+    dropouts = batch_dropout(dropped, shape)
     operands = tuple(_transpose_heads(x) for x in (dout, q, k, v, *out))
     work, size = 8 * math.prod(shape), 2 * block_size(queries, keys)
     parts = np.array_split(np.arange(batch * heads), chunk_count(batch * heads, work))
@@ -192,19 +188,9 @@ def _packed_attention_heads(
         item, head = divmod(number, q.shape[1])
         begin, end = rows.queries[item], rows.queries[item + 1]
         first, last = rows.keys[item], rows.keys[item + 1]
-        given = q[begin:end, head], k[first:last, head], v[first:last, head]
-        softmax_rows, dropout = (
-            _packed_rows_of_head(rows, item, head),
-            head_dropout(dropouts, number),
-        )
-        attention_head(
-            address,
-            width,
-            (*given, out[begin:end, head]),
-            workspaces[thread],
-            softmax_rows,
-            dropout,
-        )
+        given = q[begin:end, head], k[first:last, head], v[first:last, head], out[begin:end, head]
+        own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
+        attention_head(address, width, given, workspaces[thread], own, dropout)
 
 
 @jit_with_sgemm
@@ -219,13 +205,8 @@ def _packed_attention_grad_heads(
         first, last = rows.keys[item], rows.keys[item + 1]
         given = dout[begin:end, head], q[begin:end, head], k[first:last, head], v[first:last, head]
         found = dq[begin:end, head], dk[first:last, head], dv[first:last, head]
-        softmax_rows, dropout = (
-            _packed_rows_of_head(rows, item, head),
-            head_dropout(dropouts, number),
-        )
-        attention_head_grad(
-            address, width, (*given, *found), workspaces[thread], softmax_rows, dropout
-        )
+        own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
+        attention_head_grad(address, width, (*given, *found), workspaces[thread], own, dropout)
 
 
 def _run_packed(
