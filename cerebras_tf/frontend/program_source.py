@@ -201,10 +201,10 @@ class CompilingSource:
         (size,) = rows
         count: Optional[int] = None  # micro-batches need a size that is known before the batch
         if isinstance(size, int) and self._options.streaming:
-            if self.micro_batches is not None:
+            if self.micro_batches is None:
+                count = 1 if self._splits() else None
+            elif self.micro_batches.rows is not None:  # else they are batches of a step
                 count = self.micro_batches.count
-            elif self._splits():
-                count = 1
         return with_advice(error, program, most_of(size or 0), count)
 
     def _splits(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import BatchCapacityError, CapacityError, DataError
 from cerebras_tf.frontend.front_end import Feature
+from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir import Graph, StepGraph, TensorType, Variable
@@ -167,3 +168,15 @@ def test_only_a_model_that_can_be_split_is_advised_micro_batches(reduce, can_spl
     splits = reduce == "mean" and can_split
     assert ("micro_batches: 2" in str(raised.value)) is splits
     assert "a batch size of 32" in str(raised.value)
+
+
+def test_a_step_of_several_batches_is_advised_smaller_batches_only():
+    def batches(gigabytes):
+        settings = {"micro_batches": MicroBatches(2, None, {"x": "x", "y": "y"})}
+        step, _ = made(Tall("mean"), memory_gb=gigabytes, **settings)
+        with pytest.raises(BatchCapacityError) as raised:
+            step.prepare()
+        return raised.value
+
+    found = str(batches(0.8e-9 * batches(1e-6).needed_bytes))
+    assert "micro_batches: " not in found and "a batch size of 32" in found
