@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 from cerebras_tf.bundle.paths import check_checkpoint_path
 from cerebras_tf.errors import ConfigError
+from tests.messages import names
 
 REFUSED = ["runs[1]", "run [v2]", 'q"t*[x]?', "back\\slash", "runs[1]/model.ckpt-3"]
 TAKEN = ["runs", "a?b", "a*b", "a b", "läufe", "a]b", "{a}", "$a", "~"]
@@ -16,10 +15,9 @@ TAKEN = ["runs", "a?b", "a*b", "a b", "läufe", "a]b", "{a}", "$a", "~"]
 
 @pytest.mark.parametrize("path", REFUSED)
 def test_a_path_with_letters_of_patterns_is_refused(path):
-    told = re.escape("model_dir: must be a path without [ and \\, by which") + ".*Rename it"
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError) as caught:
         check_checkpoint_path(path, "model_dir")
-    assert f"Received: {path}, with " in str(caught.value)
+    assert names(str(caught.value), "model_dir: ", f"Received: {path}, with ")
 
 
 @pytest.mark.parametrize("path", TAKEN)
