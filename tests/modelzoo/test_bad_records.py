@@ -1,8 +1,6 @@
-"""A later record that a model cannot read is named, with file, number and feature."""
+"""A record after the first that a model cannot read ends the run; the error names its folder."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
@@ -10,36 +8,19 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import BoundsError, DataError
-from modelzoo.common.config import registry, schema
+from cerebras_tf.config import schema
+from cerebras_tf.errors import DataError
+from modelzoo.common.config import registry
 from modelzoo.common.train.estimator import make_estimator
 from modelzoo.common.train.file_errors import file_errors_named
-from tests.messages import names, raises
+from tests.messages import raises
 from tests.modelzoo.made_records import TASKS, S, V, make_params, write_records
-from tests.reading import batches_of
 
 BAD = 5  # number of the record
-NUMBERS = [
-    ("gpt3", "input_ids", V, V),
-    ("gpt3", "labels", -1, V),
-    ("gptj", "input_ids", V + 100, V),
-    ("bert", "masked_lm_positions", S, S),
-    ("bert", "masked_lm_ids", V, V),
-    ("bert", "segment_ids", 2, 2),
-    ("bert", "next_sentence_labels", 2, 2),
-    ("bert by word", "masked_lm_ids", -2, V),
-    ("classifier", "label", 2, 2),
-    ("tags", "label_ids", 3, 3),
-    ("answers", "end_positions", S, None),
-    ("summaries", "labels", 2, 2),
-    ("summaries", "cls_indices", S, S),
-    ("transformer", "target_ids", V, V),
-]
-SIDES = [0, 3, 9, 12]  # of NUMBERS: tokens, positions, labels of tokens, sentences
 
 
 def write_bad(folder, task, feature, number):
-    """Writes records, one of them with a number at place 0 of a feature; returns their file."""
+    """Writes records, one of them with a number at place 0 of a feature."""
 
     def spoil(row, record):
         if row == BAD:
@@ -47,74 +28,69 @@ def write_bad(folder, task, feature, number):
             record[feature][0] = number
 
     write_records(folder, task, spoil)
-    (path,) = folder.glob("*.tfrecord*")
-    return path
-
-
-def check(error, path, feature, number, below):
-    """Asserts that an error names a number where it stands, and the numbers allowed."""
-    assert str(error.value).startswith(f"{path}, record {BAD} (counted from 0): {feature} ")
-    highest = "" if below is None else f"numbers from 0 to {below - 1}"
-    assert names(error.value, highest, f"Received: {number} at place 0.")
-
-
-@pytest.mark.parametrize("task, feature, number, below", NUMBERS)
-def test_every_reader_names_it(tmp_path, task, feature, number, below):
-    path = write_bad(tmp_path, task, feature, number)
-    params = make_params(tmp_path, task, 3)
-    _, data = registry.load_model(params.model_name)
-    with pytest.raises(DataError) as error, file_errors_named(params, ["eval_input"]):
-        data.INPUTS.processor(params.eval_input).create_dataset(False, 0)
-        raise BoundsError("gather: indices must lie in [0, 40).")
-    check(error, path, feature, number, below)
 
 
 @pytest.mark.parametrize("use_cs", [False, True])
-@pytest.mark.parametrize("task, feature, number, below", [NUMBERS[each] for each in SIDES])
-def test_a_step_that_reads_it_names_it(tmp_path, use_cs, task, feature, number, below):
-    path = write_bad(tmp_path, task, feature, number)
+@pytest.mark.parametrize(
+    "task, feature, number",
+    [
+        ("gpt3", "input_ids", V),
+        ("bert", "masked_lm_positions", S + 1000),
+        ("tags", "label_ids", 3),
+        ("classifier", "label", 2),
+    ],
+)
+def test_a_step_with_a_number_that_the_model_lacks(tmp_path, use_cs, task, feature, number):
+    write_bad(tmp_path, task, feature, number)
     params = make_params(tmp_path, task, 3)
     model, data = registry.load_model(params.model_name)
     estimator = make_estimator(model.model_fn, params, use_cs)
-    with pytest.raises(DataError) as error, file_errors_named(params, ["train_input"]):
+    with raises(DataError, tmp_path, number), file_errors_named(params, ["train_input"]):
         estimator.train(data.INPUTS.train, max_steps=3)
-    check(error, path, feature, number, below)
 
 
-MASKED = [task for task in TASKS if task != "transformer"]
+def test_records_of_pairs_are_checked_when_they_are_read(tmp_path):
+    write_bad(tmp_path, "transformer", "target_ids", V)
+    params = make_params(tmp_path, "transformer", 3)
+    _, data = registry.load_model(params.model_name)
+    with raises(DataError, tmp_path, "target_ids", V):
+        data.INPUTS.processor(params.eval_input).create_dataset(False, 0)
 
 
-@pytest.mark.parametrize("task, number", list(zip(MASKED, itertools.cycle([5, -1, 2]))))
-def test_a_wrong_mask_is_named_though_no_step_fails(tmp_path, task, number):
-    path = write_bad(tmp_path, task, "input_mask", number)
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "transformer"])
+def test_a_wrong_mask_ends_reading_though_no_step_fails_for_it(tmp_path, task):
+    write_bad(tmp_path, task, "input_mask", -1)
     params = make_params(tmp_path, task, 3)
-    with pytest.raises(DataError) as error, file_errors_named(params, ["eval_input"]):
+    with raises(DataError, tmp_path, "input_mask"), file_errors_named(params, ["eval_input"]):
         read_all(params)
-    check(error, path, "input_mask", number, 2)
 
 
 def read_all(params):
     """Reads the batches of an evaluation up to the end."""
     _, data = registry.load_model(params.model_name)
-    return batches_of(lambda: data.INPUTS.eval(schema.as_tree(params)))
+    with tf.Graph().as_default(), tf.Session() as session:
+        batches = data.INPUTS.eval(schema.as_tree(params))
+        batch = tf.data.make_one_shot_iterator(batches).get_next()
+        while True:
+            session.run(batch)
 
 
-def test_a_record_of_another_length_is_named(tmp_path):
+def test_a_record_of_another_length_ends_reading(tmp_path):
     def cut(row, record):
         if row == BAD:
             record["labels"] = record["labels"][:-1]
 
     write_records(tmp_path, "gpt3", cut)
     params = make_params(tmp_path, "gpt3", 3)
-    facts = (f"record {BAD} (counted from 0): feature labels", f"{S} values of int64")
-    with raises(DataError, *facts), file_errors_named(params, ["eval_input"]):
+    with raises(DataError, tmp_path, "labels"), file_errors_named(params, ["eval_input"]):
         read_all(params)
 
 
 def test_an_error_of_another_cause_passes(tmp_path):
     write_records(tmp_path, "gpt3")
     params = make_params(tmp_path, "gpt3", 3)
-    for error in (BoundsError("x"), tf.errors.InvalidArgumentError(None, None, "x")):
-        with pytest.raises(type(error)) as raised, file_errors_named(params, ["eval_input"]):
-            raise error
-        assert raised.value is error
+    wrong = tf.errors.InvalidArgumentError(None, None, "x")
+    raised = pytest.raises(tf.errors.InvalidArgumentError)
+    with raised as caught, file_errors_named(params, ["eval_input"]):
+        raise wrong
+    assert caught.value is wrong

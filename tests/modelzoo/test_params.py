@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cerebras_tf.config.schema import as_tree
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.memoryx.sparsifier import SPARSIFIER_MAP
 from modelzoo.common.config.params import load_params, params_from_dict
-from modelzoo.common.config.schema import as_tree
 from modelzoo.transformer.params import Params as TransformerParams
 from tests.messages import raises
 

@@ -1,22 +1,26 @@
-"""Tests of tf_records.py and resume.py: bad files are named, streams go on where they stopped."""
+"""TFRecords and HDF5: bad files are named, streams continue where they stopped."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("h5py", reason="HDF5 files need h5py")
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.config.input_sections import GptTfRecordsInput
-from modelzoo.common.config.params import resolve_path
+from modelzoo.common.config.input_sections import GptHdf5Input, GptTfRecordsInput
 from modelzoo.common.config.sections import RunConfigParams
 from modelzoo.common.data import tf_records
+from modelzoo.common.data.gpt import GptHDF5DataProcessor
+from modelzoo.common.data.hdf5_files import Hdf5Writer
 from modelzoo.common.model_dir import resume
-from tests.messages import names
+from tests.messages import raises
+from tests.reading import batches_of
 
 NAMES = ("input_ids", "labels")
 LENGTH = 3
@@ -38,17 +42,6 @@ def files(tmp_path):
     return tf_records.find_record_files(str(tmp_path))
 
 
-def test_an_empty_file_and_a_folder_are_no_records(files, tmp_path):
-    (tmp_path / "a-1.tfrecords").write_bytes(b"")
-    with pytest.raises(DataError, match=r"a-1\.tfrecords: must be a whole.*Received: 0 bytes\."):
-        tf_records.check_files(files, LAYOUT)
-    with pytest.raises(DataError, match=r"a-1\.tfrecords: must be a whole"):
-        tf_records.check_frames(files[1])
-    (tmp_path / "b.tfrecord").mkdir()
-    with pytest.raises(DataError, match=r"b\.tfrecord: must be a TFRecord file.*a folder"):
-        tf_records.find_record_files(str(tmp_path))
-
-
 def section(**keys):
     given = {
         "data_processor": "GptTfRecordsProcessor",
@@ -64,11 +57,12 @@ def section(**keys):
 
 def read(settings, files, batches, skip=0):
     """Returns the first number of every record of the given count of batches."""
-    with tf.Graph().as_default(), tf.Session() as session:
+
+    def make():
         dataset = tf_records.record_batches(settings, files, skip)
-        dataset = dataset.map(tf_records.parse_records(LAYOUT))
-        batch = tf.data.make_one_shot_iterator(dataset).get_next()
-        return [session.run(batch)["labels"][:, 0].tolist() for _ in range(batches)]
+        return dataset.map(tf_records.parse_records(LAYOUT))
+
+    return [batch["labels"][:, 0].tolist() for batch in batches_of(make, batches)]
 
 
 def test_stream_without_shuffle_repeats_all_files_alternately(files):
@@ -103,26 +97,10 @@ def test_workers_read_disjoint_files(files, monkeypatch):
     assert set.union(*seen) == set(range(30)) and sum(map(len, seen)) == 30
 
 
-def test_more_workers_than_files_are_refused(files, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a", "b", "c", "d"]}}')
-    with pytest.raises(DataError, match="a file for each of the 4 workers. Received: 3"):
-        tf_records.record_batches(section(use_multiple_workers=True), files, 0)
-
-
-def test_a_folder_may_have_the_letters_of_a_glob_in_its_name(tmp_path, monkeypatch):
-    folder = tmp_path / "dd[1]"
-    folder.mkdir()
-    write(folder / "a.tfrecords", [1])
-    assert tf_records.find_record_files(str(folder)) == [str(folder / "a.tfrecords")]
-    monkeypatch.chdir(tmp_path)
-    assert resolve_path("dd[1]", tmp_path / "configs") == str(folder)
-
-
-def test_empty_and_missing_folders_are_told_apart(tmp_path):
+def test_empty_and_missing_folders_are_distinguished(tmp_path):
     for folder, fact in ((tmp_path, "no such file"), (tmp_path / "absent", "no such folder")):
-        with pytest.raises(DataError) as error:
+        with raises(DataError, folder, fact):
             tf_records.find_record_files(str(folder))
-        assert names(error.value, folder, fact)
 
 
 def test_records_of_another_length_or_feature_or_none_are_named(files, tmp_path):
@@ -134,9 +112,8 @@ def test_records_of_another_length_or_feature_or_none_are_named(files, tmp_path)
         (files[0], tf_records.integers(("input_ids", "mask"), LENGTH), ("mask", "labels")),
         (tmp_path / "c.tfrecords", LAYOUT, ()),
     ):
-        with pytest.raises(DataError) as error:
+        with raises(DataError, path, *facts):
             tf_records.check_files([str(path)], layout)
-        assert names(error.value, path, *facts)
 
 
 @pytest.mark.parametrize("kept", [5, 20, -1])
@@ -145,7 +122,7 @@ def test_truncated_file_is_named(files, kept):
         data = file.read()
     with open(files[1], "wb") as file:
         file.write(data[:kept])
-    with pytest.raises(DataError, match=r"a-1.tfrecords: must be a whole TFRecord file"):
+    with raises(DataError, "a-1.tfrecords", "TFRecord"):
         tf_records.check_files(files, LAYOUT)
     folder = files[1].rsplit("/", 1)[0]
     assert "a-1.tfrecords" in tf_records.find_damage(folder)
@@ -165,3 +142,57 @@ def test_resume_skips_what_the_latest_checkpoint_has_seen(tmp_path):
     assert resume.batches_to_skip(dataclasses.replace(fresh, skip_steps=3), runconfig) == 3
     off = dataclasses.replace(runconfig, disable_input_pipeline_ckpt=True)
     assert resume.batches_to_skip(fresh, off) == 0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files with the records 0 to 9; record n holds n, all real tokens but the last."""
+    writer = Hdf5Writer(tmp_path, "examples", 6)
+    for number in range(10):
+        ids = np.full(LENGTH, number)
+        mask = np.array([1, 1, 0])
+        writer.write({"input_ids": ids, "input_mask": mask, "labels": ids + 100})
+    writer.close()
+    return str(tmp_path)
+
+
+def hdf5_section(folder, **keys):
+    given = {"max_sequence_length": LENGTH, "batch_size": 4, "vocab_size": 200, **keys}
+    return GptHdf5Input("GptHDF5DataProcessor", folder, **given)
+
+
+def read_hdf5(settings, batches, skip=0, training=True):
+    made = GptHDF5DataProcessor(settings)
+    return batches_of(lambda: made.create_dataset(training, skip), batches)
+
+
+def first_ids(batches):
+    return [features["input_ids"][:, 0].tolist() for features, _ in batches]
+
+
+def test_unshuffled_records_come_in_the_order_of_the_files(folder):
+    batches = read_hdf5(hdf5_section(folder, shuffle=False, repeat=False), 3, training=False)
+    assert first_ids(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    features, labels = batches[0]
+    assert labels[:, 0].tolist() == [100, 101, 102, 103]
+    assert features["input_mask"].tolist() == [[0, 0, 1]] * 4
+
+
+def test_shuffled_stream_resumes_and_differs_between_epochs(folder):
+    whole = first_ids(read_hdf5(hdf5_section(folder, shuffle_seed=3), 6))
+    assert first_ids(read_hdf5(hdf5_section(folder, shuffle_seed=3), 3, skip=3)) == whole[3:]
+    epochs = [sorted(sum(whole[start : start + 2], [])) for start in (0, 2)]
+    assert all(len(set(epoch)) == 8 for epoch in epochs)
+    assert whole[:2] != whole[2:4]
+
+
+@pytest.mark.parametrize("number", [2, -1])
+def test_a_wrong_mask_ends_reading(folder, tmp_path, number):
+    writer = Hdf5Writer(tmp_path, "more", 6)
+    row = np.arange(LENGTH)
+    writer.write({"input_ids": row, "input_mask": np.array([1, number, 0]), "labels": row})
+    writer.close()
+    settings = hdf5_section(folder, shuffle=False, repeat=False)
+    assert read_hdf5(settings, 2, training=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input_mask must hold 0 and 1"):
+        read_hdf5(settings, 3, training=False)
