@@ -14,7 +14,7 @@ BENCH = [sys.executable, "-m", "modelzoo.commands.main", "bench"]
 @pytest.fixture(scope="module")
 def rows():
     """The figures of every row, by its number of blocks."""
-    command = [*BENCH, "compile_time", "--blocks", "2", "4", "8"]
+    command = [*BENCH, "compile_time", "--blocks", "2", "4"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     found = re.findall(r"^(\d+) blocks +(\d[\d. ]+)", ran.stdout, flags=re.MULTILINE)
@@ -23,7 +23,7 @@ def rows():
 
 @pytest.mark.tf
 def test_every_depth_has_all_figures(rows):
-    assert list(rows) == [2, 4, 8]
+    assert list(rows) == [2, 4]
     for nodes, layers, bodies, arena_gb, capture_s, layers_s, program_s, total_s in rows.values():
         assert min(nodes, layers, bodies, arena_gb, capture_s) > 0
         assert total_s == pytest.approx(layers_s + program_s, abs=0.011)
@@ -34,4 +34,4 @@ def test_blocks_with_dropout_share_their_bodies_at_any_depth(rows):
     """GPT-2 with dropout 0.1 after every sublayer and on the attention weights, and clipping."""
     bodies = {figures[2] for figures in rows.values()}
     assert len(bodies) == 1, rows
-    assert rows[8][1] > rows[4][1] > rows[2][1]
+    assert rows[4][1] > rows[2][1]

@@ -63,11 +63,11 @@ def test_a_peer_clips_as_the_params_file_does(model, norms, monkeypatch):
 
 @pytest.mark.parametrize("side", ["torch", "torch bf16"])
 def test_a_peer_makes_the_steps_that_it_is_told(side):
-    pipe = Pipe(2, 30)
+    pipe = Pipe(2, 10)
     run_peer(pipe, SMOKE, side)
     ready, first, second, third = pipe.sent
     assert ready == 0 and isinstance(first, Turn) and not first.step_s
-    assert len(second.step_s) == 2 and len(third.step_s) == 30
+    assert len(second.step_s) == 2 and len(third.step_s) == 10
     assert third.loss < first.loss and third.peak_bytes >= second.peak_bytes > 1e8
     assert third.first_step_s == second.first_step_s > 0
 

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf import CerebrasEstimator, CSRunConfig
+from cerebras_tf import CerebrasEstimator
+from tests.e2e.host_and_wafer import Run
+from tests.e2e.host_and_wafer import estimator as recorded
+from tests.reading import variables_of
 from tests.tolerances import TOLERANCES
 
 v1 = tf.compat.v1
-SEED = 11
 STEPS = 5
 BATCH = 4
 
@@ -45,40 +47,21 @@ class Everything:
         predictions: batches.
     """
 
-    losses: list[np.ndarray] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     variables: dict[str, np.ndarray] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     predictions: list[Any] = field(default_factory=list)
 
 
-class _Losses(tf.estimator.SessionRunHook):
-    def __init__(self, loss: Any, losses: list[np.ndarray]) -> None:
-        self._loss, self._losses = loss, losses
-
-    def before_run(self, run_context: Any) -> Any:
-        return tf.estimator.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._losses.append(np.asarray(run_values.results))
-
-
 def estimator(
-    model: Callable[..., Any], folder: Any, use_cs: bool, losses: list[np.ndarray]
+    model: Callable[..., Any], folder: Any, use_cs: bool, losses: list[float]
 ) -> CerebrasEstimator:
-    """An estimator of `model(features, labels, mode)` that notes the losses of its steps."""
+    """An estimator of `model(features, labels, mode)` that records the losses of its steps."""
 
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        tf.keras.utils.set_random_seed(SEED)  # initializers of Keras heed no other seed
-        v1.set_random_seed(SEED)
-        spec = model(features, labels, mode)
-        if mode != tf.estimator.ModeKeys.TRAIN:
-            return spec
-        hooks = [*spec.training_hooks, _Losses(spec.loss, losses)]
-        return spec._replace(training_hooks=hooks)
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        return model(features, labels, mode)
 
-    quiet = {"log_step_count_steps": None, "checkpoint_save_graph_def": False}
-    config = CSRunConfig(tf_random_seed=SEED, save_summary_steps=2, **quiet)
-    return CerebrasEstimator(model_fn, str(folder), config=config, use_cs=use_cs)
+    return recorded(model_fn, folder, Run(losses), use_cs=use_cs, save_summary_steps=2)
 
 
 def run_everything(model: Callable[..., Any], folder: Any, use_cs: bool) -> Everything:
@@ -86,8 +69,7 @@ def run_everything(model: Callable[..., Any], folder: Any, use_cs: bool) -> Ever
     done = Everything()
     made = estimator(model, folder, use_cs, done.losses)
     made.train(input_fn, max_steps=STEPS)
-    reader = tf.train.load_checkpoint(str(folder))
-    done.variables = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    done.variables = variables_of(folder)
     done.metrics = made.evaluate(input_fn, steps=2)
     done.predictions = list(made.predict(input_fn, yield_single_examples=False))
     made.train(input_fn, steps=1)

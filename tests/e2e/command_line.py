@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cerebras_tf.cli.exit_codes import run_main
 from modelzoo.common.train.run import main
+from tests.reading import variables_of
 
 PARAMS = """\
 model_name: gpt3
@@ -79,10 +80,10 @@ class CommandLine:
         (folder / "texts" / "a.txt").write_text(TEXT)
 
     def change(self, *replacements: tuple[str, str]) -> None:
-        """Writes the params file anew, with texts replaced; each must be there."""
+        """Writes the params file with texts replaced; each must be there."""
         text = PARAMS
         for old, new in replacements:
-            assert old in text
+            assert old in text, old
             text = text.replace(old, new)
         self.params.write_text(text)
 
@@ -102,8 +103,7 @@ class CommandLine:
 
     def variables(self, out: str = "out") -> dict[str, np.ndarray]:
         """The latest checkpoint of a folder."""
-        reader = tf.train.load_checkpoint(str(self.folder / out))
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        return variables_of(self.folder / out)
 
     def steps(self, out: str = "out") -> list[int]:
         """The steps of the checkpoints of a folder that its list names."""
@@ -120,10 +120,3 @@ class CommandLine:
             for path in files
             if path.name != ".lock"
         }
-
-
-def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
-    """Checks that two checkpoints hold the same, bit by bit."""
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        np.testing.assert_array_equal(value, right[name], err_msg=name)

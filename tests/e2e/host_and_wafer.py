@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cerebras_tf.estimator.estimator import CerebrasEstimator
 from cerebras_tf.estimator.run_config import CSRunConfig
+from tests.reading import variables_of
 from tests.tolerances import TOLERANCES
 
 STEPS = 20
@@ -85,7 +86,12 @@ def input_from(arrays: Sequence[Batch], start: int) -> Callable[[], Any]:
 
 
 def estimator(
-    model_fn: ModelFn, model_dir: Any, run: Run, measure: bool = False, **config: Any
+    model_fn: ModelFn,
+    model_dir: Any,
+    run: Run,
+    measure: bool = False,
+    use_cs: bool = True,
+    **config: Any,
 ) -> CerebrasEstimator:
     """An estimator whose training is recorded in `run`."""
 
@@ -101,8 +107,8 @@ def estimator(
 
     settings = {"save_summary_steps": None, "log_step_count_steps": None}
     settings["checkpoint_save_graph_def"] = False  # as text it takes a tenth of a short run
-    settings = CSRunConfig(**{"tf_random_seed": 11, **settings, **config})
-    return CerebrasEstimator(recorded, str(model_dir), config=settings, params={})
+    made = CSRunConfig(**{"tf_random_seed": 11, **settings, **config})
+    return CerebrasEstimator(recorded, str(model_dir), None, made, {}, None, use_cs)
 
 
 def _gradients(loss: Any) -> dict[str, Any]:
@@ -126,12 +132,6 @@ def train(
     made.train(batches(arrays), max_steps=steps, use_cs=use_cs)
     run.variables = variables_of(model_dir)
     return run
-
-
-def variables_of(model_dir: Any) -> dict[str, np.ndarray]:
-    """Content of the latest checkpoint, the global step included."""
-    reader = tf.train.load_checkpoint(str(model_dir))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def check_parity(

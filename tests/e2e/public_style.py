@@ -73,7 +73,7 @@ def warm_up_by_condition(features: Any, labels: Any, mode: str) -> Any:
     return _scheduled(features, labels, mode, rate)
 
 
-# Heads of tf.estimator, which check labels behind conditionals.
+# Heads of tf.estimator, which check labels within conditionals.
 
 
 def _head(make: Callable[[], Any], units: int, key: str) -> Model:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.memoryx.process_folder import StoreFolder
+from tests.reading import assert_same, variables_of
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
@@ -34,7 +35,7 @@ config = CSRunConfig(
 )
 estimator = CerebrasEstimator(model_fn, sys.argv[1], config=config, params={"clip": True})
 print("ready", flush=True)
-# One batch again and again: a plain input function starts anew with each process.
+# One batch again and again: a plain input function begins again with each process.
 estimator.train(lambda: input_fn().take(1).repeat(), max_steps=int(sys.argv[3]))
 """
 
@@ -54,11 +55,6 @@ def end(process):
     """Waits for a process that must succeed."""
     errors = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 0, errors
-
-
-def variables(folder):
-    reader = tf.train.load_checkpoint(str(folder / "model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def kill_and_go_on(folder, kills, seed, last_step):
@@ -86,10 +82,7 @@ def check_kills(tmp_path, kills, last_step):
         folder = broken / str(seed)
         done += kill_and_go_on(folder, min(kills - done, 8), seed, last_step)
         seed += 1
-        wanted, found = variables(plain), variables(folder)
-        assert set(found) == set(wanted)
-        for name, content in wanted.items():
-            np.testing.assert_array_equal(found[name], content, err_msg=name)
+        assert_same(variables_of(folder / "model"), variables_of(plain / "model"))
         # A run that is killed between its last checkpoint and its end leaves nothing to train.
         StoreFolder(folder / "store").remove()  # as the next training there does
         with unfinished(str(folder / "model" / "model.ckpt")):  # as the next save there does

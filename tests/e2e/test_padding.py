@@ -137,7 +137,7 @@ def chosen_scores(features, labels, mode, params):
 
 
 def smooth_classifier(features, labels, mode, params):
-    """A penalty on a gradient behind a softmax, which only TensorFlow's own gradients know."""
+    """A penalty on a gradient after a softmax, which only TensorFlow's own gradients know."""
     first = tf.reshape(encoder(features, 0.0, layers=1), [BATCH, LENGTH, WIDTH])[:, 0]
     weight = v1.get_variable("classes", [WIDTH, 3])
     chance = tf.nn.softmax(tf.matmul(first, weight))
@@ -146,7 +146,7 @@ def smooth_classifier(features, labels, mode, params):
 
 
 def language_model(features, labels, mode, params):
-    """The next word, of real ones: padding is told by weights of the loss alone."""
+    """The next word, of real ones: padding is known by weights of the loss alone."""
     table = v1.get_variable("words", [VOCABULARY, WIDTH])
     x = tf.nn.embedding_lookup(table, features["ids"])
     q, k, v = (
@@ -193,7 +193,7 @@ def test_a_foreign_bert_trains_without_padding_as_on_the_host(tmp_path, model_fn
         np.testing.assert_array_equal(other.variables[name], value, err_msg=name)
 
 
-def test_evaluation_and_prediction_leave_padding_out_too(tmp_path):
+def test_padding_is_removed_in_evaluation_and_prediction(tmp_path):
     made = estimator(classifier, tmp_path, Run(), use_vsl=True)
     made.train(batches(sentences()), max_steps=3, use_cs=True)
     results = {}
@@ -205,7 +205,7 @@ def test_evaluation_and_prediction_leave_padding_out_too(tmp_path):
     np.testing.assert_allclose(results[True][1], results[False][1], rtol=1e-4, atol=1e-6)
 
 
-def test_padding_is_left_out_on_files_too_where_activations_fit_in_memory(tmp_path, caplog):
+def test_padding_is_removed_on_files_where_activations_fit_in_memory(tmp_path, caplog):
     """Without padding they differ in size from batch to batch, and cannot rest on the disk."""
     free = train(classifier, sentences(), tmp_path / "free", use_cs=True, steps=3)
     given = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 1e-4}
@@ -225,8 +225,8 @@ def test_an_operation_that_reads_padding_is_named_once(tmp_path, caplog):
         wafer = train(mean_pooling, sentences(), tmp_path / "wafer", use_cs=True, steps=3)
     host = train(mean_pooling, sentences(), tmp_path / "host", use_cs=False, steps=3, measure=True)
     assert_same_run(host, wafer)
-    said = [text for text in caplog.messages if "padding is computed" in text]
-    assert len(said) == 1 and "mean ('Mean" in said[0], caplog.messages
+    lines = [text for text in caplog.messages if "padding is computed" in text]
+    assert len(lines) == 1 and "mean ('Mean" in lines[0], caplog.messages
 
 
 def test_what_was_asked_for_and_cannot_be_proved_is_refused(tmp_path):
@@ -242,18 +242,18 @@ def test_what_was_asked_for_and_cannot_be_proved_is_refused(tmp_path):
         (smooth_classifier, "framework's own backward graph runs"),
     ],
 )
-def test_padding_kept_by_attention_or_gradients_is_said_and_refused_too(
+def test_padding_kept_by_attention_or_gradients_is_logged_and_refused(
     tmp_path, caplog, model_fn, reason
 ):
     with pytest.raises(ConfigError, match=f"^use_vsl: .*{reason}"):
         train(model_fn, sentences(), tmp_path, use_cs=True, use_vsl=True)
     with caplog.at_level(logging.INFO, "tensorflow"):
         train(model_fn, sentences(), tmp_path, use_cs=True, steps=1)
-    said = [text for text in caplog.messages if "padding is computed" in text]
-    assert len(said) == 1 and re.search(reason, said[0]), caplog.messages
+    lines = [text for text in caplog.messages if "padding is computed" in text]
+    assert len(lines) == 1 and re.search(reason, lines[0]), caplog.messages
 
 
-def test_the_share_of_padding_that_only_weights_tell_is_said_of_the_first_batch(tmp_path, caplog):
+def test_the_share_of_padding_of_the_first_batch_is_logged(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "tensorflow"):
         train(language_model, sentences(), tmp_path / "one", use_cs=True, steps=2)
         full = [
@@ -262,6 +262,6 @@ def test_the_share_of_padding_that_only_weights_tell_is_said_of_the_first_batch(
         ]
         train(language_model, full, tmp_path / "two", use_cs=True, steps=2)
     share = 1 - sentences()[0][0]["real"].mean()
-    said = [text for text in caplog.messages if "tokens are padding" in text]
-    assert len(said) == 1 and said[0].startswith(f"{share:.0%} of the first batch's"), said
+    lines = [text for text in caplog.messages if "tokens are padding" in text]
+    assert len(lines) == 1 and lines[0].startswith(f"{share:.0%} of the first batch's"), lines
     train(language_model, sentences(), tmp_path / "three", use_cs=True, steps=1, use_vsl=True)

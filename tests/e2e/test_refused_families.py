@@ -1,4 +1,4 @@
-"""What the first page says is refused is refused in one sentence, before the first step."""
+"""Families of models that the first page lists are refused in a sentence before the first step."""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ def test_another_process_trains_a_saved_program_from_a_checkpoint(tmp_path):
     made = build(tmp_path / "model", model=model_fn, save_checkpoints_steps=STEPS)
     seen = Losses()
     made.train(batches, hooks=[seen], max_steps=STEPS)
-    start = tf.train.load_checkpoint(str(tmp_path / "model" / "model.ckpt-0"))
-    weights = {name: start.get_tensor(name) for name in start.get_variable_to_shape_map()}
+    weights = variables_of(tmp_path / "model" / "model.ckpt-0")
     build(tmp_path / "compiled", model=model_fn).compile(batches)
     (file,) = (tmp_path / "compiled" / "compiled").glob("program_train_*.zip")
     found = train_elsewhere(file, tmp_path, weights, seen.fed)

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from modelzoo.common.train import run
-from tests.e2e.command_line import assert_same
+from tests.messages import names
+from tests.reading import assert_same
 
 pytestmark = pytest.mark.tf
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ def wait_for(process, text):
         (signal.SIGHUP, 129, "global_step = 5, "),
     ],
 )
-def test_a_signal_ends_the_step_and_the_next_run_goes_on(
+def test_a_signal_ends_the_step_and_the_next_run_resumes(
     start, command_line, number, exit_code, when
 ):
     process = start("--max_steps", "1000000")
@@ -81,14 +82,14 @@ def test_a_signal_ends_the_step_and_the_next_run_goes_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_tensorflow_loads_says_that_nothing_was_begun(start, command_line, number):
+def test_a_signal_while_tensorflow_loads_leaves_nothing(start, command_line, number):
     process = start()
     wait_for(process, "loading TensorFlow")
     process.send_signal(number)
     _, rest = process.communicate(timeout=120)
     assert process.returncode == 128 + number
-    says = f"{number.name}: stopped while TensorFlow was loading; nothing was begun"
-    assert rest.splitlines() == [says]
+    (line,) = rest.splitlines()
+    assert names(line, number.name, "TensorFlow was loading")
     assert not (command_line.folder / "out").exists()
 
 
@@ -104,23 +105,21 @@ run.run()
 """
 
 
-def test_a_signal_before_the_first_step_says_so(command_line):
+def test_a_signal_before_the_first_step_is_named(command_line):
     command = [sys.executable, "-c", LATER, "-p", str(command_line.params)]
     command += ["-o", str(command_line.folder / "out")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 143
-    says = "SIGTERM: train was stopped before its first step; give the same command to start again"
-    assert done.stderr.splitlines()[-1] == says
+    assert names(done.stderr.splitlines()[-1], "SIGTERM", "before its first step")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_before_tensorflow_loads_says_so(command_line, monkeypatch, number):
+def test_a_signal_before_tensorflow_loads_is_named(command_line, monkeypatch, number):
     monkeypatch.setattr(run, "load_params", lambda *given: signal.raise_signal(number))
     result = command_line("train")
     assert result.exit_code == 128 + number
-    told = f"train was stopped while it read {command_line.params}; nothing was begun"
-    assert result.error == f"{number.name}: {told}"
+    assert names(result.error, number.name, command_line.params)
     assert not (command_line.folder / "out").exists()
 
 
@@ -147,7 +146,7 @@ def test_ctrl_c_while_modules_load_shows_nothing():
     assert done.stderr == ""
 
 
-def test_a_second_run_is_refused_and_a_killed_one_goes_on_as_if_never_stopped(start, command_line):
+def test_a_second_run_is_refused_and_a_killed_one_resumes_exactly(start, command_line):
     process = start("--max_steps", "1000000")
     wait_for(process, "global_step = 10, ")
     second = command_line("train")

@@ -9,12 +9,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.ir import Dim, TensorType
-from modelzoo.bert.fine_tuning.tasks import TASKS
-from tests.e2e import test_parity_bert as bert
-from tests.e2e import test_parity_bert_fine_tuning as fine_tuning
-from tests.e2e import test_parity_gpt3 as gpt3
-from tests.e2e import test_parity_gptj as gptj
-from tests.e2e import test_parity_transformer as transformer
+from tests.e2e import zoo_models as zoo
 from tests.e2e.symbolic_steps import check_sizes, training_steps
 
 pytestmark = pytest.mark.tf
@@ -40,30 +35,29 @@ def bert_features(batch):
 
 
 def test_bert_of_any_length_and_number_of_masked_words_and_rows():
-    model = bert.bert(disable_nsp=False, **DROPOUT)
+    model = zoo.bert(disable_nsp=False, **DROPOUT)
     captured = training_steps(model, bert_features(B), ids(B, 1))
     check_sizes(captured, {"B": 2, "S": 5, "P": 1}, {"B": 6, "S": 12, "P": 4})
 
 
 def test_bert_as_a_classifier_of_any_length():
-    model = fine_tuning.tiny(TASKS["classifier"].model_fn, "params_bert_small_sst2.yaml", {})
-    features = {**tokens("input_ids", "input_mask", "segment_ids", batch=4)}
-    features = {name: ids(4, Dim.symbol("S", 10)) for name in features}
-    check_sizes(training_steps(model, features, ids(4)), {"S": 1}, {"S": 7})
+    features = tokens("input_ids", "input_mask", "segment_ids")
+    captured = training_steps(zoo.tuned("classifier"), features, ids(3))
+    check_sizes(captured, {"S": 1}, {"S": 7})
 
 
 def test_gpt_of_any_length_whose_attention_is_fused_and_causal():
-    captured = training_steps(gpt3.gpt(**DROPOUT), tokens("input_ids", "input_mask"), ids(3, S))
+    captured = training_steps(zoo.gpt(**DROPOUT), tokens("input_ids", "input_mask"), ids(3, S))
     graph = check_sizes(captured, {"S": 5}, {"S": 12})
     fused = [node for node in graph.nodes if node.op == "attention"]
     assert [node.attrs["causal"] for node in fused] == [True, True]
     assert not {"softmax", "band_part", "sparse_softmax_xent"} & {node.op for node in graph.nodes}
 
 
-@pytest.mark.parametrize("name", ["gptj", "gpt_neox"])
-def test_gpt_with_rotary_positions_of_any_length(name):
+@pytest.mark.parametrize("config", ["gptj_tiny", "gpt_neox_tiny"])
+def test_gpt_with_rotary_positions_of_any_length(config):
     features = tokens("input_ids", "input_mask")
-    check_sizes(training_steps(gptj.tiny(name), features, ids(3, S)), {"S": 5}, {"S": 12})
+    check_sizes(training_steps(zoo.gptj(config), features, ids(3, S)), {"S": 5}, {"S": 12})
 
 
 def test_transformer_of_any_two_lengths():
@@ -71,7 +65,7 @@ def test_transformer_of_any_two_lengths():
     features = tokens(*names)
     features.update({name: ids(3, T) for name in ("decoder_input_ids", "decoder_mask")})
     features["loss_scale"] = TensorType("float32", (3, T))
-    model = transformer.transformer(label_smoothing=0.1)
+    model = zoo.transformer(label_smoothing=0.1)
     captured = training_steps(model, features, ids(3, T))
     check_sizes(captured, {"S": 5, "T": 12}, {"S": 12, "T": 1})
 

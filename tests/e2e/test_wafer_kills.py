@@ -53,10 +53,10 @@ def number_of(folder, rank):
 
 
 def hurt(folder, rank, number, after_s):
-    """A job of two wafers that goes on by itself, one of which gets a signal; what it said."""
+    """A job of two wafers that restarts by itself, one of which gets a signal; its message."""
     folder.mkdir()
-    said = folder / "said"
-    with open(folder / "out", "wb") as out, open(said, "wb") as err:
+    errors = folder / "errors"
+    with open(folder / "out", "wb") as out, open(errors, "wb") as err:
         process = subprocess.Popen(
             command(2, folder, STEPS, "--requeue"),
             env=environment(),
@@ -65,7 +65,7 @@ def hurt(folder, rank, number, after_s):
             stderr=err,
         )
     victim = wait_for(lambda: number_of(folder, rank), process)
-    assert victim is not None, said.read_text(encoding="utf-8")
+    assert victim is not None, errors.read_text(encoding="utf-8")
     time.sleep(after_s)
     try:
         os.kill(victim, number)
@@ -75,20 +75,18 @@ def hurt(folder, rank, number, after_s):
     since = time.monotonic()
 
     def ended():
-        found = re.search(r"rank .*; the job was ended", said.read_text(encoding="utf-8"))
+        found = re.search(r"rank .*; the job was ended", errors.read_text(encoding="utf-8"))
         return found and (found[0], time.monotonic() - since)
 
-    told = wait_for(ended, process)
-    assert process.wait(LIMIT_S) == 0, said.read_text(encoding="utf-8")
-    if told is None:  # it was at its very end
+    message = wait_for(ended, process)
+    assert process.wait(LIMIT_S) == 0, errors.read_text(encoding="utf-8")
+    if message is None:  # it was at its very end
         return ""
-    assert told[1] < SOON_S
-    return told[0]
+    assert message[1] < SOON_S
+    return message[0]
 
 
-def test_a_wafer_hurt_at_any_instant_leaves_a_job_that_goes_on_to_the_same_bits(
-    untouched, tmp_path
-):
+def test_a_wafer_killed_or_stopped_at_any_instant_changes_no_bit_of_the_job(untouched, tmp_path):
     reference, whole_s = untouched
     wanted = variables(reference, STEPS)
     random = np.random.default_rng(12)

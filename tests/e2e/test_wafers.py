@@ -1,6 +1,6 @@
 """A user's script on several wafers: same losses, metrics, predictions and checkpoints as on one.
 
-And what happens where a process fails: the job ends soon, says which and why, and goes on.
+And where a process fails: the job ends soon, names which and why, and can be resumed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from tests.e2e.wafer_runs import (
     STEPS,
     environment,
     losses,
+    printed,
     process_of,
     run,
     start,
-    told,
     variables,
 )
+from tests.reading import scalars_of
 from tests.scripts.conftest import Launchers
 from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
@@ -57,17 +58,6 @@ def pair(tmp_path_factory):
     return folder, done.stdout
 
 
-def scalars(folder):
-    """What a training shows in TensorBoard: value by (step, tag)."""
-    (path,) = folder.glob("events.*")
-    return {
-        (event.step, value.tag): value.simple_value
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.HasField("simple_value")
-    }
-
-
 def check_training(one, several):
     (folder, text), (other_folder, other_text) = one, several
     np.testing.assert_allclose(
@@ -82,12 +72,12 @@ def check_equal(one, several):
     check_training(one, several)
     (_, text), (_, other_text) = one, several
     for word in ("WHOLE", "PART"):
-        found, wanted = told(other_text, word), told(text, word)
+        found, wanted = printed(other_text, word), printed(text, word)
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
             assert found[name] == pytest.approx(value, rel=1e-4), (word, name)
     np.testing.assert_allclose(
-        told(other_text, "PREDICTED"), told(text, "PREDICTED"), rtol=1e-3, atol=1e-4
+        printed(other_text, "PREDICTED"), printed(text, "PREDICTED"), rtol=1e-3, atol=1e-4
     )
 
 
@@ -134,7 +124,7 @@ def test_four_local_processes_train_as_one(alone, tmp_path):
     check_equal(alone, (tmp_path / "four", done.stdout))
 
 
-def test_two_wafers_hold_the_same_masks_as_one_also_when_they_go_on(tmp_path):
+def test_two_wafers_hold_the_same_masks_as_one_also_when_resumed(tmp_path):
     given = {"SPARSITY": "0.75", "ONLY_TRAINS": "1"}
     one, two = tmp_path / "1", tmp_path / "2"
     wafer_runs.alone(one, **given)
@@ -190,7 +180,7 @@ def test_a_process_that_is_gone_ends_the_job_soon(number, what, tmp_path):
     assert variables(tmp_path / "run", int(newest.rpartition("-")[2]))
 
 
-def test_a_job_that_was_killed_goes_on_by_itself_to_the_same_bits(pair, tmp_path):
+def test_a_killed_job_restarts_itself_and_ends_with_the_same_bits(pair, tmp_path):
     folder, _ = pair
     process = start(tmp_path / "run", STEPS, "--requeue")
     try:
@@ -204,7 +194,7 @@ def test_a_job_that_was_killed_goes_on_by_itself_to_the_same_bits(pair, tmp_path
 
 
 @pytest.mark.slow
-def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
+def test_a_model_of_the_zoo_trains_as_one_wafer_that_accumulates(tmp_path):
     tree = yaml.safe_load((ROOT / "configs" / "params_gpt3_tiny.yaml").read_text("utf-8"))
     tree["train_input"].update(max_sequence_length=32, batch_size=8)
     tree["model"].update(hidden_size=64, num_hidden_layers=2, filter_size=128)
@@ -212,10 +202,10 @@ def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
     params.write_text(yaml.safe_dump(tree), "utf-8")
     runner = [sys.executable, "-m", "modelzoo.common.train.run", "-m", "train"]
     runner += ["-p", params, "--max_steps", "4"]
-    in_turn, several = tmp_path / "in_turn", tmp_path / "several"
+    one_wafer, several = tmp_path / "one_wafer", tmp_path / "several"
     launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", "2"]
     for words, given in (
-        ([*runner, "-o", in_turn, "--num_csx", "2"], {}),
+        ([*runner, "-o", one_wafer, "--num_csx", "2"], {}),
         (
             [*launch, "--logs", several / "logs", "--", *runner, "-o", several],
             {"CEREBRAS_TF_NUM_CSX": "2"},
@@ -232,12 +222,12 @@ def test_a_model_of_the_zoo_trains_as_one_that_takes_batches_in_turn(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     assert "the first wafer's" not in done.stdout + done.stderr  # it has none of one wafer
-    shown = [scalars(folder) for folder in (in_turn, several)]
+    shown = [scalars_of(folder) for folder in (one_wafer, several)]
     tags = {tag for _, tag in shown[0] if "lm_" in tag or "cost" in tag}
     assert tags
     for key in (key for key in shown[0] if key[1] in tags):
         assert shown[1][key] == pytest.approx(shown[0][key], rel=1e-5), key
-    wanted, found = variables(in_turn, 4), variables(several, 4)
+    wanted, found = variables(one_wafer, 4), variables(several, 4)
     assert found["cerebras_tf/random_step"] == wanted["cerebras_tf/random_step"] == 8
     names = [name for name in found if "grad_accum" not in name]
     assert set(names) <= set(wanted)

@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import tensorflow as tf
-
 from tests.e2e.wafer_script import main
+from tests.reading import variables_of
 from tests.swarmx.ranks import ROOT
 
 SCRIPT = ROOT / "tests" / "e2e" / "wafer_script.py"
@@ -59,8 +58,8 @@ def run(wafers, folder, steps=STEPS, *options, **given):
     return done
 
 
-def told(text, word):
-    """What the script printed behind a word."""
+def printed(text, word):
+    """What the script printed after a word."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"{word} ")]
     return json.loads(line.partition(" ")[2])
 
@@ -71,8 +70,7 @@ def losses(text):
 
 
 def variables(folder, step):
-    reader = tf.train.load_checkpoint(str(folder / f"model.ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return variables_of(folder / f"model.ckpt-{step}")
 
 
 def start(folder, steps, *options):

@@ -1,6 +1,6 @@
 """A user's script: plain tf.estimator calls, nothing of wafers. wafer_script.py FOLDER BATCH STEPS.
 
-Prints what a test compares: metrics as JSON behind a word, one a line.
+Prints what a test compares: metrics as JSON after a word, one a line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads the configs of configs/ and counts their models' parameters. Holds no tests."""
+"""Loads the configs, counts their models' parameters, and reads their page. Holds no tests."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import dataclasses
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
+import yaml
 
 from cerebras_tf.config import schema
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-
-
-def names_of(*patterns):
-    """Returns the names, without ending, of the configs that match one of the patterns."""
-    return sorted(path.stem for pattern in patterns for path in CONFIGS.glob(f"{pattern}.yaml"))
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
+PAGE = ROOT / "docs" / "reference" / "models.md"
 
 
 def load(name):
@@ -35,16 +33,16 @@ def build(params, layers=None):
         The variables that are trained.
     """
     if layers is not None:
-        model = dataclasses.replace(params.model, num_hidden_layers=layers)
-        params = dataclasses.replace(params, model=model)
+        changed = dataclasses.replace(params.model, num_hidden_layers=layers)
+        params = dataclasses.replace(params, model=changed)
     if hasattr(params.eval_input, "disable_eval_metrics"):  # they may need files of the data
         section = dataclasses.replace(params.eval_input, disable_eval_metrics=True)
         params = dataclasses.replace(params, eval_input=section)
-    room, data = registry.load_model(params.model_name)
+    model, data = registry.load_model(params.model_name)
     tree = schema.as_tree(params)
     with tf.Graph().as_default():
         features, labels = tf.data.make_one_shot_iterator(data.INPUTS.blank(tree)).get_next()
-        room.model_fn(features, labels, tf.estimator.ModeKeys.EVAL, tree)
+        model.model_fn(features, labels, tf.estimator.ModeKeys.EVAL, tree)
         return tf.trainable_variables()
 
 
@@ -57,3 +55,15 @@ def count_by_layers(params):
     """Returns the number of parameters of a model of equal layers, from graphs of one and two."""
     one, two = (count(build(params, layers)) for layers in (1, 2))
     return one + (params.model.num_hidden_layers - 1) * (two - one)
+
+
+def cells_of(model_name):
+    """Returns the cells after each config of a model in the page's tables, by the config's name."""
+    rows = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].startswith("`configs/") and len(cells) > 2:
+            config = ROOT / cells[0].strip("`")
+            if yaml.safe_load(config.read_text(encoding="utf-8"))["model_name"] == model_name:
+                rows[config.stem] = cells[1:]
+    return rows

@@ -17,16 +17,16 @@ from modelzoo.common.generate.prediction import open_decoder
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from modelzoo.common.train.estimator import make_estimator
 
-ROOMS = ("gpt3", "gptj")
+NAMES = ("gpt3", "gptj")
 VOCAB_SIZE, POSITIONS = 257, 48
 
 
-def small_tree(room, vocab_size=VOCAB_SIZE, **model):
+def small_tree(name, vocab_size=VOCAB_SIZE, **model):
     """Parameters of a byte-level model whose weights are large enough to tell tokens apart."""
     wide = {"name": "random_normal", "stddev": 0.3}
-    own = {"rotary_dim": 2} if room == "gptj" else {}
+    own = {"rotary_dim": 2} if name == "gptj" else {}
     return {
-        "model_name": room,
+        "model_name": name,
         "train_input": {
             "data_processor": "GptTextDataProcessor",
             "max_sequence_length": POSITIONS,
@@ -59,12 +59,12 @@ class SmallModel:
         checkpoint: prefix of the checkpoint.
     """
 
-    def __init__(self, room, folder, **model):
-        cls = registry.params_class(room, "test")
-        params = params_from_dict(cls, small_tree(room, **model))
+    def __init__(self, name, folder, **model):
+        cls = registry.params_class(name, "test")
+        params = params_from_dict(cls, small_tree(name, **model))
         runconfig = dataclasses.replace(params.runconfig, model_dir=str(folder))
         self.params = dataclasses.replace(params, runconfig=runconfig)
-        self._model, _ = registry.load_model(room)
+        self._model, _ = registry.load_model(name)
         with tf.Graph().as_default(), tf.Session() as session:
             self._logits(tf.zeros([1, 2], tf.int32))
             tf.train.get_or_create_global_step()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 
-import numpy as np
 import pytest
 import yaml
 
@@ -19,8 +18,9 @@ from cerebras_tf.errors import CerebrasError, ConfigError, DataError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params
 from modelzoo.common.train import run
-from tests.messages import names
+from tests.messages import raises
 from tests.modelzoo.zoo import MODELS
+from tests.reading import assert_same, scalars_of, variables_of
 
 HOST = ("--device", "/cpu:0")
 
@@ -51,21 +51,6 @@ class Zoo:
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def zoo(request, tmp_path_factory):
     return Zoo(request.param, tmp_path_factory.mktemp("zoo"))
-
-
-def events(folder):
-    """Returns the values of a folder's event files by (tag, step)."""
-    found = {}
-    for path in sorted(folder.glob("events*")):
-        for event in tf.train.summary_iterator(str(path)):
-            found.update({(v.tag, event.step): v.simple_value for v in event.summary.value})
-    return found
-
-
-def variables(folder):
-    """Returns the variables of a folder's last checkpoint by name."""
-    reader = tf.train.load_checkpoint(str(folder))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def predictions(folder):
@@ -104,21 +89,19 @@ def test_every_model_of_the_registry_is_here():
 
 
 def test_wafer_trains_as_the_host_does(zoo):
-    wafer, host = (events(zoo.train(side)) for side in ("wafer", "host"))
-    losses = [key for key in host if "cost" in key[0] or key[0] == "loss/total_loss"]
-    assert {step for _, step in losses} == {1, 2, 3, 4}
+    wafer, host = (scalars_of(zoo.train(side)) for side in ("wafer", "host"))
+    losses = [key for key in host if "cost" in key[1] or key[1] == "loss/total_loss"]
+    assert {step for step, _ in losses} == {1, 2, 3, 4}
     for key in losses:
         assert wafer[key] == pytest.approx(host[key], rel=1e-4), key
 
 
 def test_stopped_training_resumes_bit_for_bit(zoo):
-    whole = variables(zoo.train("wafer"))
+    whole = variables_of(zoo.train("wafer"))
     zoo.call("train", "--max_steps", "2", out="parts")
-    parts = variables(zoo.call("train", out="parts"))
+    parts = variables_of(zoo.call("train", out="parts"))
     assert parts["global_step"] == 4
-    assert set(parts) == set(whole)
-    for name, value in whole.items():
-        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+    assert_same(parts, whole)
 
 
 def test_wafer_evaluates_and_predicts_as_the_host_does(zoo):
@@ -128,9 +111,9 @@ def test_wafer_evaluates_and_predicts_as_the_host_does(zoo):
         flags = (*flags, "--checkpoint_path", str(folder / "model.ckpt-4"))
         out = zoo.call("eval", *flags, out=f"{side}_results")
         zoo.call("predict", *flags, out=f"{side}_results")
-        found[side] = events(out / "eval"), predictions(out)
+        found[side] = scalars_of(out / "eval"), predictions(out)
     evaluated, predicted = found["host"]
-    assert ("loss", 4) in evaluated and predicted
+    assert (4, "loss") in evaluated and predicted
     for key, value in evaluated.items():
         assert found["wafer"][0][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
     assert_close(found["wafer"][1], predicted)
@@ -152,16 +135,14 @@ def changed(zoo, section, **keys):
 
 @pytest.mark.parametrize("section", ["model", "train_input", "optimizer", "runconfig"])
 def test_unknown_key_is_refused(zoo, section):
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, f"{section}.hiden_size", 7):
         zoo.call("train", *HOST, out="none", tree=changed(zoo, section, hiden_size=7))
-    assert names(str(error.value), f"{section}.hiden_size", 7)
 
 
 def test_missing_data_are_refused_before_the_first_step(zoo):
     key = "src_data_dir" if zoo.name == "transformer" else "data_dir"
-    with pytest.raises(DataError) as error:
+    with raises(DataError, "nowhere"):
         zoo.call("train", *HOST, out="none", tree=changed(zoo, "train_input", **{key: "nowhere"}))
-    assert names(str(error.value), "nowhere")
     assert not list((zoo.folder / "none").glob("model.ckpt*"))
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 import numpy as np
 import pytest
 
@@ -12,11 +9,13 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.config import schema
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import DataError
 from modelzoo.bert import data
 from modelzoo.bert.input_sections import build_bert_input
 from modelzoo.bert.preparation import PreparationSettings, prepare
+from tests.messages import raises
 from tests.modelzoo.bert import corpus
+from tests.reading import batches_of
 
 S, P, B = 32, 5, 4
 STATIC, ALONE, DYNAMIC, TEXT = data.PROCESSORS
@@ -64,17 +63,7 @@ def section(processor, folder, **keys):
 def read(settings, count=None, skip=0, training=True):
     """Returns the first batches, all without `count`: pairs of features and labels."""
     made = data.PROCESSORS[settings.data_processor](settings)
-    with tf.Graph().as_default(), tf.Session() as session:
-        dataset = made.create_dataset(training, skip)
-        iterator = tf.data.make_initializable_iterator(dataset)
-        session.run(iterator.initializer)
-        following, found = iterator.get_next(), []
-        while count is None or len(found) < count:
-            try:
-                found.append(session.run(following))
-            except tf.errors.OutOfRangeError:
-                break
-        return found
+    return batches_of(lambda: made.create_dataset(training, skip), count)
 
 
 def assert_equal(found, expected):
@@ -110,16 +99,13 @@ def test_batches_have_the_types_that_blank_ones_have(processor, folder, text):
         np.testing.assert_array_equal(labels, features["masked_lm_ids"])
 
 
+@pytest.mark.parametrize("buckets", [None, [10, 20]])
 @pytest.mark.parametrize("processor", [STATIC, ALONE, DYNAMIC, TEXT])
-def test_a_stream_goes_on_where_it_was_left(processor, folder, text):
-    settings = section(processor, text if processor == TEXT else folder(processor))
-    whole = read(settings, 12)
-    assert_equal(read(settings, 5, skip=7), whole[7:])
-
-
-@pytest.mark.parametrize("processor", [STATIC, DYNAMIC])
-def test_a_stream_in_buckets_goes_on_where_it_was_left(processor, folder):
-    settings = section(processor, folder(processor), buckets=[10, 20])
+def test_a_stream_continues_where_it_was_left(processor, buckets, folder, text):
+    if processor == TEXT:
+        settings = section(processor, text)
+    else:
+        settings = section(processor, folder(processor), buckets=buckets)
     whole = read(settings, 12)
     assert_equal(read(settings, 5, skip=7), whole[7:])
 
@@ -143,60 +129,6 @@ def test_weights_of_a_batch_sum_to_its_size_where_they_are_scaled(folder):
         np.testing.assert_allclose(after["masked_lm_weights"], weights * (B / weights.sum()))
 
 
-def test_pad_ids_stand_where_there_is_no_token(folder):
-    pads = {"input_pad_id": 7, "segment_pad_id": 1, "mlm_pad_id": 9}
-    for features, _ in read(section(STATIC, folder(STATIC), **pads), 3):
-        padding = features["input_mask"] == 1
-        assert padding.any() and np.all(features["input_ids"][padding] == 7)
-        assert np.all(features["segment_ids"][padding] == 1)
-        unused = features["masked_lm_weights"] == 0
-        assert unused.any() and np.all(features["masked_lm_ids"][unused] == 9)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "limits"), [([24, 30], [0, 24, 30, S + 1]), (3, [0, 11, 22, S + 1])]
-)
-def test_a_bucket_holds_lengths_from_its_lower_bound_to_its_upper(bounds, limits, folder):
-    settings = section(ALONE, folder(ALONE), buckets=bounds, repeat=False)
-    used = set()
-    for features, _ in read(settings):
-        buckets = np.digitize(np.sum(1 - features["input_mask"], axis=1), limits)
-        assert len(set(buckets)) == 1
-        used.add(buckets[0])
-    assert used == set(range(1, len(limits)))
-
-
-def test_buckets_lose_nothing_where_the_rest_is_kept(folder):
-    given = folder(ALONE)
-    order = {"repeat": False, "shuffle": False}
-    whole = read(section(ALONE, given, **order), training=False)
-    buckets = read(section(ALONE, given, buckets=4, **order), training=False)
-
-    def rows(batches):
-        return sorted(tuple(row) for features, _ in batches for row in features["input_ids"])
-
-    assert rows(buckets) == rows(whole)
-
-
-@pytest.mark.parametrize("processor", [STATIC, ALONE, DYNAMIC, TEXT])
-def test_evaluation_has_every_record_and_training_whole_batches(processor, folder, text):
-    given = text if processor == TEXT else folder(processor)
-    splits = {"eval_fraction": 0.0} if processor == TEXT else {}
-    once = {"repeat": False, "shuffle": False, "batch_size": 11, **splits}
-
-    def sizes(**options):
-        found = read(section(processor, given, **once), **options)
-        return [len(features["input_ids"]) for features, _ in found]
-
-    if processor == TEXT:
-        count = (3 * 721 - 1) // (S - 2)  # files of 60 lines of 12 bytes, and a token at their end
-    else:
-        with open(f"{given}/manifest.json") as file:
-            count = json.load(file)["counts"]["records"]
-    assert count % 11 and sizes(training=False) == [11] * (count // 11) + [count % 11]
-    assert sizes() == [11] * (count // 11)
-
-
 def test_drawn_masks_are_others_in_every_epoch_over_the_same_tokens(folder):
     settings = section(DYNAMIC, folder(DYNAMIC), shuffle=False, repeat=True)
     epoch = len(read(section(DYNAMIC, folder(DYNAMIC), shuffle=False, repeat=False)))
@@ -215,20 +147,6 @@ def restored(features, number):
     return ids.tolist()
 
 
-def test_drawn_masks_spare_the_marks_and_keep_words_together(folder):
-    settings = section(DYNAMIC, folder(DYNAMIC), mask_whole_word=True)
-    for features, _ in read(settings, 4):
-        for number in range(B):
-            ids = restored(features, number)
-            weights = features["masked_lm_weights"][number]
-            chosen = set(features["masked_lm_positions"][number][weights > 0])
-            for place, token in enumerate(ids):
-                if token in (corpus.CLS, corpus.SEP, corpus.PAD):
-                    assert place not in chosen
-                elif corpus.VOCABULARY[token].startswith("##") and ids[place - 1] > corpus.MASK:
-                    assert (place in chosen) == (place - 1 in chosen)
-
-
 def test_tokens_are_looked_up_in_lower_case_where_asked(tmp_path):
     masker = data.TokenMasker(section(DYNAMIC, f"{tmp_path}/x", **vocabulary(tmp_path)))
     lower = data.TokenMasker(
@@ -243,7 +161,7 @@ def test_tokens_are_looked_up_in_lower_case_where_asked(tmp_path):
     a, b = corpus.VOCABULARY.index("a"), corpus.VOCABULARY.index("b")
     assert seen(masker) == [corpus.CLS, corpus.UNK, corpus.UNK, b, corpus.SEP]
     assert seen(lower) == [corpus.CLS, a, a, b, corpus.SEP]
-    with pytest.raises(DataError, match="at most 32 tokens. Received: 33"):
+    with raises(DataError, 32, 33):
         masker.batch(0, np.full((1, 33), b"a", object), [33])
 
 
@@ -258,47 +176,3 @@ def test_bytes_stand_between_marks(text):
     assert bytes(token - data.FIRST_BYTE for token in row[1:-1]) == b"value_0 = 0\n" * 2 + b"value_"
     assert not features["input_mask"].any()
     assert np.all(features["masked_lm_weights"].sum(axis=1) > 0)
-
-
-@pytest.mark.parametrize(
-    ("made_for", "read_by", "message"),
-    [
-        (STATIC, DYNAMIC, "each record must have a feature list tokens"),
-        (DYNAMIC, STATIC, "each record must have the features input_ids"),
-        (ALONE, STATIC, "each record must have the features"),
-    ],
-)
-def test_records_of_another_kind_are_refused(made_for, read_by, message, folder):
-    with pytest.raises(DataError, match=message):
-        read(section(read_by, folder(made_for)), 1)
-
-
-def test_records_longer_than_the_model_are_refused(folder):
-    given = folder(DYNAMIC)
-    os.remove(f"{given}/manifest.json")  # which tells it too
-    with pytest.raises(DataError, match="a feature list tokens, 1 to 6 long. Received: "):
-        read(section(DYNAMIC, given, max_sequence_length=6), 1)
-
-
-def test_keys_that_do_not_fit_are_told():
-    def messages(**keys):
-        report = schema.Report("f")
-        sizes = {"max_sequence_length": S, "max_predictions_per_seq": P, "batch_size": B}
-        tree = {"data_processor": DYNAMIC, "data_dir": "x", "vocab_size": 9, **sizes, **keys}
-        build_bert_input(tree, "train_input", report)
-        return " ".join(report.messages)
-
-    assert "vocab_file is required" in messages()
-    assert "buckets must ascend within" in messages(vocab_file="v", buckets=[20, 10])
-    assert "input_pad_id must be a token of the vocabulary, below 9" in messages(input_pad_id=9)
-    assert "buckets must be at least 1" in messages(vocab_file="v", buckets=0)
-    assert "must not exceed max_sequence_length" in messages(max_predictions_per_seq=S + 1)
-    assert "masked_lm_prob must be between 0 and 1" in messages(masked_lm_prob=1.0)
-
-
-def test_vocabulary_without_a_mask_is_refused_before_training(folder, tmp_path):
-    given = folder(DYNAMIC)
-    os.remove(f"{given}/manifest.json")
-    (tmp_path / "bare.txt").write_text("[UNK]\na\n")
-    with pytest.raises(ConfigError, match=r"bare\.txt: must have the token \[MASK\]"):
-        read(section(DYNAMIC, given, vocab_file=str(tmp_path / "bare.txt")), 1)

@@ -1,14 +1,16 @@
-"""Tests of modelzoo/bert/masking.py: how many tokens are masked, which, and by what."""
+"""Which tokens are masked, pairs of segments, and where sentences end."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import ConfigError
+from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, count_masked, draw_masks
-from modelzoo.common.config.model_sections import count_lines
+from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
 from modelzoo.common.tokenizers.tokenizers import read_word_numbers
+from tests.messages import raises
 
 MASK = 3
 SETTINGS = MaskSettings(MASK, (10, 1000), 0.15, 20)
@@ -29,7 +31,7 @@ def test_share_of_the_tokens_is_masked_but_at_least_one_and_at_most_the_room(len
     assert count_masked(length, SETTINGS) == expected
 
 
-def test_positions_ascend_and_tell_what_stood_there():
+def test_positions_ascend_with_the_original_tokens():
     ids, allowed, (masked, positions, originals) = draw()
     assert len(positions) == 15 and np.all(np.diff(positions) > 0)
     assert np.all(allowed[positions])
@@ -95,23 +97,113 @@ def test_sequence_without_an_allowed_token_has_no_mask():
 def test_vocabulary_without_a_special_token_is_refused(missing, tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join({"[PAD]", "[UNK]", "[MASK]", "a"} - {missing}) + "\n")
-    with pytest.raises(ConfigError, match=rf"vocab\.txt: must have the token \{missing[:-1]}"):
+    with raises(ConfigError, "vocab.txt", missing):
         read_word_numbers(str(path), "[UNK]", "[MASK]")
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_vocabulary_is_read_whichever_way_its_lines_end(end, tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(b"\xef\xbb\xbf" + end.join(["[UNK]", "[MASK]", "a", ""]).encode())
-    assert read_word_numbers(str(path)) == {"[UNK]": 0, "[MASK]": 1, "a": 2}
-    assert count_lines(str(path)) == 3
+def library(count=6, seed=0):
+    """Documents of sentences; the tokens say document and place: 1000 * document + place."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        lengths = rng.integers(2, 9, rng.integers(1, 30))
+        tokens = 1000 * number + np.arange(lengths.sum())
+        made.append(np.split(tokens, np.cumsum(lengths)[:-1]))
+    return made
 
 
-def test_missing_vocabulary_is_refused(tmp_path):
-    with pytest.raises(DataError, match="none.txt: .* prepare vocab --algorithm wordpiece"):
-        read_word_numbers(str(tmp_path / "none.txt"))
-    with pytest.raises(ConfigError, match="Is a directory"):
-        read_word_numbers(str(tmp_path))
-    (tmp_path / "bytes.txt").write_bytes(b"[UNK]\n\xff\n")
-    with pytest.raises(ConfigError, match=r"bytes\.txt: "):
-        read_word_numbers(str(tmp_path / "bytes.txt"))
+def pairs(documents, index, seed=0, target=20):
+    generator = np.random.default_rng(seed)
+    return list(sentence_pairs(documents, index, lambda: target, generator))
+
+
+def test_a_following_segment_begins_where_the_first_ends():
+    documents = library()
+    for index in range(len(documents)):
+        for first, second, is_random in pairs(documents, index):
+            if not is_random:
+                joined = np.concatenate([first, second])
+                np.testing.assert_array_equal(np.diff(joined), 1)
+                assert joined[0] // 1000 == index
+
+
+def test_a_random_segment_comes_from_another_document():
+    documents = library()
+    for index in range(len(documents)):
+        for first, second, is_random in pairs(documents, index):
+            assert np.all(first // 1000 == index)
+            if is_random:
+                assert np.all(second // 1000 == second[0] // 1000) and second[0] // 1000 != index
+
+
+def test_every_sentence_of_a_document_is_used_and_in_order():
+    documents = library()
+    for index, document in enumerate(documents):
+        own = [
+            part
+            for first, second, is_random in pairs(documents, index)
+            for part in ([first] if is_random else [first, second])
+        ]
+        np.testing.assert_array_equal(np.concatenate(own), np.concatenate(document))
+
+
+def test_about_half_of_the_pairs_do_not_follow():
+    documents = [[np.array([number, place]) for place in range(400)] for number in range(3)]
+    drawn = [is_random for index in range(3) for *_, is_random in pairs(documents, index)]
+    assert len(drawn) > 100 and 0.4 < np.mean(drawn) < 0.6
+
+
+def test_a_document_of_one_sentence_is_paired_at_random():
+    documents = [[np.array([1, 2])], [np.array([3])]]
+    ((first, second, is_random),) = pairs(documents, 0)
+    assert is_random and first.tolist() == [1, 2] and second.tolist() == [3]
+
+
+def test_truncation_takes_from_the_longer_at_both_ends():
+    generator = np.random.default_rng(0)
+    fronts = 0
+    for _ in range(50):
+        first, second = truncate_pair(np.arange(100), np.arange(200, 210), 30, generator)
+        assert len(first) + len(second) == 30 and len(second) == 10
+        np.testing.assert_array_equal(np.diff(first), 1)
+        fronts += first[0]
+    assert 30 < fronts / 50 < 50  # 80 tokens go, half of them in front
+
+
+def test_truncation_leaves_both_a_token():
+    for n in range(1, 6):
+        for m in range(1, 6):
+            generator = np.random.default_rng(n * 10 + m)
+            first, second = truncate_pair(np.arange(n), np.arange(m), 2, generator)
+            assert len(first) == len(second) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It rains. We stay in! Do we? Yes.", ["It rains.", "We stay in!", "Do we?", "Yes."]),
+        ("Mr. Smith met Dr. J. Doe in the U.S. Army. He left.", 2),
+        ('"Stop." He did. (Twice.) "Go!" she said.', 4),
+        ("It costs 3.50 dollars, e.g. at No. 5 there. 1999 was cheaper.", 2),
+        ("It was . Then it is . 3 of them", ["It was .", "Then it is .", "3 of them"]),
+        ("Über alles. Élan vital. οὐ γάρ. Ἀλλά.", 4),
+        ("A heading\n\nA line. And a second", ["A heading", "A line.", "And a second"]),
+        ("one sentence. goes on in lower case.", 1),
+        (" \n\t\n", []),
+    ],
+)
+def test_sentences_end_where_a_reader_ends_them(text, expected):
+    found = sentences.split_sentences(text)
+    assert found == expected if isinstance(expected, list) else len(found) == expected, found
+
+
+def test_no_character_but_space_is_lost():
+    text = 'He said: "No." Then -- at 5 p.m. -- she left... Why? "Ask!" A. B. Cox did so.\nEnd'
+    joined = "".join(sentences.split_sentences(text))
+    assert joined.replace(" ", "") == "".join(text.split())
+
+
+def test_documents_end_at_blank_lines_or_at_a_separator_and_lines_may_be_sentences():
+    assert sentences.split_lines("a. B.\n\n c \n") == ["a. B.", "c"]
+    assert sentences.split_documents("a\nb\n \n\nc\n") == ["a\nb", "c"]
+    assert sentences.split_documents("a\n\nb\n---\nc", "---") == ["a\n\nb", "c"]

@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
-tf = pytest.importorskip("tensorflow.compat.v1")
+pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.model import model_fn
 from modelzoo.bert.params import Params
 from modelzoo.common.config.params import params_from_dict
+from tests.messages import raises
+from tests.modelzoo import oracles
+from tests.modelzoo.oracles import EVAL, PREDICT, TRAIN, gelu, gelu_exact, log_softmax, numbered
 
 B, S, P, V, N, H, L = 3, 6, 2, 40, 8, 2, 2
-TRAIN, EVAL, PREDICT = (
-    tf.estimator.ModeKeys.TRAIN,
-    tf.estimator.ModeKeys.EVAL,
-    tf.estimator.ModeKeys.PREDICT,
-)
 
 
 def tree(data_processor="BertTfRecordsProcessor", **model):
@@ -59,85 +57,43 @@ def batch():
     return features, np.array([[0], [1], [1]], np.int32)
 
 
-def run(mode, features=None, wanted=None, **model):
-    """Returns the loss (or the predictions, or the metrics) and the variables by name."""
+def run(mode, features=None, metrics=False, **model):
+    """The loss (or the predictions, or the metrics) and the variables by name."""
     given, labels = batch()
-    with tf.Graph().as_default(), tf.Session() as session:
-        fed = {name: tf.constant(value) for name, value in (features or given).items()}
-        spec = model_fn(fed, tf.constant(labels), mode, tree(**model))
-        if wanted is None:
-            wanted = spec.predictions if mode == PREDICT else spec.loss
-        else:
-            function, tensors = spec.host_call
-            wanted = {name: pair[1] for name, pair in function(*tensors).items()}
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-        return session.run([wanted, {v.op.name: v for v in tf.trainable_variables()}])
+    return oracles.run(model_fn, tree(**model), mode, features or given, labels, metrics)
 
 
-def layer_norm(x, weights, name):
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    x = (x - mean) / np.sqrt(variance + 1e-5)
-    return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
-
-
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def gelu_exact(x):
-    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-
-
-def log_softmax(x):
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
-def oracle(features, weights, act=gelu):
+def log_probs_of(features, weights, act=gelu):
     """Log-probabilities of words [B, P, V] and of next sentences [B, 2] (Devlin et al. 2018)."""
-    weights = {name: value.astype(np.float64) for name, value in weights.items()}
-
-    def dense(x, name):
-        name = f"{name}/{name.split('/')[-1]}"
-        return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
-
-    def attention(x, name):
-        heads = {
-            kind: dense(x, f"{name}/{kind}_projection").reshape(B, S, H, N // H) for kind in "qkv"
-        }
-        scores = np.einsum("bshd,bthd->bhst", heads["q"], heads["k"]) / math.sqrt(N // H)
-        scores = np.where(features["input_mask"][:, None, None, :] == 1, -np.inf, scores)
-        mixed = np.einsum("bhst,bthd->bshd", np.exp(log_softmax(scores)), heads["v"])
-        return dense(mixed.reshape(B, S, N), f"{name}/output_transform")
-
-    table = weights["input_embedding/embedding_weights"]
-    x = table[features["input_ids"]] + weights["position_embedding/position_embedding_weights"]
-    x = x + weights["segment_embedding/segment_embedding_weights"][features["segment_ids"]]
-    x = layer_norm(x, weights, "pre_encoder_layer_norm/pre_encoder_layer_norm")
+    oracle = oracles.Oracle(weights, H)
+    hidden = np.repeat(features["input_mask"][:, None] == 1, S, axis=1)
+    values = oracle.values
+    table = values["input_embedding/embedding_weights"]
+    x = table[features["input_ids"]] + values["position_embedding/position_embedding_weights"]
+    x = x + values["segment_embedding/segment_embedding_weights"][features["segment_ids"]]
+    x = oracle.norm(x, "pre_encoder_layer_norm")
     for i in range(L):
-        suffix = "_1" if i else ""
-        norms = [f"layer_normalization_layer{s}" for s in (("", "_1"), ("_2", "_3"))[i]]
-        first, second = (("", "_1"), ("_2", "_3"))[i]
-        x = x + attention(x, f"encoder/self_attention{suffix}")
-        x = layer_norm(x, weights, f"encoder/{norms[0]}/{norms[0]}")
-        ffn = f"encoder/ffn{suffix}/dense_layer"
-        x = x + dense(act(dense(x, f"{ffn}{first}")), f"{ffn}{second}")
-        x = layer_norm(x, weights, f"encoder/{norms[1]}/{norms[1]}")
+        norms = [numbered("encoder/layer_normalization_layer", n) for n in (2 * i, 2 * i + 1)]
+        x = x + oracle.attend(x, numbered("encoder/self_attention", i), hidden)
+        x = oracle.norm(x, norms[0])
+        ffn = numbered("encoder/ffn", i)
+        inner = act(oracle.dense(x, f"{ffn}/{numbered('dense_layer', 2 * i)}"))
+        x = x + oracle.dense(inner, f"{ffn}/{numbered('dense_layer', 2 * i + 1)}")
+        x = oracle.norm(x, norms[1])
     rows = np.take_along_axis(x, features["masked_lm_positions"][..., None], 1)
-    rows = act(dense(rows, "mlm_layer/mlm_ffn"))
-    rows = layer_norm(rows, weights, "mlm_layer/mlm_layer_norm/mlm_layer_norm")
-    words = log_softmax(rows @ table.T + weights["mlm_layer/mlm_bias"])
-    if "cls_layer/cls_dense/cls_dense/kernel" not in weights:
+    rows = oracle.norm(act(oracle.dense(rows, "mlm_layer/mlm_ffn")), "mlm_layer/mlm_layer_norm")
+    words = log_softmax(rows @ table.T + values["mlm_layer/mlm_bias"])
+    if "cls_layer/cls_dense/cls_dense/kernel" not in values:
         return words, None
-    first = np.tanh(dense(x[:, 0], "cls_layer/cls_dense"))
-    return words, log_softmax(dense(first, "cls_layer/cls_output_dense"))
+    first = np.tanh(oracle.dense(x[:, 0], "cls_layer/cls_dense"))
+    return words, log_softmax(oracle.dense(first, "cls_layer/cls_output_dense"))
 
 
 def expected_costs(weights, act=gelu):
     """Summed cost of the masked words, their number, and the mean cost of the next sentence."""
     features, labels = batch()
-    words, sentences = oracle(features, weights, act)
-    cost = -np.take_along_axis(words, features["masked_lm_ids"][..., None], -1)[..., 0]
+    words, sentences = log_probs_of(features, weights, act)
+    cost = -oracles.taken(words, features["masked_lm_ids"])
     total = (cost * features["masked_lm_weights"]).sum()
     nsp = 0 if sentences is None else -np.take_along_axis(sentences, labels, -1).mean()
     return total, features["masked_lm_weights"].sum(), nsp
@@ -173,7 +129,7 @@ def test_missing_segments_are_all_the_first():
     assert loss == run(EVAL, zeros)[0] != run(EVAL)[0]
 
 
-def test_rows_before_the_first_position_are_nobodys_and_one_segment_is_all():
+def test_rows_before_the_first_position_are_unused_and_one_segment_is_all():
     """RoBERTa's form: the same loss as of the model without rows before, and segments of zeros."""
     model = {"disable_nsp": True, "mlm_loss_scaling": "num_masked"}
     loss, weights = run(EVAL, position_embedding_offset=2, num_segments=1, **model)
@@ -188,7 +144,7 @@ def test_rows_before_the_first_position_are_nobodys_and_one_segment_is_all():
 
 
 def test_fixed_positions_begin_at_the_first_row():
-    with pytest.raises(ConfigError, match="position_embedding_offset must be 0 "):
+    with raises(ConfigError, "position_embedding_offset", "Received: 2"):
         run(EVAL, position_embedding_offset=2, position_embedding_type="fixed")
 
 
@@ -204,9 +160,9 @@ def test_keys_may_begin_as_queries_and_nothing_else_begins_otherwise():
 
 
 def test_metrics_count_every_masked_word_once():
-    metrics, weights = run(EVAL, wanted="metrics")
+    metrics, weights = run(EVAL, metrics=True)
     features, labels = batch()
-    words, sentences = oracle(features, weights)
+    words, sentences = log_probs_of(features, weights)
     real = features["masked_lm_weights"] > 0
     hits = (words.argmax(-1) == features["masked_lm_ids"])[real]
     total, count, _ = expected_costs(weights)
@@ -219,7 +175,7 @@ def test_metrics_count_every_masked_word_once():
 
 def test_prediction_is_the_likeliest_word_and_its_log_probability():
     predictions, weights = run(PREDICT)
-    words, _ = oracle(batch()[0], weights)
+    words, _ = log_probs_of(batch()[0], weights)
     np.testing.assert_array_equal(predictions["predicted_ids"], words.argmax(-1))
     np.testing.assert_allclose(predictions["predicted_log_probs"], words.max(-1), rtol=1e-4)
 
@@ -247,33 +203,22 @@ def test_variant_has_a_finite_loss_and_gradients_everywhere(model):
 
 def test_processor_without_next_sentences_needs_a_model_without_them():
     wrong = tree(data_processor="BertMlmOnlyTfRecordsStaticMaskProcessor")
-    with pytest.raises(ConfigError, match="has no next sentence labels. Set model.disable_nsp"):
+    with raises(ConfigError, "BertMlmOnlyTfRecordsStaticMaskProcessor", "model.disable_nsp"):
         params_from_dict(Params, wrong)
     wrong["model"]["disable_nsp"] = True
     assert params_from_dict(Params, wrong).train_input.scale_mlm_weights
-
-
-def test_only_precomputed_scaling_scales_the_weights_of_the_data():
     params = params_from_dict(Params, tree(mlm_loss_scaling="num_masked"))
-    assert not params.train_input.scale_mlm_weights
+    assert not params.train_input.scale_mlm_weights  # only precomputed scaling does
 
 
 def test_vocabulary_is_counted_and_compared(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     given = tree()
     given["train_input"]["vocab_file"] = str(tmp_path / "vocab.txt")
-    with pytest.raises(ConfigError, match=r"vocab_size must equal the 2 lines of .*vocab\.txt"):
+    with raises(ConfigError, "vocab_size", " 2 ", "vocab.txt"):
         params_from_dict(Params, given)
     del given["train_input"]["vocab_size"]
     assert params_from_dict(Params, given).vocab_size == 2
     (tmp_path / "vocab.txt").unlink()
-    with pytest.raises(ConfigError, match="vocab_size is required"):
+    with raises(ConfigError, "vocab_size"):
         params_from_dict(Params, given)
-
-
-def test_evaluation_takes_its_shapes_from_training():
-    given = {**tree(), "eval_input": {"data_dir": "y", "batch_size": 5}}
-    given["eval_input"]["data_processor"] = "BertTfRecordsProcessor"
-    params = params_from_dict(Params, given)
-    assert params.eval_input.batch_size == 5 and params.eval_input.max_predictions_per_seq == P
-    assert params.predict_input == params.eval_input and not params.eval_input.repeat

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-from modelzoo.commands import convert
 from modelzoo.commands.main import main
 from tests.modelzoo.common.convert.models import write_model
 
@@ -52,15 +49,6 @@ def test_verify_exits_with_2_where_a_tensor_differs(run, tmp_path):
     assert f"dense_layer_2/bias ({name}): 1 of 12 differ, by up to 1." in err
 
 
-def test_what_is_there_is_replaced_only_when_told(run, tmp_path):
-    write_model(tmp_path / "theirs", "bert")
-    assert run("to_tf", "theirs", "ours")[0] == 0
-    code, _, err = run("to_tf", "theirs", "ours")
-    assert code == 2
-    assert "ours: must hold no checkpoint yet." in err
-    assert run("to_tf", "theirs", "ours", "--overwrite")[0] == 0
-
-
 def test_other_programs_and_types_are_options(run, tmp_path):
     write_model(tmp_path / "theirs", "bert", hidden_act="gelu_new")
     run("to_tf", "theirs", "ours")
@@ -84,33 +72,3 @@ def test_checkpoint_gets_another_step_and_the_origin_is_named(run, tmp_path):
     words = ("from_tf", "later", "back", "-p", "ours/params.yaml", "--config_from", "theirs")
     assert run(*words)[0] == 0
     assert '"eos_token_id": 4' in (tmp_path / "back" / "config.json").read_text()
-
-
-def test_google_bert_has_no_logits_to_compare(run, tmp_path):
-    write_model(tmp_path / "theirs", "bert", hidden_act="gelu_new")
-    run("to_tf", "theirs", "ours")
-    run("from_tf", "ours", "google", "--program", "google_bert")
-    code, _, err = run("verify", "google", "ours", "--program", "google_bert", "--logits")
-    assert (code, "--logits: needs --program hugging_face" in err) == (2, True)
-
-
-def test_path_that_is_no_model_is_told_in_a_paragraph(run):
-    code, _, err = run("to_tf", "nowhere", "ours")
-    assert code == 2
-    assert "nowhere/config.json: must be a JSON file" in err
-    code, _, err = run("from_tf", "nowhere/model.ckpt-1", "theirs")
-    assert code == 2
-    assert "nowhere/model.ckpt-1: must be a whole TensorFlow checkpoint" in err
-
-
-def test_packages_of_logits_are_looked_for_before_weights_are_compared(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(convert, "verify_weights", lambda *_: pytest.fail("compared"))
-    code, _, err = run("verify", "theirs", "ours", "--logits")
-    assert code == 2 and "--logits: needs PyTorch and transformers" in err
-
-
-def test_an_empty_path_is_refused(run, tmp_path):
-    code, _, err = run("from_tf", "model", "")
-    assert code == 2 and "output: must not be empty. Received: ''." in err
-    assert not list(tmp_path.iterdir())

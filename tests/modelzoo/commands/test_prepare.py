@@ -11,7 +11,6 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("tokenizers")
 
 from modelzoo.commands.main import main
-from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.train import run
 from tests.messages import names
 from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import rows, write_jsonl
@@ -137,20 +136,6 @@ def test_glue_makes_records_of_both_uses_and_only_once(glue):
     assert glue(*flags)[1].count("nothing left to do") == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "facts"),
-    [
-        (("--text_columns", "sentence", "sentence"), ["--text_columns", "different"]),
-        (("--text_columns", "a", "b", "c"), ["--text_columns", "one", "two"]),
-        (("--max_seq_length", "2"), ["--max_seq_length", "3"]),
-        (("--task", "MnliDataProcessor"), ["train.tsv:1"]),
-    ],
-)
-def test_glue_refuses_columns_and_lengths_that_hold_no_examples(glue, flags, facts):
-    code, _, err = glue("--task", "Sst2DataProcessor", *flags)
-    assert code == 2 and names(err, *facts)
-
-
 def test_ner_makes_every_split_that_is_there_and_the_labels(prepare, tmp_path):
     write_tagged(tmp_path / "data")
     flags = ["--data_dir", tmp_path / "data", "--vocab_file", write_vocabulary(tmp_path)]
@@ -193,32 +178,13 @@ def test_summarization_shows_what_it_made_and_what_it_skipped(prepare, tmp_path)
     assert "2 articles, 1 skipped_empty" in out and "1 records in 1 files" in out
 
 
-def test_vocab_trains_one_vocabulary_of_two_texts(prepare, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYON_NUM_THREADS", "1")  # the command sets it; undone at the end
-    (tmp_path / "a.en").write_text("a red wheel barrow\n" * 20)
-    (tmp_path / "a.de").write_text("eine rote Schubkarre\n" * 20)
-    tokens = ["--special_tokens", "<pad>", "<unk>", "<s>", "</s>", "<sep>"]
-    inputs = ["--input_files", tmp_path / "a.en", tmp_path / "a.de"]
-    code, out, err = prepare(
-        "vocab", *inputs, "--algorithm", "unigram", "--vocab_size", 40, *tokens
-    )
-    assert code == 0, err
-    loaded = tokenizers.load_tokenizer("JsonTokenizer", str(tmp_path / "out/tokenizer.json"))
-    assert names(out, "from 40 lines", "tokenizer.json", f"{loaded.vocab_size} tokens")
-    assert loaded.decode(loaded.encode("a rote barrow")) == "a rote barrow"
-    assert (loaded.pad_id, loaded.unk_id, loaded.token_id("<sep>")) == (0, 1, 4)
-
-
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        ("gpt --input_dir {no} --tokenizer_type ByteTokenizer", ["no"]),
         ("gpt --input_dir {verse} --tokenizer_type ByteTokenizer", ["0 records", "--max_seq_l"]),
-        ("bert --input_dir {verse} --vocab_file {no}", ["no"]),
         ("bert --vocab_file {vocab}", ["--input_dir", "--metadata_files"]),
         ("bertsum --input_dir {two} --vocab_file {vocab} --min_sentences_per_sequence 50",
          ["2 skipped_too_short", "--min_sentences_per_sequence"]),
-        ("squad --input_file {no} --vocab_file {vocab}", ["no"]),
         ("vocab --input_files {no} --algorithm bpe --vocab_size 99", ["no"]),
     ],
 )  # fmt: skip

@@ -11,12 +11,13 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("tokenizers")
 
 from cerebras_tf.config.schema import Report, build
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import ConfigError
 from modelzoo.commands.main import run_command
 from modelzoo.transformer import preparation
 from modelzoo.transformer.data import PROCESSORS
 from modelzoo.transformer.params import TransformerRecordsInput
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
+from tests.messages import raises
 
 SENTENCES = [f"a {word} house by the {word} sea" for word in ("red", "wide", "small", "old")] * 5
 TRANSLATIONS = [sentence.replace("house", "Haus").replace("sea", "Meer") for sentence in SENTENCES]
@@ -74,36 +75,8 @@ def test_records_hold_the_tokens_of_every_pair_in_order(folder, tmp_path, monkey
     assert counts["target_tokens"] == sum(map(len, targets))
 
 
-def test_windows_line_ends_give_the_same_records(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "UNIT_LINES", 6)
-    other = tmp_path / "other.en"
-    other.write_bytes("\r\n".join(SENTENCES).encode())
-    run(arguments(folder, tmp_path / "a"))
-    run(arguments(folder, tmp_path / "b", source_file=other))
-    for path in sorted((tmp_path / "a").glob("*.tfrecord*")):
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-    counts = [
-        json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("a", "b")
-    ]
-    assert counts[0] == counts[1] and counts[0]["records"] == 20
-
-
-def test_texts_that_do_not_belong_together_are_refused(folder, tmp_path):
-    (tmp_path / "short.de").write_text("nur eine Zeile\n", encoding="utf-8")
-    with pytest.raises(DataError, match="as many lines as .*Received: 1 and 20"):
-        run(arguments(folder, tmp_path / "out", target_file=tmp_path / "short.de"))
-
-
-def test_a_bad_line_is_named(folder, tmp_path):
-    lines = [b"gut"] * 20
-    lines[16] = b"sch\xf6n"
-    (tmp_path / "bad.de").write_bytes(b"\n".join(lines) + b"\n")
-    with pytest.raises(DataError, match=r"bad\.de:17: must be UTF-8"):
-        run(arguments(folder, tmp_path / "out", target_file=tmp_path / "bad.de"))
-
-
 def test_a_vocabulary_with_other_special_tokens_is_refused(folder, tmp_path):
     size = ["--algorithm", "byte_bpe", "--vocab_size", "300", "--output_dir", str(tmp_path)]
     run_command(["prepare", "vocab", "--input_files", str(folder / "a.en"), *size])
-    with pytest.raises(ConfigError, match="tokens 0 to 3 must be <pad>"):
+    with raises(ConfigError, "0 to 3", "<pad>"):
         run(arguments(folder, tmp_path / "out", tokenizer_file=tmp_path / "tokenizer.json"))

@@ -14,7 +14,9 @@ import yaml
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.commands.configs import config_path
 from modelzoo.commands.main import run_command
+from tests.messages import raises
 from tests.modelzoo.language_models import SmallModel, small_tree
+from tests.reading import scalars_of
 
 CHOICES = [
     {"context": "one two", "choices": ["three", "x"], "answer": 0},
@@ -50,13 +52,7 @@ def test_multiple_choice_is_scored_alike_on_host_and_wafer(call, tmp_path, capsy
     assert wafer_scores == scores
     for row, other in zip(results, on_wafer):
         assert row["log_probs"] == pytest.approx(other["log_probs"], abs=1e-3)
-    events = list((tmp_path / "zero_shot").glob("events.*"))
-    tags = {
-        v.tag
-        for path in events
-        for e in tf.train.summary_iterator(str(path))
-        for v in e.summary.value
-    }
+    tags = {tag for _, tag in scalars_of(tmp_path / "zero_shot")}
     assert tags == {f"zero_shot/made/{name}" for name in ("acc", "acc_norm", "acc_bytes")}
 
 
@@ -66,15 +62,13 @@ def test_last_words_are_scored(call):
     assert set(scores) == {"zero_shot/made/acc", "zero_shot/made/perplexity"}
 
 
-def test_mistakes_are_told(call, tmp_path):
-    with pytest.raises(DataError, match="made.jsonl:1: context must be a text"):
-        call([{"text": "so it goes"}])
-    with pytest.raises(DataError, match=r"made.jsonl:2: what is scored must have 1 to \d+ tokens"):
+def test_mistakes_are_refused(call, tmp_path):
+    with raises(DataError, "made.jsonl:2", "tokens"):
         call([CHOICES[0], {"context": "one", "choices": ["two" * 500, "x"], "answer": 0}])
-    with pytest.raises(CheckpointError, match="none: must be a checkpoint"):
+    with raises(CheckpointError, "none"):
         call(CHOICES, "--checkpoint_path", "none")
-    with pytest.raises(ConfigError, match="--tasks: must have names of their own"):
+    with raises(ConfigError, "--tasks"):
         run_command(["zero_shot", "-p", "x.yaml", "--tasks", "a/made.jsonl", "b/made.jsonl"])
     other = ["-p", config_path("bert_tiny"), "--tasks", str(tmp_path / "made.jsonl")]
-    with pytest.raises(ConfigError, match="predicts the next token. Received: model_name bert"):
+    with raises(ConfigError, "model_name bert"):
         run_command(["zero_shot", *map(str, other)])

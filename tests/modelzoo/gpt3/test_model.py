@@ -2,148 +2,97 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.config import schema
-from modelzoo.common.config.params import params_from_dict
 from modelzoo.common.layers.lm_head import lm_loss
 from modelzoo.gpt3.model import model_fn
-from modelzoo.gpt3.params import Params
+from tests.modelzoo import oracles
+from tests.modelzoo.oracles import EVAL, PREDICT, TRAIN, numbered, taken
 
 B, S, V, N, H, L = 2, 5, 257, 8, 2, 2
-
-
-def tree(**model):
-    """Parameters with initial values large enough for every layer to matter."""
-    wide = {"name": "random_normal", "stddev": 0.5}
-    return {
-        "model_name": "gpt3",
-        "train_input": {
-            "data_processor": "GptTextDataProcessor",
-            "max_sequence_length": S,
-            "batch_size": B,
-        },
-        "model": {
-            "hidden_size": N,
-            "num_hidden_layers": L,
-            "num_heads": H,
-            "filter_size": 16,
-            "layer_norm_epsilon": 1e-5,
-            "initializer": wide,
-            "output_layer_initializer": wide,
-            **model,
-        },
-        "optimizer": {"optimizer_type": "sgd", "learning_rate": 0.1},
-    }
+WIDE = {"name": "random_normal", "stddev": 0.5}  # large enough for every layer to matter
+MODEL = {
+    "hidden_size": N,
+    "num_hidden_layers": L,
+    "num_heads": H,
+    "filter_size": 16,
+    "layer_norm_epsilon": 1e-5,
+    "initializer": WIDE,
+    "output_layer_initializer": WIDE,
+}
+SECTION = {"data_processor": "GptTextDataProcessor", "max_sequence_length": S, "batch_size": B}
 
 
 def batch():
     generator = np.random.default_rng(0)
-    ids = generator.integers(0, V, (B, S)).astype(np.int32)
-    labels = generator.integers(0, V, (B, S)).astype(np.int32)
+    ids, labels = generator.integers(0, V, (2, B, S)).astype(np.int32)
     mask = np.zeros((B, S), np.int32)
     mask[1, 3:] = 1
     return ids, mask, labels
 
 
 def run(mode, **model):
-    """Returns the loss (or the predictions) and the variables by name."""
+    """The loss (or the predictions) and the variables by name."""
     ids, mask, labels = batch()
-    with tf.Graph().as_default(), tf.Session() as session:
-        features = {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask)}
-        spec = model_fn(features, tf.constant(labels), mode, tree(**model))
-        session.run(tf.global_variables_initializer())
-        wanted = spec.predictions if mode == tf.estimator.ModeKeys.PREDICT else spec.loss
-        variables = {v.op.name: v for v in tf.trainable_variables()}
-        return session.run([wanted, variables])
+    optimizer = {"optimizer_type": "sgd", "learning_rate": 0.1}
+    tree = {"model_name": "gpt3", "train_input": SECTION, "optimizer": optimizer}
+    tree["model"] = {**MODEL, **model}
+    return oracles.run(model_fn, tree, mode, {"input_ids": ids, "input_mask": mask}, labels)
 
 
-def layer_norm(x, weights, name):
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    x = (x - mean) / np.sqrt(variance + 1e-5)
-    return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
-
-
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def log_softmax(x):
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
-def oracle(ids, weights, by_layer=False):
+def log_probs_of(ids, weights, by_layer=False):
     """Log-probabilities [B, S, V] by the formulas of Radford et al. (2019), pre-norm."""
-    weights = {name: value.astype(np.float64) for name, value in weights.items()}
-
-    def dense(x, name):
-        return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
-
-    def attention(x, name, share):
-        heads = {
-            kind: dense(x, f"{name}/{kind}_projection/{kind}_projection").reshape(B, S, H, N // H)
-            for kind in "qkv"
-        }
-        scores = np.einsum("bshd,bthd->bhst", heads["q"], heads["k"]) / math.sqrt(N // H) * share
-        scores = np.where(np.tril(np.ones((S, S))), scores, -np.inf)
-        mixed = np.einsum("bhst,bthd->bshd", np.exp(log_softmax(scores)), heads["v"])
-        return dense(mixed.reshape(B, S, N), f"{name}/output_transform/output_transform")
-
-    table = weights["input_embedding/embedding_weights"]
-    x = table[ids] + weights["position_embedding/position_embedding_weights"]
+    oracle = oracles.Oracle(weights, H)
+    table = oracle.values["input_embedding/embedding_weights"]
+    x = table[ids] + oracle.values["position_embedding/position_embedding_weights"]
+    norm = "decoder/layer_normalization_layer"
     for i in range(L):
-        suffix = "_1" if i else ""
-        norms = [f"layer_normalization_layer{s}" for s in (("", "_2"), ("_3", "_5"))[i]]
-        first, second = (("", "_1"), ("_2", "_3"))[i]
-        y = layer_norm(x, weights, f"decoder/{norms[0]}/{norms[0]}")
-        x = x + attention(y, f"decoder/self_attention{suffix}", 1 / (i + 1) if by_layer else 1)
-        y = layer_norm(x, weights, f"decoder/{norms[1]}/{norms[1]}")
-        ffn = f"decoder/ffn{suffix}/dense_layer"
-        y = gelu(dense(y, f"{ffn}{first}/dense_layer{first}"))
-        x = x + dense(y, f"{ffn}{second}/dense_layer{second}")
-    name = "post_decoder_layer_norm"
-    return log_softmax(layer_norm(x, weights, f"{name}/{name}") @ table.T)
+        y = oracle.norm(x, numbered(norm, 3 * i))
+        share = 1 / (i + 1) if by_layer else 1
+        attention = numbered("decoder/self_attention", i)
+        x = x + oracle.attend(y, attention, oracles.later(S)[None], share=share)
+        y = oracle.norm(x, numbered(norm, 3 * i + 2))
+        ffn = numbered("decoder/ffn", i)
+        y = oracles.gelu(oracle.dense(y, f"{ffn}/{numbered('dense_layer', 2 * i)}"))
+        x = x + oracle.dense(y, f"{ffn}/{numbered('dense_layer', 2 * i + 1)}")
+    return oracles.log_softmax(oracle.norm(x, "post_decoder_layer_norm") @ table.T)
 
 
 def expected_loss(weights, by_layer=False):
+    """Summed cost of the tokens that count, and their number."""
     ids, mask, labels = batch()
-    log_probs = oracle(ids, weights, by_layer)
-    log_probs = np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+    log_probs = taken(log_probs_of(ids, weights, by_layer), labels)
     return -(log_probs * (1 - mask)).sum(), (1 - mask).sum()
 
 
 @pytest.mark.parametrize("by_layer", [False, True])
 def test_loss_is_the_mean_over_valid_tokens(by_layer):
-    loss, weights = run(tf.estimator.ModeKeys.EVAL, scale_attn_by_inverse_layer_idx=by_layer)
+    loss, weights = run(EVAL, scale_attn_by_inverse_layer_idx=by_layer)
     total, count = expected_loss(weights, by_layer)
     np.testing.assert_allclose(loss, total / count, rtol=1e-5)
 
 
 def test_loss_per_sequence_is_divided_by_the_batch_and_weighted():
-    loss, weights = run(tf.estimator.ModeKeys.EVAL, loss_scaling="batch_size", loss_weight=0.25)
+    loss, weights = run(EVAL, loss_scaling="batch_size", loss_weight=0.25)
     np.testing.assert_allclose(loss, expected_loss(weights)[0] / B * 0.25, rtol=1e-5)
 
 
 def test_mixed_precision_is_close_to_float32():
-    loss, _ = run(tf.estimator.ModeKeys.EVAL, mixed_precision=True)
-    exact, _ = run(tf.estimator.ModeKeys.EVAL)
+    loss, exact = run(EVAL, mixed_precision=True)[0], run(EVAL)[0]
     assert loss != exact
     np.testing.assert_allclose(loss, exact, rtol=2e-2)
 
 
 def test_prediction_is_the_likeliest_token_and_its_log_probability():
-    predictions, weights = run(tf.estimator.ModeKeys.PREDICT)
-    log_probs = oracle(batch()[0], weights)
-    np.testing.assert_array_equal(predictions["next_token_ids"], log_probs.argmax(-1))
+    found, weights = run(PREDICT)
+    log_probs = log_probs_of(batch()[0], weights)
+    np.testing.assert_array_equal(found["next_token_ids"], log_probs.argmax(-1))
     np.testing.assert_allclose(
-        predictions["next_token_log_probs"], log_probs.max(-1), rtol=1e-4, atol=1e-5
+        found["next_token_log_probs"], log_probs.max(-1), rtol=1e-4, atol=1e-5
     )
 
 
@@ -159,13 +108,11 @@ def test_prediction_is_the_likeliest_token_and_its_log_probability():
     ids=lambda model: next(iter(model)),
 )
 def test_variant_has_a_finite_loss_and_gradients_everywhere(model):
-    loss, _ = run(tf.estimator.ModeKeys.TRAIN, **model)
-    assert np.isfinite(loss)
+    assert np.isfinite(run(TRAIN, **model)[0])
 
 
 def test_initial_values_do_not_depend_on_what_was_built_before():
-    _, first = run(tf.estimator.ModeKeys.EVAL)
-    _, second = run(tf.estimator.ModeKeys.TRAIN)
+    first, second = run(EVAL)[1], run(TRAIN)[1]
     for name, value in first.items():
         np.testing.assert_array_equal(second[name], value)
 
@@ -175,18 +122,3 @@ def test_more_tokens_than_float16_can_count_are_counted():
     with tf.Graph().as_default(), tf.Session() as session:
         ones = tf.ones([tokens])
         assert session.run(lm_loss(2.0 * ones, ones, "num_tokens", 1)) == 2.0
-
-
-def test_heads_that_do_not_divide_the_hidden_size_are_refused():
-    report = schema.Report("f.yaml")
-    schema.build(Params, {**tree(num_heads=3), "runconfig": {}}, report)
-    assert report.messages == ["f.yaml: model.num_heads must divide hidden_size (8). Received: 3."]
-
-
-def test_evaluation_takes_its_shapes_from_training():
-    section = {"data_processor": "GptTextDataProcessor", "data_dir": "x"}
-    params = params_from_dict(Params, {**tree(), "eval_input": section})
-    assert params.eval_input.batch_size == B and params.eval_input.max_sequence_length == S
-    assert params.predict_input is None and not params.eval_input.repeat
-    params = params_from_dict(Params, {**tree(), "eval_input": section, "predict_input": {}})
-    assert params.predict_input == params.eval_input

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -15,6 +13,8 @@ from modelzoo.common.layers.attention import KeyValueCache, cached_mask
 from modelzoo.common.optimizers.training import make_optimizer
 from modelzoo.gptj.model import gptj_logits, model_fn
 from modelzoo.gptj.params import Params
+from tests.modelzoo import oracles
+from tests.modelzoo.oracles import EVAL, PREDICT, TRAIN, numbered
 
 B, S, V, N, H, L, R = 2, 5, 257, 16, 2, 2, 4
 NEOX = {
@@ -65,45 +65,10 @@ def batch():
 
 
 def run(mode, ids=None, **model):
-    """Returns the loss (or the predictions) and the variables by name; biases are not zero."""
+    """The loss (or the predictions) and the variables by name; biases are not zero."""
     first, mask, labels = batch()
-    ids = first if ids is None else ids
-    with tf.Graph().as_default(), tf.Session() as session:
-        features = {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask)}
-        spec = model_fn(features, tf.constant(labels), mode, tree(**model))
-        session.run(tf.global_variables_initializer())
-        disturb(session)
-        wanted = spec.predictions if mode == tf.estimator.ModeKeys.PREDICT else spec.loss
-        variables = {v.op.name: v for v in tf.trainable_variables()}
-        return session.run([wanted, variables])
-
-
-def disturb(session):
-    """Gives vectors, which start as zeros and ones, values of their own."""
-    generator = np.random.default_rng(1)
-    vectors = [variable for variable in tf.trainable_variables() if variable.shape.rank == 1]
-    # In one run: each run of another operation prepares the whole graph anew.
-    feeds = {
-        variable.initializer.inputs[1]: value + generator.normal(0, 0.3, variable.shape)
-        for variable, value in zip(vectors, session.run(vectors))
-    }
-    session.run([variable.initializer for variable in vectors], feeds)
-
-
-def layer_norm(x, weights, name):
-    name = f"{name}/{name.split('/')[-1]}"
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    x = (x - mean) / np.sqrt(variance + 1e-5)
-    return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
-
-
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def log_softmax(x):
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+    features = {"input_ids": first if ids is None else ids, "input_mask": mask}
+    return oracles.run(model_fn, tree(**model), mode, features, labels, vectors=True)
 
 
 def turn(x, base):
@@ -115,52 +80,43 @@ def turn(x, base):
     return np.concatenate([both, x[..., R:]], axis=-1)
 
 
-def oracle(ids, weights, parallel=True, base=10000.0):
+def log_probs_of(ids, weights, parallel=True, base=10000.0):
     """Log-probabilities [B, S, V] by the formulas of Black et al. (2022, section 2.1)."""
-    weights = {name: value.astype(np.float64) for name, value in weights.items()}
-
-    def dense(x, name):
-        name = f"{name}/{name.split('/')[-1]}"
-        return x @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0.0)
-
-    def attention(x, name):
-        q, k, v = (dense(x, f"{name}/{kind}_proj").reshape(B, S, H, N // H) for kind in "qkv")
-        scores = np.einsum("bshd,bthd->bhst", turn(q, base), turn(k, base)) / math.sqrt(N // H)
-        scores = np.where(np.tril(np.ones((S, S))), scores, -np.inf)
-        mixed = np.einsum("bhst,bthd->bshd", np.exp(log_softmax(scores)), v)
-        return dense(mixed.reshape(B, S, N), f"{name}/out_proj")
-
-    table = weights["input_embedding/embedding_weights"]
+    oracle = oracles.Oracle(weights, H)
+    table = oracle.values["input_embedding/embedding_weights"]
     x = table[ids]
+
+    def turned(heads):
+        return turn(heads, base)
+
     for i in range(L):
         block = f"gptj_decoder/{i}"
-        first, second = (("dense_layer", "dense_layer_1"), ("dense_layer_2", "dense_layer_3"))[i]
-        y = layer_norm(x, weights, f"{block}/ln_1")
+        y = oracle.norm(x, f"{block}/ln_1")
+        hidden = oracles.later(S)[None]
+        attended = x + oracle.attend(y, f"{block}/attn", hidden, turn=turned, short=True)
         untied = f"{block}/ln_2/ln_2/gamma" in weights
-        attended = x + attention(y, f"{block}/attn")
-        z = layer_norm(x if parallel else attended, weights, f"{block}/ln_2") if untied else y
-        fed = dense(gelu(dense(z, f"{block}/mlp/{first}")), f"{block}/mlp/{second}")
-        x = attended + fed
-    x = layer_norm(x, weights, "post_decoder_layer_norm")
+        z = oracle.norm(x if parallel else attended, f"{block}/ln_2") if untied else y
+        first, second = (f"{block}/mlp/{numbered('dense_layer', n)}" for n in (2 * i, 2 * i + 1))
+        x = attended + oracle.dense(oracles.gelu(oracle.dense(z, first)), second)
+    x = oracle.norm(x, "post_decoder_layer_norm")
     if "lm_head/lm_head/kernel" in weights:
-        return log_softmax(dense(x, "lm_head"))
-    return log_softmax(x @ table.T + weights.get("bias", 0.0))
+        return oracles.log_softmax(oracle.dense(x, "lm_head"))
+    return oracles.log_softmax(x @ table.T + oracle.values.get("bias", 0.0))
 
 
 @pytest.mark.parametrize("model", [{}, NEOX, TIED, SERIAL], ids=["gptj", "neox", "tied", "serial"])
 def test_loss_is_the_mean_over_tokens_that_count(model):
-    loss, weights = run(tf.estimator.ModeKeys.EVAL, **model)
+    loss, weights = run(EVAL, **model)
     ids, mask, labels = batch()
     variant = (False, 100.0) if model is SERIAL else ()
-    log_probs = oracle(ids, weights, *variant)
-    log_probs = np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+    log_probs = oracles.taken(log_probs_of(ids, weights, *variant), labels)
     expected = -(log_probs * (1 - mask)).sum() / (1 - mask).sum()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 def test_prediction_is_the_likeliest_token_and_its_log_probability():
-    predictions, weights = run(tf.estimator.ModeKeys.PREDICT)
-    log_probs = oracle(batch()[0], weights)
+    predictions, weights = run(PREDICT)
+    log_probs = log_probs_of(batch()[0], weights)
     np.testing.assert_array_equal(predictions["next_token_ids"], log_probs.argmax(-1))
     np.testing.assert_allclose(
         predictions["next_token_log_probs"], log_probs.max(-1), rtol=1e-4, atol=1e-5
@@ -169,17 +125,16 @@ def test_prediction_is_the_likeliest_token_and_its_log_probability():
 
 def test_article_is_seen_and_padding_is_not():
     ids, _, _ = batch()
-    loss, _ = run(tf.estimator.ModeKeys.EVAL)
+    loss, _ = run(EVAL)
     padding, article = ids.copy(), ids.copy()
     padding[1, 3:] += 1
     article[0, 0] = (ids[0, 0] + 1) % V
-    assert run(tf.estimator.ModeKeys.EVAL, padding % V)[0] == loss
-    assert abs(run(tf.estimator.ModeKeys.EVAL, article)[0] - loss) > 1e-4
+    assert run(EVAL, padding % V)[0] == loss
+    assert abs(run(EVAL, article)[0] - loss) > 1e-4
 
 
 def test_mixed_precision_is_close_to_float32():
-    loss, _ = run(tf.estimator.ModeKeys.EVAL, mixed_precision=True)
-    exact, _ = run(tf.estimator.ModeKeys.EVAL)
+    loss, exact = run(EVAL, mixed_precision=True)[0], run(EVAL)[0]
     assert loss != exact
     np.testing.assert_allclose(loss, exact, rtol=2e-2)
 
@@ -196,31 +151,7 @@ def test_mixed_precision_is_close_to_float32():
 )
 def test_variant_trains(model):
     """Training refuses variables that the loss does not depend on."""
-    loss, _ = run(tf.estimator.ModeKeys.TRAIN, **model)
-    assert np.isfinite(loss)
-
-
-def test_variables_have_the_names_of_the_original_checkpoints():
-    names = {}
-    for key, model in {"gptj": {}, "neox": NEOX, "tied": TIED}.items():
-        names[key] = set(run(tf.estimator.ModeKeys.EVAL, **model)[1])
-    expected = {"input_embedding/embedding_weights", "lm_head/lm_head/kernel"}
-    expected |= {f"post_decoder_layer_norm/post_decoder_layer_norm/{p}" for p in ("gamma", "beta")}
-    biases, second_norm = {"lm_head/lm_head/bias"}, set()
-    for i in range(L):
-        block = f"gptj_decoder/{i}"
-        projections = [f"{block}/attn/{p}_proj/{p}_proj" for p in ("q", "k", "v", "out")]
-        expected |= {f"{name}/kernel" for name in projections}
-        biases |= {f"{name}/bias" for name in projections}
-        for number in (2 * i, 2 * i + 1):
-            dense = f"dense_layer_{number}" if number else "dense_layer"
-            expected |= {f"{block}/mlp/{dense}/{dense}/{p}" for p in ("kernel", "bias")}
-        expected |= {f"{block}/ln_1/ln_1/{p}" for p in ("gamma", "beta")}
-        second_norm |= {f"{block}/ln_2/ln_2/{p}" for p in ("gamma", "beta")}
-    head = {"lm_head/lm_head/kernel", "lm_head/lm_head/bias"}
-    assert names["gptj"] == expected | {"lm_head/lm_head/bias"}
-    assert names["neox"] == (expected | biases | second_norm) - {"lm_head/lm_head/bias"}
-    assert names["tied"] == (expected | {"bias"}) - head
+    assert np.isfinite(run(TRAIN, **model)[0])
 
 
 def test_cache_gives_the_logits_of_the_whole_sequence():
@@ -250,7 +181,7 @@ def test_initial_values_have_the_deviation_of_their_source():
     """Kernels 1 / sqrt(fan_in), outputs 2 / (L sqrt(fan_in)), embedding 1 / sqrt(V)."""
     none = {"initializer": None, "embedding_initializer": None, "output_layer_initializer": None}
     sizes = {"hidden_size": 128, "filter_size": 512, "num_hidden_layers": 4, **none}
-    _, weights = run(tf.estimator.ModeKeys.EVAL, **sizes)
+    _, weights = run(EVAL, **sizes)
     deviation = {name: value.std() for name, value in weights.items()}
     kernel = "gptj_decoder/1/{0}/kernel".format
     expected = {
@@ -269,6 +200,6 @@ def test_weight_decay_leaves_norms_and_biases_alone():
     adamw = {"optimizer_type": "adamw", "weight_decay_rate": 0.1, "learning_rate": 0.1}
     params = params_from_dict(Params, {**tree(), "optimizer": adamw})
     optimizer = make_optimizer(params.optimizer, 0.1)
-    _, weights = run(tf.estimator.ModeKeys.EVAL, **NEOX)
+    _, weights = run(EVAL, **NEOX)
     for name, value in weights.items():
         assert optimizer.decays(f"{name}:0") == (value.ndim > 1), name

@@ -1,4 +1,4 @@
-"""Tests of preparation.py: what a summarization record holds, and what is left out."""
+"""Records and prompts of summarization: what they hold, and what is left out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow")
+
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.gptj import preparation
-from modelzoo.gptj.preparation import Assembler, SummarizationSettings, prepare
+from modelzoo.gptj.preparation import Assembler, SummarizationSettings, prepare, write_prompts
+from tests.messages import raises
+from tests.reading import records_of
 
 EOS, SEP, PAD = 9, 8, 7
 BYTES = SummarizationSettings("ByteTokenizer", max_seq_length=64)
@@ -40,16 +45,6 @@ def write_stories(folder):
         marked = "".join(f"\n\n@highlight\n\n{highlight}" for highlight in highlights)
         (folder / f"{number}.story").write_text(article + marked + "\n")
     return [str(folder)]
-
-
-def read(folder, manifest):
-    tf = pytest.importorskip("tensorflow.compat.v1")
-    rows = []
-    for entry in manifest["files"]:
-        for data in tf.io.tf_record_iterator(str(Path(folder) / entry["file"])):
-            features = tf.train.Example.FromString(data).features.feature
-            rows.append({k: list(v.int64_list.value) for k, v in features.items()})
-    return rows
 
 
 def test_record_is_laid_out_as_documented():
@@ -93,12 +88,11 @@ def test_article_is_cut_on_demand_but_never_its_abstract():
     assert assembler.counts["skipped_too_long"] == 1
 
 
-@pytest.mark.tf
 def test_rows_and_stories_make_the_same_records(tmp_path):
     made = []
     for name, write in (("rows", write_rows), ("stories", write_stories)):
         manifest = prepare(write(tmp_path / name), tmp_path / f"{name}_out", BYTES)
-        made.append((manifest["counts"], read(tmp_path / f"{name}_out", manifest)))
+        made.append((manifest["counts"], records_of(tmp_path / f"{name}_out")))
         assert (manifest["eos_id"], manifest["sep_id"], manifest["pad_id"]) == (256, 257, 256)
         assert manifest["vocab_size"] == 258
     assert made[0] == made[1] and made[0][0]["records"] == 1
@@ -108,33 +102,19 @@ def test_rows_and_stories_make_the_same_records(tmp_path):
     assert bytes(kept).decode() == "A long tale of rain. And of wheels.Rain and\nwheels."
 
 
-@pytest.mark.tf
 def test_truncated_articles_fill_their_record(tmp_path):
     settings = dataclasses.replace(BYTES, truncate_article=True)
     manifest = prepare(write_rows(tmp_path / "in"), tmp_path / "out", settings)
-    rows = read(tmp_path / "out", manifest)
+    rows = records_of(tmp_path / "out")
     assert manifest["counts"]["truncated"] == 1 and len(rows) == 2
     assert 256 not in rows[1]["input_ids"][1:] and rows[1]["labels"][-1] == 256
 
 
-def test_row_without_highlights_is_named_with_file_and_line(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"article": "x", "abstract": "y"}\n')
-    with pytest.raises(DataError, match="a.jsonl:1: .*'highlights'. Received: abstract, article"):
-        prepare([str(tmp_path)], tmp_path / "out", BYTES)
-
-
-def test_story_that_is_no_utf8_is_named_with_file_and_line(tmp_path):
-    (tmp_path / "a.story").write_bytes(b"fine\nbad \xff\n")
-    with pytest.raises(DataError, match="a.story:2: must be UTF-8 text. Received: byte 0xff"):
-        prepare([str(tmp_path)], tmp_path / "out", BYTES)
-
-
 def test_length_without_room_for_text_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="max_seq_length: must be at least 4. Received: 3"):
+    with raises(ConfigError, "max_seq_length", 4):
         prepare([str(tmp_path)], tmp_path, dataclasses.replace(BYTES, max_seq_length=3))
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_real_articles_keep_their_summaries(tmp_path):
     if not REAL.is_dir():
@@ -147,7 +127,7 @@ def test_real_articles_keep_their_summaries(tmp_path):
     )
     source = REAL / "cnn_dm/train.jsonl"
     manifest = prepare([str(source)], tmp_path / "out", settings)
-    rows = read(tmp_path / "out", manifest)
+    rows = records_of(tmp_path / "out")
     assert manifest["counts"]["articles"] == len(rows) == 100 and manifest["sep_id"] == 50257
     tokenizer = preparation.load_tokenizer(settings)
     for row, line in zip(rows, source.read_text("utf-8").splitlines()):
@@ -155,3 +135,57 @@ def test_real_articles_keep_their_summaries(tmp_path):
         assert counted[-1] == tokenizer.eos_id == 50256
         wanted = [" ".join(part.split()) for part in json.loads(line)["highlights"].split("\n")]
         assert tokenizer.decode(counted) == "\n".join(part for part in wanted if part)
+
+
+BYTE_EOS, BYTE_SEP = 256, 257
+SETTINGS = SummarizationSettings("ByteTokenizer", max_seq_length=24)
+
+
+def write_articles(path, rows):
+    texts = [
+        {"id": "1", "article": article, "highlights": highlights} for article, highlights in rows
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in texts))
+    return [str(path)]
+
+
+def test_prompt_is_the_article_cut_to_leave_room_between_its_marks(tmp_path):
+    inputs = write_articles(
+        tmp_path / "a.jsonl", [("short", "S."), ("long " * 9, "L.\nM."), ("x", "")]
+    )
+    path, count = write_prompts(inputs, tmp_path / "out", SETTINGS, max_new_tokens=10)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert count == 2
+    assert rows[0] == {"prompt_tokens": [BYTE_EOS, *b"short", BYTE_SEP], "reference": "S."}
+    assert rows[1] == {
+        "prompt_tokens": [BYTE_EOS, *b"long long lo", BYTE_SEP],
+        "reference": "L.\nM.",
+    }
+    assert len(rows[1]["prompt_tokens"]) + 10 == SETTINGS.max_seq_length
+
+
+def test_other_prompts_are_not_replaced(tmp_path):
+    inputs = write_articles(tmp_path / "a.jsonl", [("a longer article", "S.")])
+    path, _ = write_prompts(inputs, tmp_path, SETTINGS, max_new_tokens=10)
+    before = path.read_text()
+    write_prompts(inputs, tmp_path, SETTINGS, max_new_tokens=10)
+    with raises(ConfigError, "prompts.jsonl"):
+        write_prompts(inputs, tmp_path, SETTINGS, max_new_tokens=15)
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "most", "kind", "facts"),
+    [
+        ({"eos_id": 5}, "a longer article", 10, ConfigError, ("eos_id",)),
+        ({"sep_id": -5}, "a longer article", 10, ConfigError, ("sep_id",)),
+        ({"sep_id": 258}, "a longer article", 10, ConfigError, ("sep_id",)),
+        ({"pad_id": 99999999999}, "a longer article", 10, ConfigError, ("pad_id",)),
+        ({}, "a longer article", 22, ConfigError, ("--prompts", 24)),
+        ({}, "", 10, DataError, ("article",)),
+    ],
+)
+def test_what_makes_no_prompts_is_refused(tmp_path, changes, text, most, kind, facts):
+    inputs = write_articles(tmp_path / "a.jsonl", [(text, "S.")])
+    with raises(kind, *facts):
+        write_prompts(inputs, tmp_path, dataclasses.replace(SETTINGS, **changes), most)

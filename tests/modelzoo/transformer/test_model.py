@@ -18,6 +18,8 @@ from modelzoo.transformer.model import EncoderDecoder, model_fn
 from modelzoo.transformer.pairs import EOS, FEATURES, SOS, Pairs, make_batch
 from modelzoo.transformer.params import Params
 from modelzoo.transformer.prediction import ENCODED, open_translator
+from tests.modelzoo import oracles
+from tests.modelzoo.oracles import numbered
 
 CONFIG = Path(__file__).parents[3] / "configs" / "params_transformer_tiny.yaml"
 LENGTH = 12
@@ -39,16 +41,6 @@ def batch():
     )
 
 
-def random_values(variables, session):
-    """Gives every variable random values, so that norms and biases matter; returns them by name."""
-    rng = np.random.default_rng(2)
-    values = {v.op.name: rng.normal(0, 0.3, v.shape.as_list()).astype("f") for v in variables}
-    # In one run: each run of another operation prepares the whole graph anew.
-    feeds = {v.initializer.inputs[1]: values[v.op.name] for v in variables}
-    session.run([v.initializer for v in variables], feeds)
-    return values
-
-
 def sinusoids(length, size):
     """Vaswani et al. (2017), section 3.5, with tensor2tensor's rates, interleaved."""
     table = np.zeros((length, size))
@@ -59,38 +51,12 @@ def sinusoids(length, size):
     return table
 
 
-class Oracle:
+class Oracle(oracles.Oracle):
     """The model of the tiny configuration in NumPy, float64, from its variables by name."""
 
-    def __init__(self, values, heads, pre):
-        self.values = {name: value.astype(np.float64) for name, value in values.items()}
-        self.heads, self.pre = heads, pre
-
-    def layer(self, x, name):
-        values = [self.values.get(f"{name}/{part}") for part in ("kernel", "bias")]
-        return x @ values[0] + (0 if values[1] is None else values[1])
-
-    def norm(self, x, name):
-        name = f"{name}/{name.split('/')[-1]}"
-        centered = x - x.mean(-1, keepdims=True)
-        scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
-        return scaled * self.values[f"{name}/gamma"] + self.values[f"{name}/beta"]
-
-    def attend(self, x, memory, hidden, name):
-        """`hidden` [B, S, M] is true where a key is not seen."""
-        out = np.zeros(x.shape)
-        q, k, v = (
-            self.layer(y, f"{name}/{kind}_projection/{kind}_projection")
-            for y, kind in ((x, "q"), (memory, "k"), (memory, "v"))
-        )
-        size = x.shape[-1] // self.heads
-        for head in range(self.heads):
-            part = slice(head * size, (head + 1) * size)
-            scores = q[..., part] @ k[..., part].swapaxes(1, 2) / np.sqrt(size)
-            scores = np.exp(scores - 1e4 * hidden)
-            total = scores.sum(-1, keepdims=True)
-            out[..., part] = scores / np.where(total == 0, 1, total) @ v[..., part]
-        return self.layer(out, f"{name}/output_transform/output_transform")
+    def __init__(self, values, pre):
+        super().__init__(values, heads=2)
+        self.pre = pre
 
     def embed(self, ids, side):
         table = self.values["encoder_token_embedding/embedding_weights"]
@@ -98,44 +64,41 @@ class Oracle:
         return x if self.pre else self.norm(x, f"pre_{side}_layer_norm")
 
     def around(self, x, sublayer, number, side):
-        name = f"{side}/layer_normalization_layer" + (f"_{number}" if number else "")
+        name = numbered(f"{side}/layer_normalization_layer", number)
         if self.pre:
             return x + sublayer(self.norm(x, name))
         return self.norm(x + sublayer(x), name)
 
-    def feed_forward(self, x, side, index, first):
-        ffn = f"{side}/ffn" + (f"_{index}" if index else "")
-        names = [f"dense_layer_{n}" if n else "dense_layer" for n in (first, first + 1)]
-        wide = np.maximum(self.layer(x, f"{ffn}/{names[0]}/{names[0]}"), 0)
-        return self.layer(wide, f"{ffn}/{names[1]}/{names[1]}")
-
-    def block(self, x, side, index, first_norm, first_dense, attended):
-        """`attended`: for each attention its name, its memory (None: x) and what is hidden."""
-        suffix = f"_{index}" if index else ""
-        for place, (name, memory, hidden) in enumerate(attended):
-
-            def attend(y, name=name, memory=memory, hidden=hidden):
-                other = y if memory is None else memory
-                return self.attend(y, other, hidden, f"{side}/{name}{suffix}")
-
-            x = self.around(x, attend, first_norm + place, side)
-
-        def feed(y):
-            return self.feed_forward(y, side, index, first_dense)
-
-        return self.around(x, feed, first_norm + len(attended), side)
+    def block(self, x, side, index, first_norm, first_dense, attentions):
+        """`attentions`: of each its name, its memory (None: x) and what is hidden."""
+        for place, (name, memory, hidden) in enumerate(attentions):
+            name = numbered(f"{side}/{name}", index)
+            x = self.around(
+                x,
+                lambda y, name=name, memory=memory, hidden=hidden: self.attend(
+                    y, name, hidden, memory
+                ),
+                first_norm + place,
+                side,
+            )
+        ffn = numbered(f"{side}/ffn", index)
+        wide, narrow = (f"{ffn}/{numbered('dense_layer', first_dense + n)}" for n in (0, 1))
+        return self.around(
+            x,
+            lambda y: self.dense(np.maximum(self.dense(y, wide), 0), narrow),
+            first_norm + len(attentions),
+            side,
+        )
 
     def logits(self, features):
         ids, mask = features["encoder_input_ids"], features["encoder_mask"].astype(bool)
         hidden = np.repeat(mask[:, None], ids.shape[1], axis=1)
         x = self.embed(ids, "encoder")
         for i in range(2):
-            own = [("self_attention", None, hidden)]
-            x = self.block(x, "encoder", i, 2 * i, 2 * i, own)
+            x = self.block(x, "encoder", i, 2 * i, 2 * i, [("self_attention", None, hidden)])
         memory = self.norm(x, "post_encoder_layer_norm") if self.pre else x
-        ids = features["decoder_input_ids"]
-        later = np.triu(np.ones((ids.shape[1],) * 2, bool), 1)[None]
-        x = self.embed(ids, "decoder")
+        later = oracles.later(LENGTH)[None]
+        x = self.embed(features["decoder_input_ids"], "decoder")
         both = [("self_attention", None, later), ("encoder_decoder_attention", memory, hidden)]
         for i in range(2):
             x = self.block(x, "decoder", i, 4 + 3 * i, 4 + 2 * i, both)
@@ -152,7 +115,7 @@ def test_logits_are_those_of_a_numpy_model_padding_and_all(pre):
         inputs = {name: tf.constant(features[name]) for name in FEATURES}
         logits = model.logits(*model.decoder_output(inputs))
         session.run(tf.global_variables_initializer())
-        oracle = Oracle(random_values(tf.trainable_variables(), session), 2, pre)
+        oracle = Oracle(oracles.draw(tf.trainable_variables(), session), pre)
         ours = session.run(logits).reshape(4, LENGTH, -1)
     theirs = oracle.logits(features)
     real = features["decoder_mask"] == 0
@@ -171,11 +134,11 @@ def test_label_smoothing_mixes_the_label_with_a_uniform_distribution():
             labels = tf.constant(features["labels"])
             spec = model_fn(inputs, labels, tf.estimator.ModeKeys.TRAIN, settings)
             session.run(tf.global_variables_initializer())
-            values = random_values(tf.trainable_variables(), session)
+            values = oracles.draw(tf.trainable_variables(), session)
             losses[rate] = session.run(spec.loss)
-    logits = Oracle(values, 2, pre=False).logits(features)
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    own = np.take_along_axis(log_probs, features["labels"][..., None], axis=-1)[..., 0]
+    logits = Oracle(values, pre=False).logits(features)
+    log_probs = oracles.log_softmax(logits)
+    own = oracles.taken(log_probs, features["labels"])
     real = features["decoder_mask"] == 0
     plain, uniform = -own[real].mean(), -log_probs.mean(-1)[real].mean()
     np.testing.assert_allclose(losses[0.0], plain, rtol=1e-5)
@@ -198,7 +161,7 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(tmp_path, 
         tf.train.create_global_step()
         tf.get_variable("deeper", [2])  # which neither encoder nor decoder has
         session.run(tf.global_variables_initializer())
-        random_values(tf.trainable_variables(), session)
+        oracles.draw(tf.trainable_variables(), session)
         path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"), 0)
         expected = session.run(whole).reshape(4, LENGTH, -1)
     rows = np.repeat(np.arange(4), 3)
@@ -223,11 +186,3 @@ def test_blank_batches_have_the_shapes_of_data():
     real, _ = INPUTS.train({**tree(), "runconfig": {"model_dir": None}}).element_spec
     assert {k: v.dtype for k, v in features.items()} == {k: v.dtype for k, v in real.items()}
     assert EOS == 3
-
-
-def test_tensorflow_does_not_tune_the_input():
-    params = {**tree(), "runconfig": {"model_dir": None}}
-    for name in ("train_input", "eval_input", "predict_input"):
-        assert INPUTS.without_data(name)(params).options().autotune.enabled is False
-    for input_fn in (INPUTS.train, INPUTS.eval, INPUTS.predict):
-        assert input_fn(params).options().autotune.enabled is False

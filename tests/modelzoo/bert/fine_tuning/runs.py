@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-import tensorflow.compat.v1 as tf
 import yaml
 
 from modelzoo.common.train import run
+from tests.reading import scalars_of
 
-HOST, WAFER = ("--device", "/cpu:0"), ()
+HOST = ("--device", "/cpu:0")
 
 
 def call(folder, tree, mode, *flags, out="out", name="params_x.yaml"):
@@ -22,11 +22,7 @@ def call(folder, tree, mode, *flags, out="out", name="params_x.yaml"):
 
 def evaluated(model_dir):
     """Returns the values of the last evaluation by tag, from the event files."""
-    values = {}
-    for path in sorted((model_dir / "eval").glob("events*")):
-        for event in tf.train.summary_iterator(str(path)):
-            values.update({v.tag: v.simple_value for v in event.summary.value})
-    return values
+    return {tag: value for (_, tag), value in scalars_of(model_dir / "eval").items()}
 
 
 def predicted(model_dir, kind="predictions"):

@@ -10,10 +10,8 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.data import TOKENS, crop_padding, require_predict_keys
+from modelzoo.bert.fine_tuning.data import TOKENS, crop_padding
 from modelzoo.bert.fine_tuning.encoding import pad_tokens
-from tests.messages import names
 
 
 @pytest.mark.parametrize(("longest", "length"), [(3, 4), (4, 6), (5, 6), (6, 10), (10, 10)])
@@ -38,11 +36,3 @@ def test_padding_has_mask_and_segment_zero():
         [0, 1, 1, 0, 0],
     ]
     assert all(values.dtype == np.int32 for values in row.values())
-
-
-@pytest.mark.parametrize("key", ["predict_file", "vocab_file"])
-def test_prediction_from_texts_needs_their_file_and_a_vocabulary(key):
-    section = SimpleNamespace(**{"predict_file": "x", "vocab_file": "x", key: None})
-    with pytest.raises(ConfigError) as error:
-        require_predict_keys(section, "articles")
-    assert names(error.value, f"predict_input.{key}")

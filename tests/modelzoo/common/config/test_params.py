@@ -1,11 +1,18 @@
-"""Tests of params.py and registry.py: loading a YAML, overriding, writing back."""
+"""Loading a YAML, overriding, writing it back, and what all models' sections have."""
 
 from __future__ import annotations
 
-import pytest
+import dataclasses
+import math
+from pathlib import Path
 
+import pytest
+import yaml
+
+from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
+from modelzoo.common.config.base_params import INPUT_SECTIONS, BaseParams, inherit_inputs
 from modelzoo.common.config.params import (
     load_params,
     read_yaml,
@@ -14,7 +21,8 @@ from modelzoo.common.config.params import (
     saved_difference,
     saved_runconfig,
 )
-from tests.messages import names
+from modelzoo.common.config.sections import OptimizerParams
+from tests.messages import names, raises
 
 TINY = """\
 model_name: gpt3
@@ -44,12 +52,6 @@ def write(tmp_path):
         return str(path)
 
     return write_text
-
-
-def test_load_params_reads_numbers_yaml_takes_for_texts(write):
-    params = load_params(write(TINY))
-    assert params.model.layer_norm_epsilon == 1e-6
-    assert params.optimizer.learning_rate[0].learning_rate == 1e-3
 
 
 def test_command_line_wins_over_yaml_and_yaml_over_defaults(write):
@@ -124,10 +126,8 @@ def test_set_replaces_keys_of_the_file_and_is_saved(write, tmp_path, settings, k
     ],
 )
 def test_a_wrong_set_is_refused_by_its_name(write, key, text, facts):
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, f"--set {key}", *facts):
         load_params(write(TINY), {"runconfig.max_steps": 7}, settings=[(key, text)])
-    assert names(error.value, f"--set {key}", *facts)
-    assert "Line" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,14 @@ def test_a_wrong_set_is_refused_by_its_name(write, key, text, facts):
 )
 def test_a_text_that_holds_no_sections_is_refused(write, text, facts):
     path = write(text)
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, path, "Received: ", *facts):
         read_yaml(path)
-    assert names(error.value, path, "Received: ", *facts)
 
 
 def test_a_file_that_is_missing_is_named(tmp_path):
     for path in (tmp_path / "absent.yaml", tmp_path):
-        with pytest.raises(ConfigError) as error:
+        with raises(ConfigError, path):
             load_params(path)
-        assert names(error.value, path)
 
 
 def test_numbers_are_decimal_and_dates_are_texts(write):
@@ -167,22 +165,9 @@ def test_numbers_are_decimal_and_dates_are_texts(write):
     assert list(tree.values()) == [1000, 10, "1:30", 31, 0.5, "2022-13-45", -5, "1:30.5"]
 
 
-def test_unknown_model_is_refused_with_the_names(write):
-    with pytest.raises(ConfigError) as error:
-        load_params(write(TINY.replace("gpt3", "gpt4")))
-    assert names(error.value, "model_name", "'gpt4'", "gpt3")
-    assert "gpt3" in registry.model_names()
-
-
 def test_model_name_may_come_from_the_caller(write):
     path = write(TINY.replace("model_name: gpt3\n", ""))
     assert load_params(path, model_name="gpt3").model_name == "gpt3"
-
-
-def test_saved_params_load_as_the_same_params(write, tmp_path):
-    params = load_params(write(TINY))
-    save_params(params, tmp_path)
-    assert load_params(str(tmp_path / "params.yaml")) == params
 
 
 def test_relative_path_is_found_from_folder_yaml_and_repository_root(tmp_path, monkeypatch):
@@ -200,16 +185,7 @@ def test_relative_path_is_found_from_folder_yaml_and_repository_root(tmp_path, m
     assert resolve_path("nowhere", root / "configs") == "nowhere"
 
 
-def test_paths_above_the_repository_root_are_not_searched(tmp_path, monkeypatch):
-    root = tmp_path / "repo"
-    (root / "configs").mkdir(parents=True)
-    (root / "setup.py").touch()
-    (tmp_path / "outside").mkdir()
-    monkeypatch.chdir(root)
-    assert resolve_path("outside", root / "configs") == "outside"
-
-
-def test_difference_from_saved_parameters_is_told_key_by_key(write, tmp_path):
+def test_difference_from_saved_parameters_is_a_line_a_key(write, tmp_path):
     pieces = "[{scheduler: Linear, initial_learning_rate: 0.1, end_learning_rate: 0, steps: %d}]"
     before = load_params(write(TINY.replace("learning_rate: 1e-3", "learning_rate: " + pieces % 5)))
     assert saved_difference(before, tmp_path) == []
@@ -231,64 +207,157 @@ def test_difference_from_saved_parameters_is_told_key_by_key(write, tmp_path):
     assert saved_difference(after, tmp_path, ["model"]) == [*head, *model]
 
 
-def test_keys_of_one_side_only_are_told_as_added_or_removed(write, tmp_path):
-    params = load_params(write(TINY))
-    text = save_params(params, tmp_path)
-    assert "  mixed_precision: false\n" in text
-    old = text.replace("  mixed_precision: false\n", "  no_longer_known: [1, a]\n")
-    (tmp_path / "params.yaml").write_text(old)
-    assert saved_difference(params, tmp_path)[2:] == [
-        "+model.mixed_precision: false",
-        "-model.no_longer_known: [1, a]",
-    ]
-
-
-def test_difference_is_a_line_a_key_where_texts_have_line_breaks(write, tmp_path):
-    (tmp_path / "params.yaml").write_text('predict_input: {stop: ["a\\n\\n", b]}\n')
-    params = load_params(write(TINY))
-    assert saved_difference(params, tmp_path, ["predict_input"])[2:] == [
-        "+predict_input: null",
-        '-predict_input.stop: ["a\\n\\n", b]',
-    ]
-
-
-def test_a_batch_of_more_tokens_than_sizes_can_count_is_refused(write):
-    text = TINY.replace("max_sequence_length: 16", "max_sequence_length: 1073741824")
-    with pytest.raises(ConfigError) as error:
-        load_params(write(text))
-    assert names(error.value, "train_input.max_sequence_length", "1073741824 x 2", "Line 4.")
-
-
-@pytest.mark.parametrize("given", ["[[max_steps, 2]]", "max_steps 2"])
-def test_a_runconfig_that_is_no_section_is_refused_with_options_too(write, given):
-    path = write(TINY.replace("runconfig:\n    max_steps: 5", f"runconfig: {given}"))
-    for overrides in ({}, {"runconfig.max_steps": 7}):
-        with pytest.raises(ConfigError, match="runconfig must be a section of keys"):
-            load_params(path, overrides)
-    assert load_params(write(TINY.replace("    max_steps: 5", "")), {"runconfig.max_steps": 7})
-
-
-@pytest.mark.parametrize("saved", ["runconfig: 5", "runconfig: [1]"])
-def test_saved_parameters_that_no_run_wrote_are_named(tmp_path, saved):
-    (tmp_path / "params.yaml").write_text(saved)
-    with pytest.raises(ConfigError, match="params.yaml: runconfig must be a section"):
-        saved_runconfig(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["# ---\n", "{}"])
-def test_a_saved_file_without_parameters_is_named(write, tmp_path, content):
-    params = load_params(write(TINY))
+@pytest.mark.parametrize("content", ["# ---\n", "{}", "runconfig: 5"])
+def test_a_saved_file_that_no_run_wrote_is_named(tmp_path, content):
     (tmp_path / "params.yaml").write_text(content)
-    says = "params.yaml: must hold sections of keys. Received: nothing. Restore the file."
-    with pytest.raises(ConfigError, match=says):
+    with raises(ConfigError, "params.yaml", "sections" if "r" not in content else "runconfig"):
         saved_runconfig(tmp_path)
-    with pytest.raises(ConfigError, match=says):
-        saved_difference(params, tmp_path)
 
 
-@pytest.mark.parametrize("path", ["''", "[]", "[a, '']", '"a\\0b"', '[a, "a\\0b"]'])
-def test_an_empty_path_or_one_with_a_null_byte_is_refused(write, path):
-    text = TINY.replace("    batch_size: 2", f"    batch_size: 2\n    data_dir: {path}")
-    with pytest.raises(ConfigError) as error:
-        load_params(write(text))
-    assert names(error.value, "train_input.data_dir", "Received: ")
+COSINE = {"scheduler": "Cosine", "initial_learning_rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"model": None}, ("model",)),
+        ({"model.hidden_size": 16.5}, ("model.hidden_size", "16.5")),
+        ({"model.hidden_size": True}, ("model.hidden_size",)),
+        ({"model.num_heads": 3}, ("model.num_heads", "hidden_size", 3)),
+        ({"model.num_hidden_layers": 10**9}, ("model.num_hidden_layers", 10001)),
+        ({"model.nonlinearity": "swish"}, ("model.nonlinearity", "gelu", "'swish'")),
+        ({"model.dropout_rate": 1.0}, ("model.dropout_rate", "1.0")),
+        ({"model.initializer": {"name": "normal"}}, ("model.initializer", "'normal'")),
+        ({"model.max_position_embeddings": 8}, ("max_sequence_length", 8)),
+        ({"optimizer.learning_rate": {**COSINE, "scheduler": "Cosin"}}, ("Cosine?",)),
+        ({"optimizer.learning_rate": COSINE}, ("decay_steps",)),
+        ({"optimizer.optimizer_type": "adamx"}, ("'adamx'", "adamw")),
+        (
+            {"optimizer.max_gradient_norm": 1.0, "optimizer.max_gradient_value": 1.0},
+            ("max_gradient_value", "max_gradient_norm"),
+        ),
+        ({"optimizer.exclude_from_weight_decay": ["("]}, ("exclude_from_weight_decay",)),
+        ({"optimizer.loss_scaling_factor": "dynamo"}, ("loss_scaling_factor", "'dynamo'")),
+        ({"train_input.max_sequence_length": 2**30}, ("max_sequence_length", "1073741824")),
+        ({"train_input.data_processor": "GptTextProcessor"}, ("GptTextDataProcessor?",)),
+        ({"train_input.eval_fraction": 2.0}, ("eval_fraction", "2.0")),
+        *(({"train_input.data_dir": path}, ("data_dir",)) for path in ("", [], ["a\0b"], 5)),
+        ({"eval_input": {"repeat": True}}, ("eval_input.repeat",)),
+        ({"eval_input": {"max_sequence_length": 64}}, ("eval_input", "max_sequence_length")),
+        ({"eval_input": {"vocab_size": 300}}, ("eval_input", "vocab_size")),
+        ({"model_name": ["gpt3"]}, ("model_name",)),
+        ({"runconfig": "max_steps 2"}, ("runconfig",)),
+        ({"runconfig.max_steps": -1}, ("runconfig.max_steps", "-1")),
+        ({"runconfig.mode": "trian"}, ("train?",)),
+        ({"runconfig.keep_best_checkpoint": {"mode": "best"}}, ("mode", "min, max", "'best'")),
+        ({"csconfig": {"use_cbfloat16": True}}, ("use_cbfloat16", "model.mixed_precision")),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_wrong_values_and_keys_that_contradict_one_another_are_named(write, changes, facts):
+    tree = yaml.safe_load(TINY)
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        if name:
+            tree[section][name] = value
+        else:
+            tree[section] = value
+    path = write(yaml.safe_dump(tree))
+    with raises(ConfigError, path, *facts):
+        load_params(path)
+
+
+TINY_CONFIG = Path(__file__).parents[4] / "configs" / "params_gpt3_tiny.yaml"
+
+
+@pytest.mark.parametrize("name", registry.model_names())
+def test_every_model_has_the_common_sections_and_no_others(name):
+    cls = registry.params_class(name, "here")
+    assert issubclass(cls, BaseParams)
+    names = [field.name for field in dataclasses.fields(cls)]
+    assert names == [field.name for field in dataclasses.fields(BaseParams)]
+    for field in dataclasses.fields(cls):
+        built = field.name in (*INPUT_SECTIONS, "sparsity")  # those that may be left out
+        assert ("build" in field.metadata) == built
+    assert "data_processor" in cls.INHERITED_KEYS
+
+
+def test_inputs_inherit_the_named_keys_and_of_another_processor_their_shapes():
+    train = {"data_processor": "A", "batch_size": 4, "data_dir": "x", "buckets": [3]}
+    tree = inherit_inputs({"train_input": train, "eval_input": {}}, ("buckets", "batch_size"))
+    assert tree["eval_input"] == {
+        "buckets": [3],
+        "batch_size": 4,
+        "shuffle": False,
+        "repeat": False,
+    }
+    assert tree["predict_input"] == tree["eval_input"]
+    other = {"train_input": train, "eval_input": {"data_processor": "B"}}
+    tree = inherit_inputs(other, ("buckets", "batch_size"))
+    assert tree["eval_input"]["batch_size"] == 4 and "buckets" not in tree["eval_input"]
+
+
+def test_a_step_reads_the_batches_of_all_wafers_and_accumulations(monkeypatch):
+    params = load_params(str(TINY_CONFIG))
+    assert (params.batches_per_step, params.global_batch_size) == (1, 24)
+    several = {"runconfig.num_csx": 4, "optimizer.grad_accum_steps": 3}
+    params = load_params(str(TINY_CONFIG), several)
+    assert (params.batches_per_step, params.global_batch_size) == (12, 288)
+    assert params.batches_in_turn == 12
+    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+    assert params.batches_in_turn == 6
+
+
+def messages(**keys):
+    report = schema.Report("f.yaml")
+    schema.build(OptimizerParams, {"learning_rate": 1e-3, **keys}, report)
+    return report.messages
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("beta1", -0.9),
+        ("beta2", 1.0),
+        ("epsilon", math.nan),
+        ("momentum", -0.9),
+        ("initial_loss_scale", 0),
+        ("loss_scaling_factor", math.inf),
+        ("learning_rate", math.nan),
+        (
+            "learning_rate",
+            {"scheduler": "PiecewiseConstant", "boundaries": [5], "values": [0.1, -0.1]},
+        ),
+        ("grad_accum_steps", 0),
+    ],
+)
+def test_numbers_that_no_optimizer_can_take_are_refused(key, value):
+    (message,) = messages(optimizer_type="adamw", **{key: value})
+    assert names(message, f"f.yaml: {key}", "Received: ")
+
+
+SCALES = {"min_loss_scale": 2.0, "max_loss_scale": 4.0, "overflow_tolerance": 0.1}
+FIXED = {**SCALES, "initial_loss_scale": 8.0, "steps_per_increase": 5}
+ADAM = {"beta1": 0.5, "beta2": 0.5, "epsilon": 0.1, "use_bias_correction": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "others", "uses"),
+    [
+        ("sgd", FIXED, {"loss_scaling_factor": 1024.0}, "dynamic"),
+        ("sgd", SCALES, {"loss_scaling_factor": "tf_dynamic"}, "dynamic"),
+        ("sgd", FIXED, {"loss_scaling_factor": "dynamic"}, None),
+        ("sgd", ADAM, {}, "adam or adamw"),
+        ("sgd", {"weight_decay_rate": 0.1}, {}, "adamw"),
+        ("adamw", {"momentum": 0.9, "decay": 0.5}, {}, "rmsprop"),
+        ("adam", ADAM, {}, None),
+        ("adamw", ADAM, {}, None),
+        ("adam", {"epsilon_mode": "corrected"}, {"use_bias_correction": True}, "adamw"),
+        ("adamw", {"epsilon_mode": "corrected"}, {}, "use_bias_correction"),
+    ],
+)
+def test_keys_without_effect_are_refused_with_what_uses_them(kind, keys, others, uses):
+    found = messages(optimizer_type=kind, **keys, **others)
+    assert len(found) == (len(keys) if uses else 0)
+    for key in keys if uses else ():
+        assert any(message.startswith(f"f.yaml: {key} ") and uses in message for message in found)

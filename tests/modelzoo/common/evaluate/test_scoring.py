@@ -1,6 +1,9 @@
-"""Tests of log-likelihoods: against sums over log-softmax of the whole text, and Hugging Face."""
+"""Log-likelihoods against sums over log-softmax and Hugging Face; zero-shot tasks."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import numpy as np
 import pytest
@@ -9,11 +12,13 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.evaluate.scoring import Scorer, split_tokens
+from modelzoo.common.evaluate.scoring import Score, Scorer, split_tokens
+from modelzoo.common.evaluate.tasks import LastWord, MultipleChoice, read_task
 from modelzoo.common.generate.generate import Request
 from modelzoo.common.generate.sampling import Sampler, log_softmax
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
-from tests.modelzoo.language_models import POSITIONS, ROOMS, VOCAB_SIZE, SmallModel
+from tests.messages import raises
+from tests.modelzoo.language_models import NAMES, POSITIONS, VOCAB_SIZE, SmallModel
 
 LENGTHS = ((1, 1), (3, 4), (20, 2), (POSITIONS, 1), (POSITIONS + 9, 5), (1, POSITIONS), (5, 2))
 
@@ -34,9 +39,9 @@ def expected_score(model, context, continuation):
 
 
 @pytest.mark.parametrize("use_cs", [False, True], ids=["host", "wafer"])
-@pytest.mark.parametrize("room", ROOMS)
-def test_scores_equal_sums_over_the_log_softmax_of_the_whole_text(tmp_path, room, use_cs):
-    model = SmallModel(room, tmp_path)
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_equal_sums_over_the_log_softmax_of_the_whole_text(tmp_path, name, use_cs):
+    model = SmallModel(name, tmp_path)
     pairs = random_pairs()
     greedy = model.full_logits(pairs[6][0][None])[0, -1].argmax()
     pairs.append((pairs[6][0], np.array([greedy], np.int32)))
@@ -94,9 +99,9 @@ def test_pairs_that_cannot_be_scored_are_refused():
     scorer = Scorer(None, 2, 8)
     for context, continuation in (([], [1]), ([1], []), ([1], [1] * 9)):
         pairs = [([1], [2]), (context, continuation)]
-        with pytest.raises(DataError, match="continuation 1: what is scored must have 1 to 8 tok"):
+        with raises(DataError, "continuation 1", "1 to 8 tokens"):
             scorer.score(pairs)
-        with pytest.raises(DataError, match="a.jsonl:7: what is scored must have 1 to 8 tokens"):
+        with raises(DataError, "a.jsonl:7"):
             scorer.score(pairs, places=["a.jsonl:6", "a.jsonl:7"])
 
 
@@ -120,3 +125,72 @@ def test_a_token_that_spans_both_parts_is_scored_as_continuation():
 
     context, continuation = split_tokens(Pairs(), "abc", "d", 0)
     assert (len(context), len(continuation)) == (1, 1)
+
+
+def write(path, *rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def choice_row(**changes):
+    return {"context": "A dog says", "choices": ["woof", "meow"], "answer": 0, **changes}
+
+
+def scores(*log_probs):
+    return [Score(log_prob, False, 1) for log_prob in log_probs]
+
+
+def test_choices_follow_the_context_after_one_space(tmp_path):
+    changes = ({}, {"context": "A:\n"}, {"choices": [" x", "y"]}, {"context": ""})
+    path = write(tmp_path / "a.jsonl", *(choice_row(**keys) for keys in changes))
+    rows = read_task(path, "multiple_choice")
+    assert rows[0].texts() == [("A dog says", " woof"), ("A dog says", " meow")]
+    assert rows[1].texts()[0] == ("A:\n", "woof")
+    assert [text for _, text in rows[2].texts()] == [" x", " y"]
+    assert rows[3].texts()[0] == ("", "woof")
+
+
+def test_accuracies_take_the_likeliest_choice_by_itself_by_character_and_by_byte():
+    row = MultipleChoice("a:1", "c", ("né", "a long choice"), 1)
+    result = row.result(scores(-3.0, -6.0))
+    assert [result[key] for key in ("choice", "choice_norm", "choice_bytes")] == [0, 1, 1]
+    assert MultipleChoice.summary([result]) == {"acc": 0.0, "acc_norm": 1.0, "acc_bytes": 1.0}
+    # Two characters of three bytes: -2.9 / 3 is more than -13 / 13, and -2.9 / 2 is less.
+    result = row.result(scores(-2.9, -13.0))
+    assert [result[key] for key in ("choice", "choice_norm", "choice_bytes")] == [0, 1, 0]
+
+
+def test_the_last_word_is_scored_after_all_before_it(tmp_path):
+    (row,) = read_task(write(tmp_path / "a.jsonl", {"text": " so it\n goes \n"}), "last_word")
+    assert row.texts() == [("so it", "\n goes")]
+
+
+def test_last_words_are_summed_up_as_accuracy_and_perplexity():
+    row = LastWord("a:1", "so it", " goes")
+    results = [
+        row.result([Score(math.log(0.5), True, 2)]),
+        row.result([Score(math.log(0.125), False, 2)]),
+    ]
+    summary = LastWord.summary(results)
+    assert summary["acc"] == 0.5
+    assert summary["perplexity"] == pytest.approx(4.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "row", "facts"),
+    [
+        ("multiple_choice", {"choices": ["a", "b"], "answer": 0}, ("context",)),
+        ("multiple_choice", choice_row(choices=["a"]), ("choices",)),
+        ("multiple_choice", choice_row(choices=["a", 3]), ("choices",)),
+        ("multiple_choice", choice_row(choices=["a", ""]), ("choices",)),
+        ("multiple_choice", choice_row(choices=["a", "b\ud800"]), ("whole characters",)),
+        ("multiple_choice", choice_row(answer=2), ("answer", "0 to 1", 2)),
+        ("multiple_choice", choice_row(answer="woof"), ("answer",)),
+        ("last_word", {"text": "one"}, ("two words", "'one'")),
+        ("last_word", {"words": "a b"}, ("text", "words")),
+    ],
+)
+def test_mistakes_are_named_with_file_and_line(tmp_path, mode, row, facts):
+    fine = choice_row() if mode == "multiple_choice" else {"text": "a b"}
+    with raises(DataError, "a.jsonl:2: ", *facts):
+        read_task(write(tmp_path / "a.jsonl", fine, row), mode)

@@ -1,4 +1,4 @@
-"""Tests of predict mode with prompts: on files, against Hugging Face, and when it is stopped."""
+"""Decoding with a cache, and predict mode with prompts."""
 
 from __future__ import annotations
 
@@ -7,35 +7,98 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
-import yaml
-
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import CheckpointError, DataError
 from cerebras_tf.memoryx.disk import FileDisk
-from modelzoo.common.data.prompts import MADE_KEYS, Prompt
 from modelzoo.common.generate.cached_decoder import CachedDecoder
-from modelzoo.common.generate.generate import Request
-from modelzoo.common.generate.prediction import as_row, write_completions
-from modelzoo.common.generate.sampling import Sampler
+from modelzoo.common.generate.prediction import write_completions
 from modelzoo.common.train import run
-from tests.messages import names
-from tests.modelzoo.language_models import POSITIONS, ROOMS, SmallModel, small_tree
+from tests.messages import raises
+from tests.modelzoo.language_models import NAMES, POSITIONS, VOCAB_SIZE, SmallModel, small_tree
+
+PROMPT_LENGTHS = (5, 1, 11)
+PLACES = pytest.mark.parametrize("use_cs", [False, True], ids=["host", "wafer"])
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def model(request, tmp_path_factory):
+    return SmallModel(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def texts():
+    generator = np.random.default_rng(0)
+    return generator.integers(0, VOCAB_SIZE, (len(PROMPT_LENGTHS), POSITIONS)).astype(np.int32)
+
+
+def at(logits, positions):
+    return np.stack([row[position] for row, position in zip(logits, positions)])
+
+
+@PLACES
+def test_cached_logits_equal_those_of_the_whole_text_at_every_position(model, use_cs):
+    ids = texts()
+    expected = model.full_logits(ids)
+    lengths = np.array(PROMPT_LENGTHS)
+    with model.decoder(use_cs) as decoder:
+        logits = decoder.start([row[:length] for row, length in zip(ids, lengths)])
+        while True:
+            np.testing.assert_allclose(logits, at(expected, lengths - 1), rtol=1e-4, atol=1e-4)
+            if lengths.max() == POSITIONS:
+                break
+            logits = decoder.append(ids[np.arange(len(ids)), lengths])
+            lengths += 1
+
+
+def test_rows_that_are_not_active_stay_as_they_are(model):
+    ids = texts()
+    expected = model.full_logits(ids)
+    with model.decoder(False) as decoder:
+        decoder.start([ids[0, :4], ids[1, :6], ids[2, :5]])
+        decoder.append(ids[:, 7] * 0 + 9, np.array([False, False, False]))
+        logits = decoder.append([ids[0, 4], 3, ids[2, 5]], np.array([True, False, True]))
+        np.testing.assert_allclose(logits[[0, 2]], at(expected[[0, 2]], [4, 5]), atol=1e-4)
+        logits = decoder.append([3, ids[1, 6], 3], np.array([False, True, False]))
+        np.testing.assert_allclose(logits[1], expected[1, 6], atol=1e-4)
+
+
+def test_reordered_rows_continue_with_the_cache_of_the_row_they_were_made_of(model):
+    ids = texts()
+    with model.decoder(False) as decoder:
+        decoder.start([ids[0, :4], ids[1, :6], ids[2, :5]])
+        decoder.reorder([1, 1, 0])
+        logits = decoder.append([7, 8, 9])
+    for row, text in enumerate(([*ids[1, :6], 7], [*ids[1, :6], 8], [*ids[0, :4], 9])):
+        expected = model.full_logits([text])[0, -1]
+        np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_computes_in_float16_decodes_with_a_cache(tmp_path):
+    model = SmallModel("gpt3", tmp_path, mixed_precision=True)
+    ids = texts()[:1, :8]
+    with model.decoder(False) as decoder:
+        decoder.start(ids[:, :7])
+        logits = decoder.append(ids[:, 7])
+    np.testing.assert_allclose(logits, model.full_logits(ids)[:, -1], atol=3e-2)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    model = SmallModel("gpt3", tmp_path / "a")
+    other = SmallModel("gpt3", tmp_path / "b", hidden_size=16)
+    model.checkpoint = other.checkpoint
+    with raises(CheckpointError, "fit the model"), model.decoder(False) as decoder:
+        decoder.start([[1, 2]])
+
 
 PROMPTS = [{"prompt": "def f(", "id": 1}, {"prompt": "x"}, {"prompt": "import os\n"}]
 
 
-def test_keys_of_a_completion_are_those_that_no_row_of_a_prompt_may_have():
-    prompt = Prompt("prompts.jsonl:1", "x", np.zeros(1, np.int32), {})
-    row = as_row(Request(prompt.tokens, Sampler(), 1), 0, 0, prompt)
-    assert set(row) == {*MADE_KEYS, "prompt"}
-
-
-def predict(folder, room, place=("--device", "/cpu:0"), prompts=PROMPTS, **section):
+def predict(folder, name, place=("--device", "/cpu:0"), prompts=PROMPTS, **section):
     """Predicts with the model of `folder`; returns the rows written."""
-    tree = small_tree(room)
+    tree = small_tree(name)
     (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
     tree["predict_input"] = {
         "data_processor": "GptPromptsProcessor",
@@ -51,10 +114,10 @@ def predict(folder, room, place=("--device", "/cpu:0"), prompts=PROMPTS, **secti
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_predict_completes_each_prompt_and_keeps_the_keys_of_its_row(tmp_path, room):
-    SmallModel(room, tmp_path)
-    rows = predict(tmp_path, room, num_samples=2, seed=3)
+@pytest.mark.parametrize("name", NAMES)
+def test_predict_completes_each_prompt_and_keeps_the_keys_of_its_row(tmp_path, name):
+    SmallModel(name, tmp_path)
+    rows = predict(tmp_path, name, num_samples=2, seed=3)
     assert [(row["prompt_number"], row["sample"]) for row in rows] == [
         (number, sample) for number in range(3) for sample in range(2)
     ]
@@ -66,19 +129,6 @@ def test_predict_completes_each_prompt_and_keeps_the_keys_of_its_row(tmp_path, r
         assert row["finish_reason"] in ("length", "end_of_text")
         assert max(row["log_probs"]) <= 0
     assert not list((tmp_path / "predict").glob("*partial*"))
-
-
-def test_completions_that_positions_truncate_are_logged(tmp_path, caplog):
-    SmallModel("gpt3", tmp_path)
-    rows = predict(tmp_path, "gpt3", max_new_tokens=POSITIONS - 2, seed=1)
-    left = [POSITIONS - len(prompt["prompt"]) for prompt in PROMPTS]
-    facts = (f"max_new_tokens is {POSITIONS - 2}", f"{POSITIONS} tokens", "2 of 3 prompts")
-    assert names(caplog.text, *facts, f"{left[2]} to {left[0]}")
-    for row, count in zip(rows, left):
-        assert len(row["tokens"]) <= count
-    caplog.clear()
-    predict(tmp_path, "gpt3", max_new_tokens=5)
-    assert "max_new_tokens" not in caplog.text
 
 
 def test_scores_of_completions_go_with_them(tmp_path):
@@ -148,59 +198,25 @@ def test_a_run_that_is_stopped_keeps_the_rows_that_have_ended(tmp_path):
     assert not (tmp_path / "made.jsonl").exists()
 
 
-def test_mistakes_in_section_and_prompts_are_told_before_the_model_runs(tmp_path):
+def test_wrong_prompts_are_refused_before_the_model_runs(tmp_path):
     SmallModel("gpt3", tmp_path)
     long = [{"prompt": "fine"}, {"prompt": "x" * POSITIONS}]
-    with pytest.raises(
-        DataError, match=r"prompts.jsonl:2: a prompt must be shorter than 48 tokens"
+    for given, facts in (
+        ({"prompts": long}, ("prompts.jsonl:2", POSITIONS)),
+        ({"prompt_file": "none.txt"}, ("none.txt",)),
+        ({"skip_steps": 99}, ("rows to predict",)),
     ):
-        predict(tmp_path, "gpt3", prompts=long)
-    for mistake, message in (
-        ({"top_p": 0.0}, "top_p must be above 0"),
-        ({"temperature": -1}, "temperature must be at least 0"),
-        ({"temperature": 1e-310}, "temperature must be at least 1.2e-38"),
-        ({"temperature": 0, "num_samples": 2}, "num_samples must be 1 where only the likeliest"),
-        ({"temperature": 0, "top_k": 5}, "top_k has no effect with temperature 0"),
-        ({"top_k": 1, "top_p": 0.5}, "top_p has no effect where the likeliest"),
-        ({"repetition_penalty": 1e-310}, "repetition_penalty must be at least 1.2e-38"),
-        ({"top": 5}, "unknown key predict_input.top"),
-        ({"max_sequence_length": POSITIONS + 1}, "must not exceed the 48 positions"),
-        ({"vocab_size": 300}, "must equal train_input.vocab_size"),
-        ({"tokenizer_type": "Word"}, "tokenizer_type must be one of"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            predict(tmp_path, "gpt3", **mistake)
-    with pytest.raises(DataError, match="none.txt: must be a readable text file"):
-        predict(tmp_path, "gpt3", prompt_file="none.txt")
-    with pytest.raises(DataError, match="must have rows to predict. Received: none after skip"):
-        predict(tmp_path, "gpt3", skip_steps=99)
+        with raises(DataError, *facts):
+            predict(tmp_path, "gpt3", **given)
 
 
-def test_predict_steps_bounds_the_batches_of_prompts(tmp_path, monkeypatch):
-    SmallModel("gpt3", tmp_path)
-    made = small_tree("gpt3")
-    made.setdefault("runconfig", {})["predict_steps"] = 1
-    monkeypatch.setattr(f"{__name__}.small_tree", lambda room: made)
-    assert [row["prompt_number"] for row in predict(tmp_path, "gpt3")] == [0, 1]
-
-
-def test_prompts_without_generation_are_batches_that_the_model_compiles_for(tmp_path):
-    SmallModel("gpt3", tmp_path)
-    predict(tmp_path, "gpt3", place=())
-    command = ["-m", "predict", "-p", f"{tmp_path}/params.yaml", "-o", str(tmp_path / "new")]
-    run.main([*command, "--compile_only"])
-    assert list((tmp_path / "new").rglob("program_*.zip"))
-
-
-def test_a_plan_says_before_a_generation_what_a_token_reads_from_files(
-    tmp_path, monkeypatch, caplog
-):
+def test_a_plan_logs_what_a_token_reads_from_files(tmp_path, monkeypatch, caplog):
     sizes = {"hidden_size": 64, "filter_size": 256}
     SmallModel("gpt3", tmp_path, **sizes)
     made = small_tree("gpt3", **sizes)
     store = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 2.5e-4}
     made["runconfig"].update(store)
-    monkeypatch.setattr(f"{__name__}.small_tree", lambda room: made)
+    monkeypatch.setattr(f"{__name__}.small_tree", lambda name: made)
     read, append, start = FileDisk.read, CachedDecoder.append, CachedDecoder.start
     moved, began = [0], []
 

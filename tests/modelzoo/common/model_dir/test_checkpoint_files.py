@@ -1,4 +1,4 @@
-"""Files of checkpoints that are missing or too many are told by name."""
+"""Checkpoints that are found, checked and copied; an error names the files."""
 
 import errno
 import os
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow").compat.v1
-from tensorflow.python.lib.io import file_io
 
 from cerebras_tf.bundle.index import advice_on_damage
 from cerebras_tf.checkpoints.reader import open_checkpoint, read_variable
@@ -22,25 +21,27 @@ from modelzoo.common.model_dir.checkpoint_files import (
     check_damaged,
     check_files,
     check_start,
+    find_checkpoint,
     latest_checkpoint,
     resumed,
+    validate_checkpoint,
 )
+from tests.messages import names, raises
 
 pytestmark = pytest.mark.tf
 
 
-def test_the_index_says_which_data_files_there_must_be(tmp_path):
+def test_data_files_that_the_index_names_must_be_there(tmp_path):
     prefix = str(tmp_path / "model.ckpt-5")
     write_checkpoint(prefix, [{"a": np.zeros(3)}, {"b": np.zeros(3)}])
     (tmp_path / "model.ckpt-5.data-00000-of-00007").touch()  # of another one of this name
     check_files(prefix)
     (tmp_path / "model.ckpt-5.data-00001-of-00002").unlink()
-    wanted = re.escape(f"Received: no {prefix}.data-00001-of-00002. ")
-    with pytest.raises(CheckpointError, match=wanted):
+    with raises(CheckpointError, f"no {prefix}.data-00001-of-00002. "):
         check_files(prefix)
     index = tmp_path / "model.ckpt-5.index"
     index.write_bytes(index.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"5\.index: must be the whole index.*Restore"):
+    with raises(CheckpointError, "5.index: must be the whole index"):
         check_files(prefix)
 
 
@@ -52,6 +53,38 @@ def write_steps(folder, *steps):
     return prefixes
 
 
+def damage(prefix):
+    """Changes one byte of variable a."""
+    path = Path(f"{prefix}.data-00000-of-00001")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(np.ones(1).tobytes(), b"x" * 8, 1))
+    return path
+
+
+def test_a_checkpoint_is_found_by_its_folder_and_by_each_of_its_files(tmp_path):
+    (prefix,) = write_steps(tmp_path, 1)
+    for end in ("", ".index", ".data-00000-of-00001"):
+        assert find_checkpoint(prefix + end) == prefix
+    assert find_checkpoint(str(tmp_path)) == prefix
+    with raises(CheckpointError, tmp_path / "model.ckpt-9", prefix):
+        find_checkpoint(str(tmp_path / "model.ckpt-9"))
+
+
+def test_validating_reads_a_small_checkpoint_whole(tmp_path, caplog, monkeypatch):
+    first, last = write_steps(tmp_path, 1, 2)
+    runconfig = SimpleNamespace(model_dir=str(tmp_path), checkpoint_path=None, resume_from=None)
+    with caplog.at_level("INFO", logger="tensorflow"):
+        validate_checkpoint("train", runconfig)
+        names(caplog.text, last, "checksums of all its 2 variables")
+        damage(last)
+        for mode in ("train", "eval_all"):
+            with raises(CheckpointError, last, "variable a", first):
+                validate_checkpoint(mode, runconfig)
+        monkeypatch.setattr(checkpoint_files, "MOST_VALIDATED_BYTES", 1000)
+        validate_checkpoint("eval", runconfig)
+    names(caplog.text, last, "compared when they are read")
+
+
 def test_damaged_checkpoints_of_a_folder_are_named_removed_ones_are_not(tmp_path):
     write_steps(tmp_path, 1, 2, 3, 4)
     for path in tmp_path.glob("model.ckpt-2.*"):
@@ -61,19 +94,15 @@ def test_damaged_checkpoints_of_a_folder_are_named_removed_ones_are_not(tmp_path
     (tmp_path / "model.ckpt-4.index").unlink()
     with pytest.raises(CheckpointError) as error:
         check_damaged(str(tmp_path))
-    assert "model.ckpt-1.index: must be the whole index" in str(error.value)
-    assert f"no {tmp_path}/model.ckpt-4.index. " in str(error.value)
+    names(error.value, "model.ckpt-1.index: must be the whole index", "no ", "/model.ckpt-4.index")
     assert "model.ckpt-2" not in str(error.value)
 
 
-def test_of_a_damaged_source_the_one_before_it_is_told(tmp_path):
+def test_the_checkpoint_before_a_damaged_source_is_named(tmp_path):
     folder = tmp_path / "source"
     folder.mkdir()
     first, last = write_steps(folder, 1, 2)
-    data = folder / "model.ckpt-2.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    start = content.index(np.ones(1).tobytes())
-    data.write_bytes(content[:start] + b"x" + content[start + 1 :])
+    data = damage(last)
     copy = str(tmp_path / "out" / "model.ckpt-2")
     runconfig = SimpleNamespace(model_dir=str(tmp_path / "out"), resume_from=last)
     with pytest.raises(CheckpointError) as error, resumed(runconfig):
@@ -102,9 +131,7 @@ def test_training_does_not_start_from_a_data_file_that_is_cut(tmp_path, key):
     data.write_bytes(data.read_bytes()[:2400])
     with pytest.raises(CheckpointError) as error:
         check_start(SimpleNamespace(**given))
-    said = str(error.value)
-    assert f"{data}: must have at least 2408 bytes. Received: 2400, which end before " in said
-    assert "before global_step. " in said and f"--resume_from {first} with another -o" in said
+    names(error.value, data, 2408, 2400, "global_step", f"--resume_from {first} with another -o")
 
 
 def test_the_advice_on_a_damaged_checkpoint_works_as_it_is_printed(tmp_path, monkeypatch):
@@ -113,8 +140,8 @@ def test_the_advice_on_a_damaged_checkpoint_works_as_it_is_printed(tmp_path, mon
     folder = tmp_path / "out"
     folder.mkdir()
     write_steps(folder, 1, 2)
-    said = advice_on_damage("out/model.ckpt-2")
-    listed, line = re.search(r"make (\S+) the line (.*)", said).groups()
+    advice = advice_on_damage("out/model.ckpt-2")
+    listed, line = re.search(r"make (\S+) the line (.*)", advice).groups()
     Path(listed).write_text(f"{line}\n")
     assert latest_checkpoint("out") == "out/model.ckpt-1"
 
@@ -123,8 +150,8 @@ def test_a_source_without_a_step_may_be_a_warm_start(tmp_path):
     prefix = str(tmp_path / "source" / "model.ckpt")
     write_checkpoint(prefix, [{"a": np.ones(3)}])
     runconfig = SimpleNamespace(model_dir=str(tmp_path / "out"), resume_from=prefix)
-    says = "Received: no global_step. Start from its weights with --checkpoint_path"
-    with pytest.raises(CheckpointError, match=says), resumed(runconfig):
+    facts = ("no global_step", "--checkpoint_path")
+    with raises(CheckpointError, *facts), resumed(runconfig):
         pytest.fail("begun")
 
 
@@ -134,8 +161,7 @@ def test_a_source_in_the_run_s_own_folder_is_refused_and_stays(tmp_path, monkeyp
     (tmp_path / "checkpoint").unlink(missing_ok=True)
     before = sorted(path.name for path in tmp_path.iterdir())
     runconfig = SimpleNamespace(model_dir=".", resume_from=str(tmp_path / "model.ckpt-3"))
-    says = "must name a checkpoint of another folder than the run's"
-    with pytest.raises(CheckpointError, match=says), resumed(runconfig):
+    with raises(CheckpointError, "another folder"), resumed(runconfig):
         pytest.fail("begun")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
@@ -186,21 +212,6 @@ def test_a_copy_that_fails_leaves_no_file(tmp_path, monkeypatch, full_at):
     runconfig = SimpleNamespace(model_dir=str(out), resume_from=str(folder))
     with pytest.raises(OSError, match="no space left"), resumed(runconfig):
         pytest.fail("begun")
-    assert not list(out.iterdir())
-
-
-def test_a_copy_that_cannot_be_listed_leaves_no_file(tmp_path, monkeypatch):
-    folder, out = tmp_path / "source", tmp_path / "out"
-    folder.mkdir()
-    write_steps(folder, 1)
-
-    def full(path, content):
-        Path(path).touch()
-        raise tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device")
-
-    monkeypatch.setattr(file_io, "write_string_to_file", full)
-    with pytest.raises(tf.errors.ResourceExhaustedError):
-        checkpoint_files.copy_checkpoint(str(folder / "model.ckpt-1"), str(out), "model.ckpt-1")
     assert not list(out.iterdir())
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from cerebras_tf.errors import ConfigError, StoreError
 from modelzoo.common.model_dir.folder import check_places
+from tests.messages import raises
 
 
 @pytest.fixture
@@ -30,13 +31,13 @@ def check(tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_file_in_place_of_the_folder_is_refused(check, mode, place):
-    with pytest.raises(ConfigError, match="model_dir: must be a folder .*file is a file"):
+    with raises(ConfigError, "model_dir", "file is a file"):
         check(mode, model_dir=place)
 
 
 def test_a_folder_of_weights_that_is_none_is_refused(check):
     for path in ("file", "/dev/null"):
-        with pytest.raises(StoreError, match="memoryx_dir .*: must be a folder"):
+        with raises(StoreError, "memoryx_dir", path):
             check("train", memoryx_dir=path)
     check("train", memoryx_dir="new/folder")
     check("train", memoryx_dir="file", device="/cpu:0")

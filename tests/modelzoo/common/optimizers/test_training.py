@@ -1,6 +1,8 @@
-"""Tests of training.py and adamw.py: each optimizer against its formula in NumPy."""
+"""Optimizers, learning rates and loss scales against their formulas in NumPy."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.config import schema
 from cerebras_tf.errors import GraphError
 from modelzoo.common.config import sections
+from modelzoo.common.optimizers.loss_scale import DynamicLossScale
+from modelzoo.common.optimizers.schedules import learning_rate
 from modelzoo.common.optimizers.training import make_train_op
+from tests.messages import raises
 
 STEPS = 4
 RATE = 0.1
@@ -144,20 +149,6 @@ def test_adamw_with_a_corrected_epsilon_is_pytorchs():
         assert_same(train(adamw_settings()), expected)
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({"optimizer_type": "adam"}, "epsilon_mode has no effect with adam"),
-        ({"optimizer_type": "adamw"}, "epsilon_mode needs use_bias_correction"),
-    ],
-)
-def test_corrected_epsilon_without_a_correction_is_refused(keys, text):
-    report = schema.Report("test")
-    tree = {"learning_rate": RATE, "epsilon_mode": "corrected", **keys}
-    schema.build(sections.OptimizerParams, tree, report)
-    assert text in " ".join(report.messages)
-
-
 def test_adamw_is_one_node_a_variable_and_one_body_a_shape():
     params = settings(optimizer_type="adamw", weight_decay_rate=0.01)
     with tf.Graph().as_default() as graph:
@@ -189,13 +180,6 @@ def test_clipping_by_value_bounds_each_element():
 def test_loss_scale_does_not_change_finite_steps(factor):
     sgd = simulate(lambda name, x, g, state, t: x - RATE * g)
     assert_same(train(settings(loss_scaling_factor=factor)), sgd)
-
-
-def test_dynamic_loss_scale_skips_a_step_that_overflows_but_counts_it():
-    history = train(settings(loss_scaling_factor="dynamic"), steps=1, loss_factor=np.float32(3e38))
-    assert history[-1] == 1
-    for name, value in start().items():
-        np.testing.assert_array_equal(history[0][name], value.astype("f"))
 
 
 def nodes(variables, **keys):
@@ -247,15 +231,6 @@ def test_a_step_that_overflows_leaves_everything_as_it_was(keys):
             assert (session.run(held) != before[kept.index(held)]).any()
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adam", "momentum", "sgd", "rmsprop"])
-def test_a_dynamic_loss_scale_changes_no_finite_step(kind):
-    keys = {"optimizer_type": kind}
-    dynamic = train(settings(**keys, loss_scaling_factor="dynamic"))
-    for made, wanted in zip(dynamic[:-1], train(settings(**keys))[:-1]):
-        for name, value in wanted.items():
-            np.testing.assert_allclose(made[name], value, rtol=1e-6)
-
-
 def test_accumulated_gradients_equal_one_step_on_their_mean():
     history = train(settings(), steps=3, batches_per_step=3)
     kept, moved = history[1], history[2]
@@ -276,16 +251,109 @@ def test_costs_are_means_over_the_batches_of_the_step_so_far():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_cost_of_a_step_of_one_batch_is_the_tensor_itself():
-    with tf.Graph().as_default():
-        loss = tf.get_variable("w", initializer=1.0) ** 2
-        _, (cost,) = make_train_op(loss, settings(), costs=[loss])
-        assert cost is loss
-
-
 def test_variable_without_gradient_is_named():
     with tf.Graph().as_default():
         tf.get_variable("unused", [1])
         used = tf.get_variable("used", [1])
-        with pytest.raises(GraphError, match="unused:0"):
+        with raises(GraphError, "unused:0"):
             make_train_op(tf.reduce_sum(used), settings())
+
+
+def rates(value, steps, reset_steps=True):
+    report = schema.Report("test")
+    pieces = sections.build_schedule(value, "learning_rate", report)
+    assert report.messages == []
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.placeholder(tf.int64, [])
+        rate = learning_rate(pieces, step, reset_steps)
+        return [session.run(rate, {step: s}) for s in steps]
+
+
+def linear(first, last, steps):
+    return {
+        "scheduler": "Linear",
+        "initial_learning_rate": first,
+        "end_learning_rate": last,
+        "steps": steps,
+    }
+
+
+def test_number_is_constant():
+    np.testing.assert_allclose(rates("1e-3", [0, 10**6]), [1e-3, 1e-3], rtol=1e-6)
+
+
+def test_linear_is_a_line_and_then_stays():
+    steps = np.array([0, 1, 50, 100, 1000])
+    expected = 0.1 + (0.5 - 0.1) * np.minimum(steps / 100, 1)
+    np.testing.assert_allclose(rates(linear(0.1, 0.5, 100), steps), expected, rtol=1e-6)
+
+
+def test_polynomial_follows_its_power():
+    steps = np.array([0, 30, 99, 100])
+    value = {**linear(1.0, 0.2, 100), "scheduler": "Polynomial", "power": 2.0}
+    expected = 0.8 * (1 - np.minimum(steps / 100, 1)) ** 2 + 0.2
+    np.testing.assert_allclose(rates(value, steps), expected, rtol=1e-5)
+
+
+def test_polynomial_cycle_grows_to_the_next_multiple():
+    steps = np.array([0, 100, 101, 150, 200, 201])
+    value = {**linear(1.0, 0.0, 100), "scheduler": "Polynomial", "cycle": True}
+    length = 100 * np.maximum(np.ceil(steps / 100), 1)
+    np.testing.assert_allclose(rates(value, steps), 1 - steps / length, rtol=1e-5, atol=1e-7)
+
+
+def test_cosine_falls_to_alpha():
+    steps = np.array([0, 10, 50, 100, 500])
+    value = {"scheduler": "Cosine", "initial_learning_rate": 2.0, "decay_steps": 100, "alpha": 0.1}
+    done = np.minimum(steps / 100, 1)
+    expected = 2.0 * (0.9 * 0.5 * (1 + np.cos(math.pi * done)) + 0.1)
+    np.testing.assert_allclose(rates(value, steps), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("staircase", [False, True])
+def test_exponential_decays_by_its_rate(staircase):
+    steps = np.array([0, 5, 10, 25])
+    value = {
+        "scheduler": "Exponential",
+        "initial_learning_rate": 1.0,
+        "decay_steps": 10,
+        "decay_rate": 0.5,
+        "staircase": staircase,
+    }
+    power = np.floor(steps / 10) if staircase else steps / 10
+    np.testing.assert_allclose(rates(value, steps), 0.5**power, rtol=1e-5)
+
+
+def test_piecewise_constant_keeps_a_value_up_to_and_with_its_boundary():
+    value = {"scheduler": "PiecewiseConstant", "boundaries": [10, 20], "values": [3.0, 2.0, 1.0]}
+    assert rates(value, [0, 10, 11, 20, 21]) == [3.0, 3.0, 2.0, 2.0, 1.0]
+
+
+def test_pieces_run_one_after_another_with_steps_of_their_own_or_the_global_one():
+    value = [linear(0.0, 1.0, 10), linear(1.0, 0.0, 100)]
+    steps = [0, 5, 9, 10, 60, 110, 500]
+    np.testing.assert_allclose(rates(value, steps), [0, 0.5, 0.9, 1.0, 0.5, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(rates(value, [5, 10, 60], False), [0.5, 0.9, 0.4], atol=1e-6)
+
+
+def run(flags, initial=64.0, period=3, minimum=1.0, maximum=1024.0, tolerance=0.05):
+    """Returns (scale, steps, overflows) after each step; a flag tells if the step was finite."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        scale = DynamicLossScale(initial, period, minimum, maximum, tolerance)
+        finite, counted = tf.placeholder(tf.bool, []), tf.constant(True)
+        update = scale.update(finite, counted)
+        session.run(tf.global_variables_initializer())
+        history = []
+        for flag in flags:
+            session.run(update, {finite: flag})
+            history.append(session.run([scale.variable, scale.steps, scale.overflows]))
+        return [tuple(map(float, row)) for row in history]
+
+
+def test_scale_doubles_after_a_period_and_halves_after_overflows_within_its_bounds():
+    assert run([True] * 4) == [(64, 1, 0), (64, 2, 0), (128, 0, 0), (128, 1, 0)]
+    assert run([True, False]) == [(64, 1, 0), (32, 0, 0)]
+    rare = run([True, True, True, False], period=100, tolerance=0.25)
+    assert rare[-1] == (64, 4, 1)  # within the tolerance, and only counted
+    assert run([True] * 3, initial=1024.0)[-1][0] == 1024.0
+    assert run([False], initial=1.0)[-1][0] == 1.0

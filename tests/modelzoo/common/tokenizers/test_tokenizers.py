@@ -1,20 +1,23 @@
-"""Tests of tokenizers.py against the tokenizers library itself and Hugging Face's classes."""
+"""Tokenizers against their library and Hugging Face; damaged files are refused."""
 
 from __future__ import annotations
 
 import json
 import re
+import string
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+library = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
+
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation.vocabulary import SPECIAL_TOKENS
 from modelzoo.common.tokenizers import tokenizers
-from tests.messages import names
-
-library = pytest.importorskip("tokenizers")
+from modelzoo.common.tokenizers.tokenizers import line_tokens, require_tokens_differ, word_pieces
+from tests.messages import raises
 
 REAL = Path(__file__).resolve().parents[5] / "shared" / "data"
 ODD = (
@@ -55,16 +58,14 @@ def test_text_that_a_vocabulary_has_no_tokens_for_is_refused(gpt2_files, tmp_pat
     files = str(tmp_path / "vocab.json"), str(folder / "merges.txt")
     loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
     assert loaded.decode(loaded.encode(PLAIN)) == PLAIN
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, "'ox'", "1 of the 256"):
         loaded.encode("an ox")
-    assert names(error.value, "'ox'", "1 of the 256")
     words = tokenizers.load_tokenizer("BertTokenizer", vocab)
     words.encode_batch(["the cat zz"] * 333 + ["the"])  # a third of 1,000 is unknown
     words.encode_batch(["zz zz zz"] * 999)
     words = tokenizers.load_tokenizer("BertTokenizer", vocab)
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, "vocab.txt", 800, 1000):
         words.encode_batch(["zz zz cat zz zz"] * 200)
-    assert names(error.value, "vocab.txt", 800, 1000)
 
 
 @pytest.mark.parametrize("text", [PLAIN, ODD, "", " ", "x"])
@@ -80,14 +81,6 @@ def test_gpt2_and_neox_files_give_the_tokens_of_their_library(gpt2_files, text):
         assert loaded.decode(ids) == text
         assert (loaded.eos_id, loaded.pad_id, loaded.vocab_size) == (0, 1, trained.get_vocab_size())
         assert loaded.decode([0, *ids, 1, 0, 5000]) == text
-
-
-def test_remembered_words_are_forgotten_before_they_fill_memory(gpt2_files, monkeypatch):
-    folder, trained = gpt2_files
-    monkeypatch.setattr(tokenizers, "CACHED_WORDS", 5)
-    monkeypatch.setattr(tokenizers, "CHUNK_CHARACTERS", 40)
-    loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(folder / "tokenizer.json"))
-    assert loaded.encode(PLAIN * 2).tolist() == trained.encode(PLAIN * 2).ids
 
 
 def test_random_text_has_the_tokens_of_the_library(gpt2_files):
@@ -141,7 +134,7 @@ def test_batches_have_the_tokens_of_single_texts(vocab, gpt2_files):
         assert [ids.tolist() for ids in batch] == [loaded.encode(t).tolist() for t in texts]
 
 
-def test_facts_tell_vocabularies_apart_however_files_write_them(tmp_path, vocab):
+def test_facts_distinguish_vocabularies_however_files_write_them(tmp_path, vocab):
     loaded = tokenizers.load_tokenizer("BertTokenizer", vocab)
     lines = Path(vocab).read_text().splitlines()
     (tmp_path / "crlf.txt").write_bytes("\r\n".join(lines).encode())
@@ -183,9 +176,8 @@ def test_wrong_file_is_refused_with_what_is_needed(tmp_path, kind, content, fact
     path = tmp_path / "f"
     if content:
         path.write_text(content)
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, *facts):
         tokenizers.load_tokenizer(kind, str(path) if content else None)
-    assert names(error.value, *facts)
 
 
 def test_merges_in_reversed_order_are_refused(gpt2_files, tmp_path):
@@ -204,45 +196,23 @@ def test_numbers_of_tokens_that_are_none_are_refused(gpt2_files, tmp_path, numbe
     path = tmp_path / "vocab.json"
     path.write_text(re.sub(r'("e"): ?\d+', rf"\1:{number}", content))
     assert path.read_text() != content
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, "vocab.json", "'e'"):
         tokenizers.load_tokenizer("GPT2Tokenizer", str(path), str(folder / "merges.txt"))
-    assert names(error.value, "vocab.json", "'e'")
-
-
-def test_numbers_without_a_token_are_allowed_up_to_twice_the_tokens(gpt2_files, tmp_path):
-    folder, trained = gpt2_files
-    numbers = json.loads((folder / "vocab.json").read_text())
-    most = 2 * (len(numbers) + 1) + 1024
-    files = str(tmp_path / "vocab.json"), str(folder / "merges.txt")
-    (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "<|pad|>": most}))
-    loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
-    assert loaded.token_id("<|pad|>") == most and loaded.vocab_size == most + 1
-    assert loaded.encode(PLAIN).tolist() == trained.encode(PLAIN).ids
-    (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "<|pad|>": most + 1}))
-    with pytest.raises(ConfigError, match=rf"Received: {most + 1} for '<\|pad\|>'. Copy"):
-        tokenizers.load_tokenizer("GPT2Tokenizer", *files)
 
 
 @pytest.mark.parametrize("kind", sorted(tokenizers.ALGORITHMS))
 def test_missing_file_is_named_with_the_command_that_makes_one(tmp_path, kind):
     algorithm = tokenizers.ALGORITHMS[kind]
     assert algorithm in SPECIAL_TOKENS
-    with pytest.raises(DataError) as error:
+    with raises(DataError, "absent", f"cerebras-tf prepare vocab --algorithm {algorithm}"):
         tokenizers.load_tokenizer(kind, str(tmp_path / "absent"))
-    assert names(error.value, "absent", f"cerebras-tf prepare vocab --algorithm {algorithm}")
-
-
-def test_what_is_there_and_cannot_be_opened_is_no_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match="Is a directory"):
-        tokenizers.load_tokenizer("NeoXTokenizer", str(tmp_path))
 
 
 def test_missing_special_tokens_are_named(gpt2_files):
     loaded = tokenizers.load_tokenizer("NeoXTokenizer", str(gpt2_files[0] / "tokenizer.json"))
     tokenizers.require_tokens(loaded, "eos", "pad")
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, "tokenizer.json", "[CLS], [SEP]"):
         tokenizers.require_tokens(loaded, "cls", "sep")
-    assert names(error.value, "tokenizer.json", "[CLS], [SEP]")
 
 
 def real_texts():
@@ -276,3 +246,79 @@ def test_bert_tokens_of_real_text_equal_those_of_hugging_face(lower):
         theirs = transformers.BertTokenizer(vocab=vocab, do_lower_case=lower)
         ours = tokenizers.load_tokenizer("BertTokenizer", vocab, do_lower_case=lower)
         assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False)
+
+
+GPT2_FILES = Path(__file__).resolve().parents[5] / "shared/data/vocab/gpt2"
+
+
+def pairs_of_letters(folder, added_first=(), added_last=(), damage=list):
+    """Writes all 2,704 pairs of 52 letters as a vocabulary and its merges, in their order."""
+    letters = string.ascii_letters
+    pairs = [f"{a} {b}" for a in letters for b in letters]
+    tokens = [*added_first, *letters, *(pair.replace(" ", "") for pair in pairs), *added_last]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(numbers))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *damage(pairs)]))
+    return numbers, (str(folder / "vocab.json"), str(folder / "merges.txt"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "facts"),
+    [
+        (lambda lines: [], ("'aa'", 2704)),
+        (lambda lines: lines[:1703], (1001,)),
+        (lambda lines: lines[:-1], ("'ZZ'", "<name>")),
+        (lambda lines: lines[1:], ("'aa'",)),
+        (lambda lines: [*lines[:9], *lines[10:]], ("'aj'",)),
+        (lambda lines: [*lines, lines[-1]], ("twice",)),
+        *((lambda lines, more=more: [*lines, more], ()) for more in ("ab d", "a xyz", "a b c")),
+    ],
+)
+def test_damaged_merges_are_refused(tmp_path, damage, facts):
+    _, files = pairs_of_letters(tmp_path, damage=damage)
+    with raises(ConfigError, "merges.txt", *facts):
+        tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+
+
+def test_tokens_added_at_either_end_of_a_vocabulary_need_no_merges(tmp_path):
+    first, last = ([f"{side}{n}" for n in range(1000)] for side in ("PAD", "EOS"))
+    last[:3] = ["madeupword0000", "<aa>", "[aa]"]
+    numbers, files = pairs_of_letters(tmp_path, first, last)
+    loaded = tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+    assert loaded.encode("ab").tolist() == [numbers["ab"]]
+    assert loaded.token_id("PAD0") == 0 and loaded.vocab_size == len(numbers)
+    for ends in ((first, [*last, "aaaa"]), (["aaaa"], last)):
+        _, files = pairs_of_letters(tmp_path, *ends)
+        with raises(ConfigError, "merges.txt"):
+            tokenizers.load_tokenizer("GPT2Tokenizer", *files)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not GPT2_FILES.is_dir(), reason="needs the vocabulary of GPT-2")
+def test_merges_of_gpt2_are_whole_and_refused_where_lines_are_cut_off(tmp_path):
+    lines = (GPT2_FILES / "vocab.bpe").read_text("utf-8").splitlines()
+    merges, encoder = tmp_path / "vocab.bpe", str(GPT2_FILES / "encoder.json")
+    merges.write_text("\n".join(lines), "utf-8")
+    assert tokenizers.load_tokenizer("GPT2Tokenizer", str(merges), encoder).vocab_size == 50257
+    for count in (1, 10, 500):
+        merges.write_text("\n".join(lines[:-count]), "utf-8")
+        with raises(ConfigError, count):
+            tokenizers.load_tokenizer("GPT2Tokenizer", str(merges), encoder)
+
+
+def test_lines_of_a_vocab_txt_are_its_tokens():
+    assert word_pieces("[PAD]\r\n\u2028\n\x85\n\n##a\n\n") == ["[PAD]", "\u2028", "\x85", "", "##a"]
+
+
+@pytest.mark.parametrize("first", [[], ["<pad>", "<unk>", "<s>", "</s>"]])
+def test_special_tokens_come_first_where_a_file_lacks_them(first):
+    found = line_tokens([*first, "cat 5", "", "dog"])
+    assert found == ["<pad>", "<unk>", "<s>", "</s>", "cat", "dog"]
+
+
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_a_token_twice_is_named_with_its_lines(kind):
+    tokens = [kind(token) for token in ("a", "b", "\u2028", "b")]
+    require_tokens_differ("v.txt", tokens[:3])
+    with raises(ConfigError, "v.txt", "'b'", "lines 2 and 4"):
+        require_tokens_differ("v.txt", tokens)

@@ -12,21 +12,22 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from cerebras_tf.checkpoints.writer import write_checkpoint
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import DataError
 from modelzoo.common.config.sections import EarlyStopping, KeepBest, RunConfigParams
 from modelzoo.common.model_dir.checkpoint_files import all_checkpoints
 from modelzoo.common.train.evaluations import Evaluations, best_step, last_gain
+from tests.messages import raises
 
 
 def evaluations(folder, step, **rules):
     return Evaluations(RunConfigParams(model_dir=str(folder), **rules), step)
 
 
-def tell(told, folder, step, **metrics):
-    """Tells of an evaluation of a checkpoint that lies in the folder."""
+def add(seen, folder, step, **metrics):
+    """Adds an evaluation of a checkpoint that lies in the folder."""
     make_checkpoint(folder, step)
     prefix = str(folder / f"model.ckpt-{step}")
-    told.export(None, "", prefix, {"global_step": step, **metrics}, False)
+    seen.export(None, "", prefix, {"global_step": step, **metrics}, False)
 
 
 def make_checkpoint(folder, step):
@@ -58,9 +59,9 @@ def test_a_gain_is_larger_than_min_delta(values, min_delta, expected):
 
 
 def test_the_best_checkpoint_is_put_aside_alone(tmp_path):
-    told = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest("accuracy", "max"))
+    seen = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest("accuracy", "max"))
     for step, accuracy in ((5, 0.5), (10, 0.7), (15, 0.6)):
-        tell(told, tmp_path, step, accuracy=accuracy, loss=1.0)
+        add(seen, tmp_path, step, accuracy=accuracy, loss=1.0)
     files = ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
     assert best(tmp_path) == files
     assert (tmp_path / "best" / files[1]).read_bytes() == (tmp_path / files[1]).read_bytes()
@@ -72,27 +73,27 @@ def test_the_best_checkpoint_stays_however_its_folder_is_written(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / model_dir
     folder.mkdir(parents=True, exist_ok=True)
-    told = evaluations(model_dir, 0, keep_best_checkpoint=KeepBest("loss", "min"))
+    seen = evaluations(model_dir, 0, keep_best_checkpoint=KeepBest("loss", "min"))
     for step, loss in ((5, 2.0), (10, 1.0)):
         make_checkpoint(folder, step)
         metrics = {"global_step": step, "loss": loss}
-        told.export(None, "", f"{model_dir}/model.ckpt-{step}", metrics, False)
+        seen.export(None, "", f"{model_dir}/model.ckpt-{step}", metrics, False)
     assert best(folder) == ["model.ckpt-10.data-00000-of-00001", "model.ckpt-10.index"]
 
 
-def test_where_data_go_on_and_the_parameters_lie_beside_the_best_checkpoint(tmp_path):
+def test_position_of_data_and_parameters_are_copied_with_the_best_checkpoint(tmp_path):
     for name in ("data_position.json", "trained_on.json", "params.yaml"):
         (tmp_path / name).write_text(f"of {name}")
-    told = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest())
-    tell(told, tmp_path, 5, loss=1.0)
+    seen = evaluations(tmp_path, 0, keep_best_checkpoint=KeepBest())
+    add(seen, tmp_path, 5, loss=1.0)
     for name in ("data_position.json", "trained_on.json", "params.yaml"):
         assert (tmp_path / "best" / name).read_text() == f"of {name}"
 
 
-def test_another_rule_decides_anew_by_the_checkpoints_that_are_there(tmp_path, caplog):
-    told = evaluations(tmp_path, 0)
+def test_another_rule_chooses_among_the_checkpoints_that_exist(tmp_path, caplog):
+    seen = evaluations(tmp_path, 0)
     for step, loss in ((2, 4.0), (4, 1.0), (6, 3.0), (8, 2.0)):
-        tell(told, tmp_path, step, loss=loss)
+        add(seen, tmp_path, step, loss=loss)
         for path in tmp_path.glob("model.ckpt-*"):
             path.unlink()
     for step in (6, 8):
@@ -108,11 +109,11 @@ def test_another_rule_decides_anew_by_the_checkpoints_that_are_there(tmp_path, c
 
 @pytest.mark.parametrize("name", ["index", "data-00000-of-00001"])
 @pytest.mark.parametrize("content", [None, b"", b"cut"])
-def test_a_damaged_best_checkpoint_is_told_and_replaced(tmp_path, caplog, name, content):
+def test_a_damaged_best_checkpoint_is_logged_and_replaced(tmp_path, caplog, name, content):
     rule = {"keep_best_checkpoint": KeepBest()}
-    told = evaluations(tmp_path, 0, **rule)
+    seen = evaluations(tmp_path, 0, **rule)
     for step, loss in ((2, 1.0), (4, 3.0), (6, 2.0)):
-        tell(told, tmp_path, step, loss=loss)
+        add(seen, tmp_path, step, loss=loss)
 
     def damage():
         file = tmp_path / "best" / f"model.ckpt-2.{name}"
@@ -151,7 +152,7 @@ def test_an_evaluation_is_missing_where_an_uninterrupted_run_makes_one(
     tmp_path, step, end, keys, expected
 ):
     (tmp_path / "params.yaml").touch()
-    tell(evaluations(tmp_path, 0), tmp_path, 2, loss=1.0)
+    add(evaluations(tmp_path, 0), tmp_path, 2, loss=1.0)
     again = evaluations(tmp_path, step, save_checkpoints_steps=2, **keys)
     assert again.lacks(step, end) is expected
 
@@ -172,26 +173,20 @@ def test_where_a_run_begins_no_evaluation_is_missing(tmp_path):
 
 def test_patience_lasts_over_a_restart_and_forgets_what_was_taken_back(tmp_path):
     rule = EarlyStopping("loss", "min", patience=2)
-    told = evaluations(tmp_path, 0, early_stopping=rule)
+    seen = evaluations(tmp_path, 0, early_stopping=rule)
     for step, loss in ((5, 1.0), (10, 2.0)):
-        tell(told, tmp_path, step, loss=loss)
-    assert told.stopped is None
+        add(seen, tmp_path, step, loss=loss)
+    assert seen.stopped is None
     again = evaluations(tmp_path, 10, early_stopping=rule)
-    tell(again, tmp_path, 15, loss=1.5)
+    add(again, tmp_path, 15, loss=1.5)
     assert again.stopped.startswith("early stopping at step 15: loss has not improved since step 5")
     assert evaluations(tmp_path, 15, early_stopping=rule).stopped
     assert evaluations(tmp_path, 10, early_stopping=rule).stopped is None
-
-
-def test_a_metric_that_no_evaluation_has_is_refused(tmp_path):
-    told = evaluations(tmp_path, 0, early_stopping=EarlyStopping("f1"))
-    with pytest.raises(ConfigError, match="early_stopping.metric: must be one of accuracy, loss"):
-        tell(told, tmp_path, 5, loss=1.0, accuracy=0.5)
 
 
 @pytest.mark.parametrize("tree", [[1], {"2": {"loss": "abc"}}, {"2": {"loss": None}}])
 def test_a_file_that_holds_something_else_is_named(tmp_path, tree):
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "evaluations.json").write_text(json.dumps(tree))
-    with pytest.raises(DataError, match="evaluations.json: must hold metrics by step"):
+    with raises(DataError, "evaluations.json"):
         evaluations(tmp_path, 0)

@@ -19,7 +19,7 @@ from modelzoo.common.data.preparation.records import RecordWriter
 from modelzoo.common.model_dir.checkpoint_files import resumed
 from modelzoo.common.train import run
 from modelzoo.common.train.trained_on import check_trained_on, remember_trained_on
-from tests.messages import names
+from tests.messages import raises
 
 S, V = 8, 40
 YAML = """\
@@ -70,19 +70,8 @@ def test_only_another_vocabulary_than_that_of_the_steps_before_is_refused(load, 
     for name in FOLDERS:
         check_trained_on(load(name), 0)  # a run that has trained nothing
     check_trained_on(load("other", restore_partially=True), 3)
-    with pytest.raises(DataError) as error:
+    with raises(DataError, f"{tmp_path}/out/trained_on.json", "one.txt", "other.txt"):
         check_trained_on(load("other"), 3)
-    assert names(error.value, f"{tmp_path}/out/trained_on.json", "one.txt", "other.txt")
-
-
-def test_what_training_does_not_tell_stays_as_it_was(load, tmp_path):
-    (tmp_path / "out").mkdir()
-    remember_trained_on(load("one"), 0)
-    remember_trained_on(load("untold"), 3)
-    with pytest.raises(DataError, match="other.txt"):
-        check_trained_on(load("other"), 5)
-    remember_trained_on(load("untold"), 0)  # a run that begins anew
-    assert not (tmp_path / "out/trained_on.json").exists()
 
 
 @pytest.mark.parametrize("key", ["tokenizer_file", "src_vocab_file"])
@@ -102,17 +91,9 @@ def test_files_of_vocabularies_count_under_their_keys(load, tmp_path, key):
 
     remember_trained_on(params("abc"), 0)
     check_trained_on(params("abc"), 3)
-    check_trained_on(load("other"), 3)  # told in another way
-    with pytest.raises(DataError, match="that of .*abc.txt. Received: .*acb.txt"):
+    check_trained_on(load("other"), 3)  # known in another way
+    with raises(DataError, "abc.txt", "acb.txt"):
         check_trained_on(params("acb"), 3)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"records": 5}', ""])
-def test_a_damaged_file_is_named(load, tmp_path, text):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/trained_on.json").write_text(text)
-    with pytest.raises(DataError, match=r"trained_on\.json: must be what a training wrote"):
-        check_trained_on(load("one"), 3)
 
 
 def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_start(
@@ -127,10 +108,7 @@ def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_
     with resumed(runconfig):
         check_trained_on(load("same"), 5)
     assert not list(out.iterdir())
-    with (
-        pytest.raises(DataError, match=f"{source}/trained_on.json: training must continue"),
-        resumed(runconfig),
-    ):
+    with raises(DataError, f"{source}/trained_on.json"), resumed(runconfig):
         check_trained_on(load("other"), 5)
     (source / "trained_on.json").unlink()
     (out / "trained_on.json").write_text("left by a copy that was killed")
@@ -138,14 +116,14 @@ def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_
         check_trained_on(load("other"), 5)
 
 
-def test_a_run_remembers_what_it_trains_on_and_refuses_to_go_on_with_another(load, tmp_path):
+def test_a_run_remembers_what_it_trains_on_and_refuses_to_continue_with_another(load, tmp_path):
     load("one")
     path = str(tmp_path / "params_x.yaml")
     arguments = ["-m", "train", "-p", path, "-o", str(tmp_path / "out"), "--device", "/cpu:0"]
     run.main([*arguments, "--max_steps", "2"])
     assert json.loads((tmp_path / "out/trained_on.json").read_text())["records"][1] == "a"
     load("other")
-    with pytest.raises(DataError, match="that of one.txt, .*Received: other.txt"):
+    with raises(DataError, "one.txt", "other.txt"):
         run.main(arguments)
     run.main([*arguments, "--max_steps", "2"])  # nothing to train
     load("same")

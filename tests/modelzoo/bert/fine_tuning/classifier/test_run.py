@@ -9,13 +9,13 @@ import yaml
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, Row, read_rows
 from modelzoo.bert.fine_tuning.classifier.model import POOLER
 from modelzoo.bert.fine_tuning.classifier.prediction import submission_indices
 from modelzoo.common.convert.tensorflow_checkpoint import write_tensorflow
 from modelzoo.common.train import run
-from tests.messages import names
+from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import (
     MODEL,
     SIZES,
@@ -23,7 +23,7 @@ from tests.modelzoo.bert.fine_tuning.made_data import (
     write_sst2,
     write_vocabulary,
 )
-from tests.modelzoo.bert.fine_tuning.runs import HOST, WAFER, call, evaluated, predicted
+from tests.modelzoo.bert.fine_tuning.runs import HOST, call, evaluated, predicted
 
 PRETRAINING = {
     "model_name": "bert",
@@ -78,11 +78,11 @@ def test_it_learns_made_reviews_and_metrics_are_those_of_its_predictions(tmp_pat
     for row in rows:
         assert np.argmax(row["probabilities"]) == row["label"]
         assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
-    both, true, said = (guesses & labels).sum(), labels.sum(), guesses.sum()
+    both, true, given = (guesses & labels).sum(), labels.sum(), guesses.sum()
     values = evaluated(out)
     assert values["eval/accuracy_cls"] == pytest.approx((labels == guesses).mean())
     assert values["eval/accuracy_cls"] > 0.9
-    assert values["eval/f1_score"] == pytest.approx(2 * both / (true + said))
+    assert values["eval/f1_score"] == pytest.approx(2 * both / (true + given))
     assert values["eval/mcc"] == pytest.approx(np.corrcoef(labels, guesses)[0, 1], rel=1e-5)
 
 
@@ -102,25 +102,20 @@ def test_submissions_have_the_indices_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "facts"),
     [
-        ([("a", "0"), ("a", "7"), ("a", "7")], "a:3: .* '7' in a:2"),
-        ([("a", "7"), ("b", "7")], "b:2: .* '7' in a:1"),
-        ([("a", "0"), ("a", "")], "a:2: .* an empty one"),
-        ([("a", "0"), ("b", None)], "b:2: .* '0' in a:1"),
-        ([("a", None), ("b", "1")], "b:2: .* None in a:1"),
+        ([("a", "0"), ("a", "7"), ("a", "7")], ("a:3", "'7'", "a:2")),
+        ([("a", "7"), ("b", "7")], ("b:2", "'7'", "a:1")),
+        ([("a", "0"), ("a", "")], ("a:2", "empty")),
+        ([("a", "0"), ("b", None)], ("b:2", "'0' in a:1")),
+        ([("a", None), ("b", "1")], ("b:2", "None in a:1")),
     ],
 )
-def test_rows_without_an_index_of_their_own_are_refused(rows, told):
+def test_rows_without_an_index_of_their_own_are_refused(rows, facts):
     numbered = enumerate(rows, start=1)
     examples = [Row(("a",), 0, True, index, path, line) for line, (path, index) in numbered]
-    with pytest.raises(DataError, match=f"^{told}"):
+    with raises(DataError, *facts):
         submission_indices(examples)
-
-
-def test_parts_are_numbered_each_by_itself():
-    examples = [Row(("a",), 0, is_matched) for is_matched in (True, True, False)]
-    assert submission_indices(examples) == ["0", "1", "0"]
 
 
 def mnli_tree(folder, **runconfig):
@@ -151,16 +146,6 @@ def test_mnli_has_an_accuracy_and_a_submission_for_each_part(tmp_path):
     assert lines[1:] == [f"{row}\t{names[label]}" for row, label in enumerate(guesses[24:])]
 
 
-@pytest.mark.parametrize("device", [pytest.param(HOST, marks=pytest.mark.slow), WAFER])
-def test_a_part_of_mnli_that_is_not_there_is_told_and_has_no_accuracy(tmp_path, caplog, device):
-    content = mnli_tree(tmp_path)
-    (tmp_path / "mnli" / "dev_mismatched.tsv").unlink()
-    values = evaluated(call(tmp_path, content, "train_and_eval", *device))
-    assert np.isnan(values["eval/accuracy_mismatched"])
-    assert values["eval/accuracy_matched"] == values["eval/accuracy_cls"]
-    assert "has no dev_mismatched.tsv" in caplog.text
-
-
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
     """The folder of a pre-training of two steps: params_before.yaml and out/model.ckpt-2."""
@@ -179,12 +164,11 @@ def fine_tuning(tmp_path, before, **sections):
     return content, str(before / "out/model.ckpt-2")
 
 
-@pytest.mark.parametrize("flags", [HOST, WAFER], ids=["host", "wafer"])
-def test_encoder_starts_from_pretraining_and_the_head_from_its_initializer(tmp_path, before, flags):
+def test_encoder_starts_from_pretraining_and_the_head_from_its_initializer(tmp_path, before):
     """A learning rate of zero shows what training began with."""
     sections = {"optimizer": {"learning_rate": 0.0}, "runconfig": {"max_steps": 1}}
     content, path = fine_tuning(tmp_path, before, **sections)
-    out = call(tmp_path, content, "train", "--checkpoint_path", path, *flags)
+    out = call(tmp_path, content, "train", "--checkpoint_path", path)
     first, after = tf.train.load_checkpoint(path), tf.train.load_checkpoint(str(out))
     shapes = after.get_variable_to_shape_map()
     for name in shapes:
@@ -226,15 +210,6 @@ def test_own_keys_win_over_those_of_pretraining(tmp_path, before):
     assert not params.model.use_vsl and params.vocab_size == 260
 
 
-@pytest.mark.parametrize("flags", [HOST, WAFER], ids=["host", "wafer"])
-def test_checkpoint_of_another_size_is_refused(tmp_path, before, flags):
-    content, path = fine_tuning(tmp_path, before)
-    content["model"]["hidden_size"] = 32
-    with pytest.raises(CheckpointError) as error:
-        call(tmp_path, content, "train", "--checkpoint_path", path, *flags)
-    assert names(error.value, "model.ckpt-2")
-
-
 GPT = {
     "model_name": "gpt3",
     "train_input": {
@@ -257,6 +232,5 @@ def test_pretraining_that_does_not_fit_is_refused(tmp_path, pretraining, facts):
     if pretraining:
         path.write_text(yaml.safe_dump(pretraining))
     content = {**tree(tmp_path), "model": {"pretrain_params_path": path.name}}
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, *(facts or [path.name])):
         call(tmp_path, content, "train", *HOST)
-    assert names(error.value, *(facts or [path.name]))

@@ -1,6 +1,8 @@
-"""Tests of BERTSUM's records: labels, both kinds of files, what is left out and counted."""
+"""Records of articles, and what prediction computes around the model."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -8,16 +10,27 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from cerebras_tf.errors import DataError
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
+from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
+    ArticleEncoder,
+    EncodedArticle,
+    EncodingSettings,
+)
+from modelzoo.bert.fine_tuning.extractive_summarization.prediction import (
+    as_row,
+    baselines,
+    rouge_of,
+    with_empty,
+)
 from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
 from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries
+from modelzoo.common.data.preparation.cnn_dailymail import read_articles
 from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import (
     rows,
     write_jsonl,
     write_story,
 )
-from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary
+from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE, VOCABULARY, write_vocabulary
+from tests.reading import records_of
 
 
 def settings(tmp_path, **keys):
@@ -26,13 +39,7 @@ def settings(tmp_path, **keys):
 
 
 def read(folder):
-    found = []
-    for path in sorted(map(str, folder.glob("*.tfrecord*"))):
-        for data in tf.io.tf_record_iterator(path):
-            feature = tf.train.Example.FromString(data).features.feature
-            row = {n: f.int64_list.value or f.float_list.value for n, f in feature.items()}
-            found.append({name: np.array(values) for name, values in row.items()})
-    return found
+    return [{n: np.array(values) for n, values in row.items()} for row in records_of(folder)]
 
 
 def test_labelled_sentences_are_the_highlights(tmp_path):
@@ -79,8 +86,58 @@ def test_articles_without_enough_sentences_or_labels_are_counted(tmp_path):
     }
 
 
-def test_bad_row_is_told_with_its_line(tmp_path):
-    path = tmp_path / "a.jsonl"
-    write_jsonl(path, [*rows(1), {"article": "x"}])
-    with pytest.raises(DataError, match=r"a\.jsonl:2: .*'highlights'"):
-        prepare(str(path), tmp_path / "out", settings(tmp_path))
+NONE = np.zeros(0, np.int32)
+
+
+def article(sentences, highlights):
+    return EncodedArticle(sentences, NONE, NONE, NONE, highlights)
+
+
+def test_row_holds_the_picked_sentences_in_their_order():
+    articles = [article(["a b", "c d", "e f"], ["c d"]), article(["x"], [])]
+    probabilities = np.array([0.7, 0.2, 0.9, 0.99])  # the last place is padding
+    row = as_row(articles, {"article_ids": [0], "probabilities": probabilities}, 2)
+    assert row["sentences"] == [0, 2] and row["summary"] == "a b\ne f"
+    assert row["reference"] == "c d" and row["probabilities"] == [0.7, 0.2, 0.9]
+    assert (
+        as_row(articles, {"article_ids": [1], "probabilities": probabilities}, 3)["summary"] == "x"
+    )
+
+
+def test_lead_and_oracle_are_scored_as_what_they_are():
+    first = article(["a b", "c d", "e f", "g h"], ["a b", "c d", "e f"])
+    last = article(["a b", "c d", "e f", "g h"], ["g h"])
+    scores = baselines([first, last])
+    assert scores["lead-3/rouge1-f1_score"] == pytest.approx(50.0)
+    assert scores["oracle/rougeLsum-f1_score"] == pytest.approx(100.0)
+    assert 0 < scores["random-3/rouge1-f1_score"] < 100
+    perfect = [{"summary": "a b", "reference": "a b"}]
+    assert rouge_of(perfect)["rouge2-f1_score"] == pytest.approx(100.0)
+
+
+def test_article_without_sentences_has_an_empty_summary_under_its_own_number():
+    articles = [article([], ["a"]), article(["x"], []), article([], ["b"]), article(["y"], [])]
+    rows = [as_row(articles, {"article_ids": [n], "probabilities": [0.7]}, 1) for n in (1, 3)]
+    found = with_empty(rows, articles)
+    assert [(row["number"], row["summary"]) for row in found] == [
+        (0, ""),
+        (1, "x"),
+        (2, ""),
+        (3, "y"),
+    ]
+    assert with_empty(rows[:1], articles) == found[:2]  # predict_steps ended there
+
+
+@pytest.mark.slow
+def test_first_sentences_of_news_summarize_better_than_drawn_ones_and_labels_best():
+    path = DATA / "cnn_dm" / "validation.jsonl"
+    if not path.exists() or not VOCAB_FILE.exists():
+        pytest.skip(f"{path} or {VOCAB_FILE} is not there")
+    encoder = ArticleEncoder(EncodingSettings(str(VOCAB_FILE), do_lower_case=True))
+    rows = itertools.islice(read_articles(str(path)), 100)
+    articles = [encoder.encode(*row) for row in rows]
+    assert all(len(a.sentences) >= 3 and len(a.ids) <= 512 for a in articles)
+    scores = baselines(articles)
+    for name in ("rouge1-f1_score", "rouge2-f1_score", "rougeLsum-f1_score"):
+        order = [scores[f"{kind}/{name}"] for kind in ("random-3", "lead-3", "oracle")]
+        assert order == sorted(order) and order[2] > order[1] + 5, name

@@ -16,7 +16,7 @@ from modelzoo.bert.fine_tuning.token_classifier.model import token_loss
 from modelzoo.bert.fine_tuning.token_classifier.params import TokenClassifierModelParams
 from modelzoo.bert.fine_tuning.token_classifier.prediction import whole_sentences
 from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare
-from tests.messages import names
+from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import MODEL, SIZES, write_tagged, write_vocabulary
 from tests.modelzoo.bert.fine_tuning.runs import HOST, call, evaluated
 
@@ -64,52 +64,30 @@ def test_it_learns_made_sentences_and_scores_what_it_writes(tmp_path, records):
     call(tmp_path, records, "eval", *HOST)
     call(tmp_path, records, "predict", *HOST)
     text = (out / "predict/devel_tagged.tsv").read_text()
-    true, said, hits = 0, 0, 0
+    true, found, hits = 0, 0, 0
     for sentence in text.strip().split("\n\n"):
         _, tags, guesses = zip(*(line.split("\t") for line in sentence.splitlines()))
         first, second = spans(tags), spans(guesses)
-        true, said, hits = true + len(first), said + len(second), hits + len(first & second)
+        true, found, hits = true + len(first), found + len(second), hits + len(first & second)
     values = evaluated(out)
     assert true > 5
-    assert values["eval/entity_f1"] == pytest.approx(2 * hits / (true + said))
+    assert values["eval/entity_f1"] == pytest.approx(2 * hits / (true + found))
     assert values["eval/entity_f1"] > 0.9
     assert values["eval/token_level_macro_f1"] > 0.9
 
 
 def test_wrong_number_of_classes_is_refused(tmp_path, records):
     records["model"]["num_classes"] = 5
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, "model.num_classes", "7", "B-Disease", "Received: 5"):
         call(tmp_path, records, "train", *HOST)
-    assert names(error.value, "model.num_classes", "7", "B-Disease", "Received: 5")
-
-
-@pytest.mark.parametrize("options", [HOST, ("--validate_only",), ("--compile_only",)])
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("label_vocab_file", "vocab.txt"), ("label_vocab_file", ""), ("vocab_file", "")],
-)
-def test_another_file_or_folder_is_refused(tmp_path, records, key, value, options):
-    records["train_input"][key] = str(tmp_path / value)
-    with pytest.raises(ConfigError) as error:
-        call(tmp_path, records, "train", *options)
-    assert names(error.value, key, value or "Is a directory")
-
-
-def other_words(text):
-    return text.replace("\tB", "\tI", 1)
-
-
-def fewer_words(text):
-    return text.split("\n\n", 1)[0].split("\n", 1)[1] + "\n\n" + text.split("\n\n", 1)[1]
 
 
 @pytest.mark.parametrize(
     ("change", "manifest", "fact"),
     [
-        (lambda text: "pox\tB\n", False, r"word \d+ of sentence 1"),
         (lambda text: "", True, "Received: none"),
-        (other_words, True, r"SHA-256.*devel.tsv.*Received: [0-9a-f]{12}\."),
-        (fewer_words, False, r"word \d+ of sentence 1"),
+        (lambda text: text.replace("\tB", "\tI", 1), True, "SHA-256"),
+        (lambda text: text.split("\n", 1)[1], False, "of sentence 1"),
     ],
 )
 def test_text_of_other_records_is_refused(tmp_path, records, change, manifest, fact):
@@ -120,38 +98,15 @@ def test_text_of_other_records_is_refused(tmp_path, records, change, manifest, f
     if not manifest:
         (tmp_path / "records/dev/manifest.json").unlink()
     call(tmp_path, records, "train", *HOST)
-    with pytest.raises(DataError, match=rf"other\.tsv: .*{fact}"):
+    with raises(DataError, "other.tsv", fact):
         call(tmp_path, records, "predict", *HOST)
     assert not list(tmp_path.glob("out/predict/*tagged*"))
-
-
-def test_sentences_that_were_not_predicted_are_left_out(tmp_path, records, caplog):
-    records["runconfig"] |= {"max_steps": 1, "predict_steps": 1}
-    out = call(tmp_path, records, "train", *HOST)
-    call(tmp_path, records, "predict", *HOST)
-    written = (out / "predict/devel_tagged.tsv").read_text().strip().split("\n\n")
-    given = (tmp_path / "data/devel.tsv").read_text().strip().split("\n\n")
-    assert 0 < len(written) <= 8 < len(given)
-    for sentence, of_file in zip(written, given):
-        rows = [line.rsplit("\t", 1) for line in sentence.split("\n")]
-        assert [row[0] for row in rows] == of_file.split("\n")
-    assert (
-        f"{len(given) - len(written)} of {len(given)} sentences were not predicted whole"
-        in caplog.text
-    )
 
 
 def test_sentences_whose_other_records_were_not_predicted_are_left_out():
     sentences = [Sentence(["a", "b", "c"], ["O"] * 3)] * 4
     words = [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (3, 1)]
     assert whole_sentences(dict.fromkeys(words, "O"), sentences, "a.tsv") == [1]
-
-
-def test_text_file_with_several_folders_is_refused(tmp_path, records):
-    records["predict_input"]["data_dir"] = ["records/dev", "records/train"]
-    with pytest.raises(ConfigError) as error:
-        call(tmp_path, records, "train", "--validate_only")
-    assert names(error.value, "predict_input.data_dir", "records/dev", "records/train")
 
 
 @pytest.mark.parametrize("padding", [True, False])
@@ -171,23 +126,16 @@ def test_loss_is_the_mean_of_all_or_the_weighted_sum_of_real_tokens(padding):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("names", ["order", "fewer"])
-def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, records, names):
+def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, records):
     records["runconfig"]["max_steps"] = 1
     call(tmp_path, records, "train", *HOST)
     numbers = json.loads((tmp_path / "records/label2id.json").read_text())
-    kept = list(numbers)[: 5 if names == "fewer" else None]
-    other = {name: place for place, name in enumerate(reversed(kept))}
     path = tmp_path / "other.json"
-    path.write_text(json.dumps(other))
-    for mode, told in (
-        ("predict", "label2id.json"),
-        ("eval", "manifest.json"),
-        ("train", "manifest.json"),
-    ):
+    path.write_text(json.dumps({name: place for place, name in enumerate(reversed(numbers))}))
+    for mode, file in (("predict", "label2id"), ("eval", "manifest"), ("train", "manifest")):
         key = f"{mode}_input"
         content = {**records, key: {**records[key], "label_vocab_file": str(path)}}
-        with pytest.raises(ConfigError, match=f"{path}: .* the labels of .*{told}"):
+        with raises(ConfigError, path, f"{file}.json"):
             call(tmp_path, content, mode, *HOST, *(["--max_steps", "2"] * (mode == "train")))
 
 

@@ -1,4 +1,4 @@
-"""Tests of documents.py: every row of every kind of file once, bad ones named."""
+"""Input of a preparation: every file and every row once, bad ones named."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cerebras_tf.errors import ConfigError, DataError
+pytest.importorskip("tqdm")
+
+from cerebras_tf.errors import DataError
+from modelzoo.commands import prepare
+from modelzoo.commands.main import main
 from modelzoo.common.data.preparation import documents, input_files
-from tests.messages import names
+from modelzoo.common.data.preparation.input_files import find_inputs
+from tests.messages import names, raises
 
 TEXTS = ["first document", "the second, é", "third\nwith two lines"]
 ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
@@ -32,35 +37,10 @@ def make_archive(path, mode, members):
             archive.addfile(member, io.BytesIO(data))
 
 
-def test_a_key_of_rows_is_refused_where_no_file_can_have_rows(tmp_path):
-    plain = [str(tmp_path / name) for name in ("a.txt", "b.md")]
-    for path in plain:
-        Path(path).write_text("text")
-    make_archive(tmp_path / "odd.dat", "w", {"a.jsonl": ROWS})
-    for name in ("a.jsonl", "c.jsonl.zst", "d.tar.gz", str(tmp_path / "odd.dat")):
-        documents.refuse_idle_key([*plain, name], "body")
-    documents.refuse_idle_key(plain, "text")
-    with pytest.raises(ConfigError) as error:
-        documents.refuse_idle_key(plain, "body")
-    assert names(error.value, "--text_key", "'body'", "a.txt", "b.md")
-
-
 def test_text_file_is_one_document_and_an_empty_one_is_none(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\ntwo")
     (tmp_path / "b.txt").write_text("")
     assert read(tmp_path / "a.txt") == ["one\n\ntwo"] and read(tmp_path / "b.txt") == []
-
-
-def test_byte_order_mark_is_no_text(tmp_path):
-    mark = b"\xef\xbb\xbf"
-    (tmp_path / "a.txt").write_bytes(mark + b"one " + mark)
-    (tmp_path / "b.txt").write_bytes(mark)
-    (tmp_path / "c.jsonl").write_bytes(mark + b'{"text": "two"}\n{"text": "three"}\n')
-    assert read(tmp_path / "a.txt") == ["one \ufeff"] and read(tmp_path / "b.txt") == []
-    assert read(tmp_path / "c.jsonl") == ["two", "three"]
-    (tmp_path / "d.txt").write_bytes(mark + b"one\n\n\xe4")
-    with pytest.raises(DataError, match=r"d\.txt:3: must be UTF-8 text. Received: byte 0xe4"):
-        read(tmp_path / "d.txt")
 
 
 @pytest.mark.parametrize(
@@ -72,11 +52,6 @@ def test_compressed_rows_are_read(tmp_path, suffix, compress):
     assert read(path) == TEXTS
 
 
-def test_compressed_text_is_one_document(tmp_path):
-    (tmp_path / "x.txt.xz").write_bytes(lzma.compress(b"one\ntwo"))
-    assert read(tmp_path / "x.txt.xz") == ["one\ntwo"]
-
-
 @pytest.mark.parametrize(("name", "mode"), [("x.tar.gz", "w:gz"), ("x.xz", "w:xz")])
 def test_files_of_an_archive_are_documents_or_rows(tmp_path, name, mode):
     members = {"0.txt": b"zero", "in/1.jsonl": ROWS, "2.txt": "zwölf".encode(), "3.txt": b""}
@@ -84,29 +59,16 @@ def test_files_of_an_archive_are_documents_or_rows(tmp_path, name, mode):
     assert read(tmp_path / name) == ["zero", *TEXTS, "zwölf"]
 
 
-def test_bad_row_in_an_archive_is_named_with_member_and_line(tmp_path):
-    make_archive(tmp_path / "x.tar.gz", "w:gz", {"rows.jsonl": ROWS + b"{oops\n"})
-    with pytest.raises(DataError, match=r"x.tar.gz:rows.jsonl:4: must be a JSON object"):
-        read(tmp_path / "x.tar.gz")
-
-
 def test_archive_cut_at_any_byte_is_refused(tmp_path):
     make_archive(tmp_path / "whole.tar.gz", "w:gz", {"0.txt": b"zero", "1.jsonl": ROWS})
     whole = (tmp_path / "whole.tar.gz").read_bytes()
     for end in range(len(whole)):
         (tmp_path / "cut.tar.gz").write_bytes(whole[:end])
-        with pytest.raises(DataError, match="cut.tar.gz: must be a whole gz file"):
+        with raises(DataError, "cut.tar.gz", "whole gz"):
             read(tmp_path / "cut.tar.gz")
     (tmp_path / "cut.tar.gz").write_bytes(whole + b"more")
-    with pytest.raises(DataError, match="cut.tar.gz: must be a whole gz file"):
+    with raises(DataError, "cut.tar.gz", "whole gz"):
         read(tmp_path / "cut.tar.gz")
-
-
-def test_archive_cut_before_it_was_compressed_is_named(tmp_path):
-    make_archive(tmp_path / "x.tar", "w", {"0.txt": b"zero" * 999})
-    (tmp_path / "x.xz").write_bytes(lzma.compress((tmp_path / "x.tar").read_bytes()[:2000]))
-    with pytest.raises(DataError, match="x.xz: must hold a whole tar archive"):
-        read(tmp_path / "x.xz")
 
 
 @pytest.mark.parametrize(
@@ -126,32 +88,8 @@ def test_bad_row_is_named_with_file_and_line_in_any_part(tmp_path, line, facts):
     path = tmp_path / "b.jsonl"
     path.write_bytes(ROWS + line + b"\n" + ROWS)
     for start in (0, len(ROWS)):
-        with pytest.raises(DataError) as error:
+        with raises(DataError, "b.jsonl:4: ", *facts):
             read(path, start=start)
-        assert names(error.value, "b.jsonl:4: ", *facts)
-
-
-def test_numbers_that_are_not_finite_are_passed_over_where_nobody_reads_them(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"text": "a", "n": NaN}\n{"text": "b", "n": [-Infinity]}\n{"text": "c", "n": 1e999}\n'
-    )
-    assert read(tmp_path / "a.jsonl") == ["a", "b", "c"]
-
-
-def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"fine\nbad \xff\n")
-    with pytest.raises(DataError, match=r"a\.txt:2: .* byte 0xff"):
-        read(tmp_path / "a.txt")
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"fine\nbad \xff\n"))
-    with pytest.raises(DataError, match=r"a\.txt\.gz:2: .* byte 0xff"):
-        read(tmp_path / "a.txt.gz")
-
-
-def test_missing_and_empty_inputs_are_named(tmp_path):
-    with pytest.raises(DataError, match="absent: must be a file.*no such path"):
-        input_files.find_inputs([str(tmp_path / "absent")], documents.SUFFIXES)
-    with pytest.raises(DataError, match="a folder without any"):
-        input_files.find_inputs([str(tmp_path)], documents.SUFFIXES)
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 7, 40, 1000])
@@ -184,27 +122,13 @@ def test_small_files_share_a_unit_and_only_rows_are_divided(tmp_path):
     ]
 
 
-def test_bytes_read_are_told_and_sum_to_the_file(tmp_path):
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(ROWS * 100))
-    told = []
-    read(path, on_read=told.append)
-    assert sum(told) == path.stat().st_size
-
-
 def test_rows_have_their_keys_or_are_named(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": "1", "b": "2", "c": 3}\n{"a": "1", "b": 2}\n')
     rows = documents.read_rows(str(path), ("a", "b"))
     assert next(rows) == {"a": "1", "b": "2", "c": 3}
-    with pytest.raises(DataError, match="x.jsonl:2: .*text under 'b'. Received: a, b"):
+    with raises(DataError, "x.jsonl:2", "'b'"):
         next(rows)
-
-
-def test_rows_of_plain_text_are_refused(tmp_path):
-    (tmp_path / "x.txt").write_text("text")
-    with pytest.raises(DataError, match="must hold JSON objects with a, one a line"):
-        list(documents.read_rows(str(tmp_path / "x.txt"), ("a",)))
 
 
 def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, monkeypatch):
@@ -218,3 +142,75 @@ def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, mon
     assert (before["files"], before["bytes"]) == (3, 3)
     (tmp_path / "b.txt").write_text("B")
     assert documents.describe(files)["sha256"] != before["sha256"]
+
+
+def listed(paths, tell=lambda line: None):
+    return find_inputs(paths, documents.SUFFIXES, tell)
+
+
+def fill(folder, names):
+    for name in names:
+        Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+        Path(folder, name).write_bytes(
+            gzip.compress(b"text") if name.lower().endswith("z") else b"text"
+        )
+
+
+def test_documented_forms_are_read_in_letters_of_any_case(tmp_path):
+    pytest.importorskip("zstandard")
+    fill(tmp_path, ["a.txt.gz", "in/B.TXT", "c.Txt.GZ", "d.jsonl"])
+    fill(tmp_path, ["e.txt.zst", "f.txt.xz", "g.jsonl.xz", "h.jsonl.zst", "i.jsonl.gz", "k.tar.gz"])
+    lines = []
+    files = listed([str(tmp_path)], lines.append)
+    assert len(files) == 10 and not lines
+    for name in ("a.txt.gz", "in/B.TXT", "c.Txt.GZ"):
+        assert list(documents.read_documents(str(tmp_path / name))) == ["text"]
+
+
+def test_files_skipped_for_their_names_are_logged_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill("in", ["a.txt", "b.md", "c.md", "d.csv.gz", "e"])
+    lines = []
+    assert listed(["in"], lines.append) == ["in/a.txt"]
+    (line,) = lines
+    assert line.startswith("in: 4 of 5 files ")
+    assert "in/b.md" in line
+    assert listed(["in/b.md"], lines.append) == ["in/b.md"] and len(lines) == 1
+    fill("other", ["b.md"])
+    with raises(DataError, "other", "1 others"):
+        listed(["other"])
+
+
+def test_links_are_followed_loops_end_and_a_file_counts_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill("far", ["a.txt"])
+    fill("in", ["b.txt", "deep/c.txt"])
+    for link, target in (("link", "../far"), ("again", "deep"), ("loop", "."), ("self", "self")):
+        Path("in", link).symlink_to(target)
+    assert listed(["in"]) == ["in/b.txt", "in/deep/c.txt", "in/link/a.txt"]
+    found = listed(["far/a.txt", str(tmp_path / "far"), "in"])
+    assert len(found) == 3 and "far/a.txt" in found
+
+
+def preparing(records, amount, rows=5):
+    def prepare(advance):
+        if amount:
+            advance(amount)
+        return {"counts": {"rows": rows, "records": records}, "files": [{}] * 2}
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named"), [(["a.txt"], "a.txt"), ([*"abcde"], "a, b, c and 2 more")]
+)
+def test_no_record_at_all_is_an_error_with_the_inputs_and_a_remedy(inputs, named):
+    with raises(DataError, "out", named, "5 rows, 0 records", "Add text."):
+        prepare.run_preparation(preparing(0, 1), inputs, "out", remedy="Add text.")
+
+
+@pytest.mark.parametrize("option", [("--seed", "5"), ("--ftfy_normalizer", "NFD")])
+def test_options_that_change_nothing_are_refused(option, tmp_path, capsys):
+    inputs = ("--input_dir", str(tmp_path), "--tokenizer_type", "ByteTokenizer")
+    assert main(["prepare", "gpt", *inputs, *option]) == 2
+    assert names(capsys.readouterr().err, *option)

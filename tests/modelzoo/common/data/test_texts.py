@@ -1,0 +1,246 @@
+"""Text files, prompts and tokens a byte."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import types
+import zlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+pytest.importorskip("tensorflow.compat.v1")
+
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.data import text_files
+from modelzoo.common.data.prompts import read_prompts, section_tokenizer
+from modelzoo.common.data.text_files import END_OF_DOCUMENT, Windows, find_text_files, split_files
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
+from modelzoo.common.train.language_model import tokens_per_byte
+from tests.messages import raises
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for index in range(40):
+        (tmp_path / "sub" / f"{index}.txt").write_text(f"text {index}")
+    (tmp_path / "other.bin").write_bytes(b"\0")
+    return tmp_path
+
+
+def test_folder_is_walked_for_the_patterns(folder):
+    files = text_files.find_text_files(str(folder), ["*.txt"])
+    assert len(files) == 40 and files == sorted(files)
+    assert ("sub/0.txt", str(folder / "sub" / "0.txt")) in files
+
+
+def test_glob_and_file_are_sources_too(folder):
+    assert len(text_files.find_text_files(str(folder / "sub" / "1*.txt"), [])) == 11
+    assert text_files.find_text_files([str(folder / "other.bin")], []) == [
+        ("other.bin", str(folder / "other.bin"))
+    ]
+
+
+def test_text_of_the_package_is_the_default_and_the_same_everywhere():
+    files = text_files.find_text_files(None, ["*.py"])
+    assert [name for name, _ in files] == [f"{number:02d}.txt" for number in range(40)]
+    tokens = text_files.read_tokens(files)
+    assert zlib.crc32(tokens.astype("<u2").tobytes()) == 406670193
+    kept = text_files.split_files(files, 0.05, training=False)
+    assert [name for name, _ in kept] == ["11.txt", "20.txt", "23.txt"]
+
+
+def test_missing_source_and_empty_folder_are_named(tmp_path):
+    with raises(DataError, "nowhere"):
+        text_files.find_text_files(str(tmp_path / "nowhere"), ["*.txt"])
+    with raises(DataError, "*.txt"):
+        text_files.find_text_files(str(tmp_path), ["*.txt"])
+
+
+def test_splits_are_disjoint_complete_and_independent_of_other_files(folder):
+    files = text_files.find_text_files(str(folder), ["*.txt"])
+    train = text_files.split_files(files, 0.3, training=True)
+    evaluation = text_files.split_files(files, 0.3, training=False)
+    assert sorted(train + evaluation) == files and evaluation
+    assert text_files.split_files(files[:20], 0.3, True) == [f for f in train if f in files[:20]]
+
+
+def test_no_fraction_means_no_split_and_an_empty_split_is_refused(folder):
+    files = text_files.find_text_files(str(folder), ["*.txt"])
+    assert text_files.split_files(files, 0.0, training=False) == files
+    with raises(DataError, "evaluation split"):
+        text_files.split_files(files[:1], 1e-4, training=False)
+
+
+def test_tokens_are_bytes_with_an_end_after_each_file(folder):
+    path = folder / "sub" / "0.txt"
+    path.write_bytes("é\n".encode())
+    tokens = text_files.read_tokens([("0.txt", str(path))] * 2)
+    assert tokens.tolist() == [0xC3, 0xA9, 10, END_OF_DOCUMENT] * 2
+
+
+def test_windows_cover_each_epoch_once_and_differ_between_epochs():
+    tokens = np.arange(101)
+    windows = Windows(tokens, length=5, batch_size=4, seed=1)
+    epochs = [
+        np.concatenate([windows.batch(e * windows.batches_per_epoch + i) for i in range(5)])
+        for e in range(2)
+    ]
+    for epoch in epochs:
+        assert sorted(epoch[:, 0]) == list(range(0, 100, 5))
+        assert (np.diff(epoch, axis=1) == 1).all()
+    assert (epochs[0] != epochs[1]).any()
+
+
+def test_batch_is_a_function_of_seed_and_number_only():
+    tokens = np.arange(1000)
+    first, second = (Windows(tokens, 5, 4, seed=3) for _ in range(2))
+    later = [first.batch(i) for i in range(120)]
+    np.testing.assert_array_equal(later[110], second.batch(110))
+    assert (Windows(tokens, 5, 4, seed=4).batch(0) != later[0]).any()
+
+
+def test_windows_without_seed_follow_the_text():
+    batch = Windows(np.arange(21), 5, 2, None).batch(1)
+    assert batch[:, 0].tolist() == [10, 15] and batch.dtype == np.int32
+
+
+def test_the_last_partial_batch_is_kept_on_request():
+    tokens = np.arange(5 * 6 + 1)
+    assert Windows(tokens, 5, 4, None).batches_per_epoch == 1
+    windows = Windows(tokens, 5, 4, None, keep_rest=True)
+    assert windows.batches_per_epoch == 2
+    assert windows.batch(1)[:, 0].tolist() == [20, 25]
+
+
+def test_too_little_text_is_refused():
+    with raises(DataError, "21 bytes"):
+        Windows(np.arange(20), 5, 4, None)
+
+
+def read(path, text, limit=20):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_prompts(str(path), ByteTokenizer(), 257, limit)
+
+
+def test_a_text_file_holds_one_prompt_a_line(tmp_path):
+    prompts = read(tmp_path / "a.txt", "one \ntwo\r\n")
+    assert [(p.text, bytes(p.tokens.tolist())) for p in prompts] == [
+        ("one ", b"one "),
+        ("two", b"two"),
+    ]
+    assert prompts[1].where == f"{tmp_path}/a.txt:2"
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\t"])
+def test_a_blank_line_is_refused_in_text_and_left_out_of_json_lines(tmp_path, blank):
+    with raises(DataError, "a.txt:2", repr(blank)):
+        read(tmp_path / "a.txt", f"one\n{blank}\ntwo\n")
+    assert len(read(tmp_path / "a.jsonl", '{"prompt": "one"}\n  \n{"prompt": "  "}\n')) == 2
+
+
+def test_jsonl_holds_texts_or_tokens_and_keeps_other_keys(tmp_path):
+    rows = [{"prompt": "ab", "id": 7}, {"text": "c\nd"}, {"prompt_tokens": [104, 105]}]
+    prompts = read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert [prompt.text for prompt in prompts] == ["ab", "c\nd", "hi"]
+    assert prompts[0].others == {"id": 7}
+    assert prompts[2].tokens.tolist() == [104, 105]
+
+
+@pytest.mark.parametrize(
+    "line, facts",
+    [
+        *((line, ("must be JSON",)) for line in ("{", "[" * 5000)),
+        ('{"prompt": 3}', ("prompt", "Received: 3")),
+        ('{"question": "a"}', ("prompt", "question")),
+        (r'{"prompt": "\ud800"}', ("characters",)),
+        (r'{"prompt": "a", "\ud800": 1}', ("characters",)),
+        ('{"prompt": ""}', ("a token",)),
+        ('{"text": "a", "prompt_tokens": [1]}', ("text", "prompt_tokens")),
+        ('{"prompt": "a", "reference": 3}', ("reference", 3)),
+        ('{"prompt": "a", "sample": 1, "tokens": 2}', ("Received: sample, tokens",)),
+        ('{"prompt_tokens": ["a"]}', ("prompt_tokens", "'a'")),
+        ('{"prompt_tokens": [1' + 23 * "0" + "]}", ("prompt_tokens", 2147483648)),
+        ('{"prompt_tokens": [257]}', ("0 to 256", 257)),
+        ('{"prompt": "a", "s": [1, {"t": NaN}]}', ("s", "nan")),
+        ('{"prompt": "12345678901234567890"}', (20,)),
+        (b'{"prompt": "\xff"}', ("UTF-8",)),
+    ],
+)
+def test_mistakes_are_reported_with_file_and_line(tmp_path, line, facts):
+    first = b'{"prompt": "fine"}\n'
+    with raises(DataError, "a.jsonl:2: ", *facts):
+        read(tmp_path / "a.jsonl", first + (line if isinstance(line, bytes) else line.encode()))
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused():
+    section = SimpleNamespace(
+        tokenizer_type="ByteTokenizer", vocab_file=None, encoder_file=None, eos_id=None
+    )
+    assert section_tokenizer(section, 257).vocab_size == 257
+    for eos_id, vocab_size in ((None, 256), (257, 257)):
+        section.eos_id = eos_id
+        with raises(ConfigError, "eos_id" if eos_id else "tokenizer_type", 256):
+            section_tokenizer(section, vocab_size)
+
+
+of = functools.partial(tokens_per_byte, training=False)
+
+
+def section(data_dir, processor="GptTfRecordsProcessor", vocab_size=50257):
+    return types.SimpleNamespace(data_processor=processor, data_dir=data_dir, vocab_size=vocab_size)
+
+
+def text(data_dir, eval_fraction=0.0):
+    return types.SimpleNamespace(
+        data_processor="GptTextDataProcessor",
+        data_dir=str(data_dir),
+        file_patterns=["*.txt"],
+        eval_fraction=eval_fraction,
+    )
+
+
+def test_of_text_that_is_read_as_bytes_ends_of_files_count_as_tokens(tmp_path):
+    for name in "abcdefgh":
+        (tmp_path / f"{name}.txt").write_text("x" * 9)
+    assert of(text(tmp_path)) == 10 / 9
+    (tmp_path / "long.txt").write_text("x" * 928)
+    assert of(text(tmp_path)) == 1009 / 1000
+    for training in (True, False):  # long.txt is in one of them
+        files = split_files(find_text_files(str(tmp_path), ["*.txt"]), 0.5, training)
+        size = sum(os.path.getsize(path) for _, path in files)
+        assert of(text(tmp_path, 0.5), training=training) == (size + len(files)) / size
+    assert of(text(tmp_path / "absent")) is None
+
+
+def test_folder_names_of_the_configs_count_and_letters_within_words_do_not():
+    assert of(section("/data/pile_gpt2_msl2048/train")) == 0.29335
+    assert of(section(["/x/Pile", "./pile_gptj_msl2048/val"], vocab_size=50400)) == 0.29335
+    assert of(section("owt_gpt2_msl1024/val")) == 0.2434
+    for folder in ("/data/growth/train", "compiled", "/pile/runs/mine/train", ["Pile", "mine"]):
+        assert of(section(folder)) is None
+    assert of(section("/data/Pile", vocab_size=257)) is None
+    assert of(section("pile_neox_msl2048/train", vocab_size=50432)) is None
+    assert of(None) is None
+
+
+def test_a_manifest_wins_over_names(tmp_path):
+    def folder(name, settings=None, **counts):
+        made = tmp_path / name
+        made.mkdir()
+        described = {"settings": settings or {}, "counts": counts}
+        (made / "manifest.json").write_text(json.dumps(described))
+        return str(made)
+
+    pile = folder("pile_gpt2", tokens=30, text_bytes=100)
+    other = folder("other", tokens=10, text_bytes=100)
+    assert of(section(pile)) == 0.3
+    assert of(section([pile, other])) == 0.2
+    made = folder("bytes", {"tokenizer_type": "ByteTokenizer"}, tokens=102, text_bytes=100)
+    assert of(section(made)) == 1.02
+    assert of(section(folder("pile_articles", articles=3))) is None
