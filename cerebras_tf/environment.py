@@ -146,7 +146,7 @@ WAFERS = EnvironmentVariable(
     _whole_number(1),
     1,
     "1",
-    "a whole number, at least 1",
+    "an integer, at least 1",
     _SET_BY_CSRUN,
 )
 RANK = EnvironmentVariable(
@@ -155,7 +155,7 @@ RANK = EnvironmentVariable(
     _whole_number(0),
     0,
     "0",
-    "a whole number, at least 0",
+    "an integer, at least 0",
     _SET_BY_CSRUN,
 )
 JOB_FOLDER = _text(
@@ -188,7 +188,7 @@ NUM_CSX = EnvironmentVariable[Optional[int]](
     int,
     None,
     "not set",
-    "a whole number",
+    "an integer",
     _SET_BY_CSRUN,
 )
 TF_CONFIG = EnvironmentVariable[dict[str, Any]](

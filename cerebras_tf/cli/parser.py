@@ -128,7 +128,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def positive_int(text: str, end: int = 2**31) -> int:
-    """Parses a whole number above zero and below `end`, for argparse."""
+    """Parses an integer above zero and below `end`, for argparse."""
     number = any_int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}.")
@@ -167,9 +167,9 @@ def positive_number(text: str) -> float:
 
 
 def any_int(text: str) -> int:
-    """Parses a whole number in the digits 0 to 9, for argparse."""
+    """Parses an integer in the digits 0 to 9, for argparse."""
     if not _WHOLE_NUMBER.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            f"must be a whole number, in the digits 0 to 9. Received: {text[:60]!r}."
+            f"must be an integer, in the digits 0 to 9. Received: {text[:60]!r}."
         )
     return int(text)

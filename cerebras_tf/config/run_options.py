@@ -28,25 +28,25 @@ from cerebras_tf.quantities import MOST_GB
 
 # What the runner does, by mode.
 MODES = {
-    "train": "train up to max_steps, or go on from the last checkpoint",
-    "eval": "evaluate the last checkpoint, or the one of --checkpoint_path",
+    "train": "train up to max_steps, resuming from the latest checkpoint",
+    "eval": "evaluate the latest checkpoint, or that of --checkpoint_path",
     "train_and_eval": "train, and evaluate at every checkpoint",
     "eval_all": "evaluate every checkpoint of model_dir",
-    "predict": "write predictions of a checkpoint for predict_input",
+    "predict": "write predictions for predict_input",
 }
 
-_OF_CLUSTER = "A key of the real cluster, accepted so that its params files load. It has no effect."
+_OF_CLUSTER = "Accepted for compatibility with params files of the platform. Has no effect."
 
 
 def _folder_problem(folder: str) -> Optional[str]:
     if folder.strip() and not re.search(r"\0|^~|://", folder):
         return None
-    return "must name a folder of this computer, by a path without ~."
+    return "must be a local path without ~."
 
 
 def _device_problem(device: str) -> Optional[str]:
     known = re.fullmatch(r"/?(device:)?(cpu:0|(?!cpu)[a-z_]*[gt]pu:\d+)", device, re.IGNORECASE)
-    return None if known else "must be a device of TensorFlow, such as /cpu:0 or /gpu:0."
+    return None if known else "must be a TensorFlow device, such as /cpu:0 or /gpu:0."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,115 +55,109 @@ class SharedOptions:
 
     cs_ip: Optional[str] = field(
         None,
-        "Address of the wafer, HOST or HOST:PORT; empty or loopback is the one emulated in this "
-        "process.",
+        "Address of the wafer, HOST or HOST:PORT. An empty or loopback address means the emulated "
+        "wafer in this process.",
         check=address_problem,
         flag="IP",
     )
     num_csx: int = field(
         1,
-        "Number of wafers. A step trains on the batches of all, with their gradients averaged. "
-        "`csrun_wse --num_csx N` starts a process for each, with Slurm by this key alone; without "
-        "it one process computes their batches as micro-batches, as it does with "
-        "`optimizer.grad_accum_steps`. Then each batch has the same weight; over processes each "
-        "token or masked word of a step has. It may change at a checkpoint: the data continue "
-        "where they were.",
+        "Number of wafers. A step trains on one batch per wafer and averages their gradients. "
+        "With `csrun_wse --num_csx N`, or with Slurm, each wafer is a process, and gradients are "
+        "weighted per token. Otherwise one process computes the batches as micro-batches, like "
+        "`optimizer.grad_accum_steps`, and gradients are weighted per batch. The number can "
+        "change when a run is resumed; training continues at the same position in the data.",
         minimum=1,
         flag="N",
     )
     restore_partially: bool = field(
         False,
-        "Whether training may go on from a checkpoint that fits the model in part. Variables that "
-        "the model lacks are dropped, those that the checkpoint lacks are initialized. Shapes must "
-        "be equal.",
+        "Whether to load a checkpoint that has only some of the model's variables. Missing "
+        "variables are initialized, and variables that are not in the model are ignored. Shapes "
+        "must be equal.",
     )
     memoryx_dir: Optional[str] = field(
         None,
-        "Folder of the files that store weights and optimizer state; null stores them in main "
-        "memory. With it a model may be larger than memory. Checkpoints share its contents by "
-        "links where they are on the same file system.",
+        "Folder of the files that store weights and optimizer state, for models larger than "
+        "memory. null: stored in main memory. Checkpoints on the same file system share these "
+        "files by hard links.",
         path="as given",
         check=_folder_problem,
         on_wafer=(None,),
     )
     memoryx_ram_gb: Optional[float] = field(
         None,
-        "Main memory that weights and optimizer state may take with `memoryx_dir`, in 10^9 bytes "
-        "for each wafer; null takes half of what is free when a call begins. An evaluation during "
-        "training uses what training holds; one of another checkpoint than the last holds its own, "
-        "up to as much again.",
+        "Main memory that weights and optimizer state may use with `memoryx_dir`, in 10^9 bytes "
+        "per wafer. null: half of the free memory at the start. Evaluating a checkpoint other "
+        "than the latest during training can use this amount again.",
         above=0.0,
         below=MOST_GB,
         on_wafer=(None,),
     )
     memoryx_moment_dtype: Optional[str] = field(
         None,
-        "Storage dtype of the optimizer's moments (moving averages of gradients and of their "
-        "squares), also in checkpoints: null for float32. bfloat16 takes half of the bytes. "
-        "Moments are updated in float32 and rounded stochastically by a stream of the variable and "
-        "the step, so that a repeated run gives the same bits; weights stay float32. Checkpoints "
-        "of either kind can be read with and without it.",
+        "Storage dtype of the optimizer's moments (moving averages of gradients and of squared "
+        "gradients), also in checkpoints. null: float32. bfloat16 needs half of the memory. "
+        "Moments are updated in float32 and rounded stochastically and reproducibly. Weights stay "
+        "float32. Checkpoints can be loaded with either setting.",
         choices=("bfloat16",),
         on_wafer=(None,),
     )
     wafer_memory_gb: Optional[float] = field(
         None,
-        "Memory that activations, gradients and scratch memory of training may take, in 10^9 "
-        "bytes. Where they need more, layers are recomputed, or with `memoryx_dir` activations are "
-        "spilled to its disk between the passes, with equal results; null takes what is available "
-        "less a tenth.",
+        "Memory that activations, gradients and scratch memory of training may use, in 10^9 "
+        "bytes. If they need more, layers are recomputed, or with `memoryx_dir` activations are "
+        "spilled to disk, with equal results. null: 90 % of the available memory.",
         above=0.0,
         below=MOST_GB,
         on_wafer=(None,),
     )
     micro_batches: int = field(
         1,
-        "Number of equal micro-batches that the wafer splits a training batch into. They run "
-        "sequentially, so that activations are needed for the rows of one only. The step is that "
-        "of the whole batch but for rounding and for what random operations draw: gradients and "
-        "loss are those over all of its tokens, where `optimizer.grad_accum_steps` gives each of "
-        "its batches the same weight. A loss that divides by a count marks it with "
-        "cross_wafer_sum. Other numbers shown of a step are means over the micro-batches, where "
-        "they can be.",
+        "Number of equal micro-batches that a training batch is split into, to reduce the memory "
+        "of activations. Gradients and loss are equal to those of the whole batch, except for "
+        "rounding and random operations: every token has the same weight, unlike with "
+        "`optimizer.grad_accum_steps`. A loss that divides by a count must use cross_wafer_sum. "
+        "Other values of a step are averaged over the micro-batches if possible.",
         minimum=1,
         on_wafer=(1,),
     )
     precision: Optional[str] = field(
         None,
-        "Precision of matrix products on the wafer; null takes bfloat16 where use_cbfloat16 is "
-        "set, else float32. float32 is used also for graphs in half precision. bfloat16 rounds "
-        "operands and keeps sums, weights and optimizer state in float32, for processors that "
-        "multiply it faster (AMX, AVX512-BF16). emulate rounds results of every operation to the "
-        "graph's own type, slowly, so that overflow and loss scaling can be studied.",
+        "Precision of matrix products on the wafer. float32: used for all graphs, including those "
+        "in half precision. bfloat16: rounds operands and keeps sums, weights and optimizer state "
+        "in float32; faster on processors with AMX or AVX512-BF16. emulate: rounds the result of "
+        "every operation to its dtype in the graph; slow, to study overflow and loss scaling. "
+        "null: bfloat16 if use_cbfloat16 is set, else float32.",
         choices=("float32", "bfloat16", "emulate"),
         on_wafer=(None, "float32"),
     )
     keep_float32: tuple[str, ...] = field(
         (),
-        "Regular expressions of operation names; with bfloat16, products of operations that match "
-        "stay float32. Training refuses one that matches nothing.",
+        "Regular expressions of operation names. With bfloat16, matrix products of matching "
+        "operations use float32. An expression without a match is an error.",
         check=regular_expressions,
     )
     profile: Optional[int] = field(
         None,
-        "Number of training steps to profile, after the first two. Writes `profile/trace.json` in "
-        "model_dir, a trace that ui.perfetto.dev opens, and logs where the time goes.",
+        "Number of training steps to profile, after the first two. Writes a trace for "
+        "ui.perfetto.dev to `profile/trace.json` in model_dir, and logs where time is spent.",
         minimum=1,
         flag="N",
     )
     multireplica: bool = field(
         False,
-        "Have several replicas of the model share the wafer and every training batch. Their "
-        "gradients are averaged. In pipelined mode only. As many as are fastest are used, and "
-        "their number is logged. The emulated wafer computes them together; predictions follow "
-        "from it.",
+        "Place several replicas of the model on the wafer and split every training batch among "
+        "them. Gradients are averaged. Only in pipelined mode. The fastest number of replicas is "
+        "selected and logged. It affects predictions for a CS-2; the emulated wafer computes all "
+        "replicas together.",
         flag="",
         on_wafer=(False,),
     )
     num_threads: Optional[int] = field(
         None,
-        "Number of threads that share the kernels of a wafer in this process; null takes the "
-        "environment variable CEREBRAS_TF_THREADS, else one a core. The host has its own, see "
+        "Number of threads for the kernels of a wafer. null: the environment variable "
+        "CEREBRAS_TF_THREADS, or one per core. It does not apply to the host; see "
         "`tf.config.threading`.",
         minimum=1,
         below=1025,
@@ -182,25 +176,25 @@ class EstimatorOptions(SharedOptions):
 
     num_csx: Optional[int] = field(  # type: ignore[assignment]
         None,
-        "Number of wafers that train together, one process each, started by csrun_wse. None takes "
-        "`cs_config.num_csx`; 1 takes what the launcher started.",
+        "Number of wafers, with one process each, started by csrun_wse. None: "
+        "`cs_config.num_csx`. 1: the number that the launcher started.",
         minimum=1,
     )
-    system_name: Optional[str] = field(None, "A name for the system. Kept, and without effect.")
+    system_name: Optional[str] = field(None, "A name for the system. Has no effect.")
     cs_config: Any = field(
         None, "A configuration message such as `cerebras.pb.tf.csconfig_pb2.CSConfig`."
     )
     stack_params: Any = field(
         None,
-        'Compiler settings of the platform, `{"ir_mode": str, "config": FullConfig}`. Kept, and '
-        "without effect: this compiler has none of them.",
+        'Compiler settings of the platform, `{"ir_mode": str, "config": FullConfig}`. Has no '
+        "effect.",
     )
     use_vsl: Optional[bool] = field(
         None,
-        "Whether padding is removed from what the wafer computes (variable sequence length). None "
-        "removes it where the graph proves that no number changes; False never does. True refuses "
-        "to train a model where it is not proved, predicts 0 at padded places, and also removes "
-        "padding that only the weights of a causal model's loss show.",
+        "Whether padding is removed (variable sequence length). None: removed if the compiler "
+        "proves that results do not change. False: never. True: an error is raised if the proof "
+        "fails, predictions are 0 at padded positions, and padding of causal models that is given "
+        "only by the loss weights is also removed.",
         on_wafer=(None, False),
     )
 
@@ -210,15 +204,14 @@ class EstimatorOptions(SharedOptions):
         if self.use_vsl and self.precision == "emulate":
             yield (
                 "use_vsl",
-                "must not be True with precision emulate, which runs the graph's own operations. "
-                "Set it to False, or leave it out.",
+                "must not be True with precision emulate. Set it to False, or remove it.",
             )
         precision = self.resolved_precision
         if self.keep_float32 and precision != "bfloat16":
             yield (
                 "keep_float32",
-                f"has no effect with precision {precision}. Set precision to bfloat16, or leave "
-                "keep_float32 out.",
+                f"has no effect with precision {precision}. Set precision to bfloat16, or remove "
+                "keep_float32.",
             )
 
     @property
@@ -257,11 +250,11 @@ class EarlyStopping:
 class RunConfigParams(SharedOptions):
     """The section ``runconfig``; the command line's flags set its keys, `mode` among them."""
 
-    mode: Optional[str] = field(None, "What the runner does.", choices=tuple(MODES))
+    mode: Optional[str] = field(None, "Mode of the run.", choices=tuple(MODES))
     model_dir: Optional[str] = field(
         None,
-        "Folder of checkpoints and events. A run resumes from the last checkpoint there. Null: "
-        "model_dir/ and the name of the params file without params_.",
+        "Model folder, for checkpoints and events. A run resumes from its latest checkpoint. "
+        "null: model_dir/NAME for a params file params_NAME.yaml.",
         path="as given",
         flag="DIR",
         short="-o",
@@ -270,82 +263,83 @@ class RunConfigParams(SharedOptions):
         None, "Global step at which training ends.", minimum=1, long=True, flag="N"
     )
     steps: Optional[int] = field(
-        None, "Number of steps to train from here.", minimum=1, long=True, flag="N"
+        None, "Number of steps to train in this run.", minimum=1, long=True, flag="N"
     )
     eval_steps: Optional[int] = field(
         None,
-        "Batches of an evaluation; 0 or less means the whole set, as null does.",
+        "Number of batches of an evaluation. null, or 0 or less: the whole data set.",
         long=True,
         flag="N",
     )
     predict_steps: Optional[int] = field(
         None,
-        "Batches of a prediction; null means all prompts, and one batch of anything else.",
+        "Number of batches of a prediction. null: all prompts, or one batch of other data.",
         minimum=1,
     )
     save_summary_steps: int = field(100, "Steps between summaries.", minimum=1, long=True, flag="N")
     save_checkpoints_steps: int = field(
         1000, "Steps between checkpoints.", minimum=1, long=True, flag="N"
     )
-    keep_checkpoint_max: int = field(
-        5, "Number of checkpoints that are kept; 0 keeps all.", minimum=0
-    )
+    keep_checkpoint_max: int = field(5, "Maximum number of checkpoints to keep. 0: all.", minimum=0)
     log_step_count_steps: Optional[int] = field(
-        None,
-        "Steps between lines on the console; null takes save_summary_steps.",
-        minimum=1,
-        long=True,
+        None, "Steps between lines on the console. null: save_summary_steps.", minimum=1, long=True
     )
-    disable_standard_logs: bool = field(False, "Whether the lines on the console are omitted.")
+    disable_standard_logs: bool = field(False, "Whether to disable the lines on the console.")
     throttle_secs: int = field(
-        0, "Shortest time between two evaluations of train_and_eval, in seconds.", minimum=0
+        0, "Minimum time between evaluations of train_and_eval, in seconds.", minimum=0
     )
-    tf_random_seed: Optional[int] = field(None, "TensorFlow's graph-level seed.", long=True)
+    tf_random_seed: Optional[int] = field(None, "Graph-level random seed of TensorFlow.", long=True)
     compile_dir: Optional[str] = field(
-        None, "Folder for compiled programs; null takes `compiled` in model_dir.", path="as given"
+        None, "Folder for compiled programs. null: `compiled` in model_dir.", path="as given"
     )
     device: Optional[str] = field(
         None,
-        "Run the model on the host, on this TensorFlow device, such as /cpu:0.",
+        "TensorFlow device to run the model on, such as /cpu:0, instead of the wafer.",
         check=_device_problem,
         flag="DEVICE",
     )
     checkpoint_path: Optional[str] = field(
         None,
-        "Checkpoint to start from or to evaluate. Training takes its weights only.",
+        "Checkpoint to start from or to evaluate. Training loads only its weights.",
         path="as given",
         flag="CKPT",
     )
     resume_from: Optional[str] = field(
         None,
-        "Checkpoint to go on from in a new model_dir. Training takes its step and optimizer state "
-        "too.",
+        "Checkpoint to resume from in a new model_dir. Training also loads its step and optimizer "
+        "state.",
         path="as given",
         flag="CKPT",
     )
     keep_best_checkpoint: Any = field(
         None,
-        "Which checkpoint of train_and_eval is copied to `best` in model_dir.",
+        "Keeps a copy of the best checkpoint of train_and_eval in `best` in model_dir.",
         build=build_section(KeepBest),
     )
     early_stopping: Any = field(
-        None, "When train_and_eval ends early.", build=build_section(EarlyStopping)
+        None,
+        ("Ends train_and_eval early if evaluations do not improve."),
+        build=build_section(EarlyStopping),
     )
-    validate_only: bool = field(False, "Only check that the model compiles for the wafer.", flag="")
-    compile_only: bool = field(False, "Only compile, and save the program.", flag="")
+    validate_only: bool = field(
+        False, "Only check the params file, the data and the memory, without training.", flag=""
+    )
+    compile_only: bool = field(
+        False, "Only compile the model, save the program and predict its speed on a CS-2.", flag=""
+    )
     execution_strategy: Optional[str] = field(
         None,
-        "The launcher's mode, where it must be one of them. python-ws streams weights, python "
-        "keeps all in place.",
+        "Execution mode that the launcher must have: weight_streaming for python-ws, pipeline for "
+        "python.",
         choices=("weight_streaming", "pipeline"),
     )
     disable_input_pipeline_ckpt: bool = field(
-        False, "Whether training starts at the beginning of its data in every run."
+        False, "Whether a resumed run starts at the beginning of its data."
     )
     use_cs_grad_accum: bool = field(
-        False, "Must be False. The compiler does not choose a number of micro-batches."
+        False, "Must be False: automatic selection of micro-batches is not supported."
     )
-    enable_distributed: bool = field(False, "Must be False. It means several GPUs.")
+    enable_distributed: bool = field(False, "Must be False: multi-GPU training is not supported.")
     num_wgt_servers: Optional[int] = field(None, _OF_CLUSTER, minimum=1, of_cluster=True)
     multiple_workers: bool = field(False, _OF_CLUSTER, of_cluster=True)
     ir_mode: str = field("mlir-cirh", _OF_CLUSTER, of_cluster=True)
@@ -362,20 +356,20 @@ class RunConfigParams(SharedOptions):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.validate_only and self.compile_only:
-            yield "compile_only", "excludes validate_only. Set one of them."
+            yield "compile_only", "cannot be combined with validate_only. Remove one of them."
         if self.checkpoint_path and self.resume_from:
-            yield "resume_from", "excludes checkpoint_path. Set one of them."
+            yield "resume_from", "cannot be combined with checkpoint_path. Remove one of them."
         if self.device and self.cs_ip:
-            yield "device", "excludes cs_ip, as the model runs on the host. Leave one out."
+            yield "device", "cannot be combined with cs_ip. Remove one of them."
         if self.device and self.compile_only:
-            yield "compile_only", "excludes device, as the host does not compile. Leave one out."
+            yield "compile_only", "cannot be combined with device. Remove one of them."
         if self.enable_distributed:
             yield "enable_distributed", "must be False: GPUs are not supported. Remove the key."
         if self.use_cs_grad_accum:
             yield (
                 "use_cs_grad_accum",
-                "must be False: the compiler does not choose micro-batches. Remove the key, or set "
-                "runconfig.micro_batches to their number.",
+                "must be False: automatic selection of micro-batches is not supported. Remove the "
+                "key, or set runconfig.micro_batches.",
             )
 
 

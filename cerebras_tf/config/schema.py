@@ -18,9 +18,9 @@ from cerebras_tf.suggestions import did_you_mean, nearest
 
 TYPE_WORDS = {
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a finite number",
-    str: "a text",
+    str: "a string",
     type(None): "null",
 }
 SIZES_END = 2**31
@@ -47,9 +47,9 @@ def field(default: Any = dataclasses.MISSING, text: str = "", **checks: Any) -> 
         - `choices`: the allowed values.
         - `minimum`, `above`, `below`: limits of a number, or of each number of a list; `minimum`
           is allowed itself, the others are not.
-        - `long`: True for a whole number of 64 bits, such as a step; others have 32.
+        - `long`: True for a 64-bit integer, such as a step; others have 32.
         - `path`: True for a file system path that is resolved on loading, "as given" for another.
-        - `names`: what a text that must not be empty names, if it is not a path.
+        - `names`: what a string that must not be empty names, if it is not a path.
         - `check`: function of the value; returns what must hold, or None if it holds.
         - `build`: function of value, path and report that builds a value of another type. Its
         attributes `words`, and `classes` by the value of the key `tag`, describe the accepted
@@ -324,7 +324,7 @@ def check_value(hint: Any, checks: Mapping[str, Any], value: Any) -> Any:
     if numbers:
         _check_numbers(numbers, checks, value)
     if checks.get("path") and any("\0" in item for item in items):
-        raise Refused("must be a path, which has no null byte.", value, "Remove it.")
+        raise Refused("must be a path without null bytes.", value, "Remove it.")
     named = checks.get("names", "a file or folder" if checks.get("path") else None)
     if named and (not items or "" in items):
         raise Refused(f"must name {named}, not be empty.", value)
@@ -343,7 +343,7 @@ def _check_numbers(numbers: list[Any], checks: Mapping[str, Any], value: Any) ->
     if "below" in checks and max(numbers) >= checks["below"]:
         raise Refused(f"must be below {checks['below']}.", value)
     if any(isinstance(number, int) and abs(number) >= end for number in numbers):
-        raise Refused(f"must be below {end}: it is a number of {end.bit_length()} bits.", value)
+        raise Refused(f"must be below {end}, the limit of a {end.bit_length()}-bit integer.", value)
 
 
 def convert(hint: Any, value: Any, path: str, report: Report) -> Any:
@@ -420,7 +420,7 @@ def number_of(text: str) -> float:
 
 
 def type_words(hint: Any) -> str:
-    """Returns the name of a type for users, such as ``a whole number or null``."""
+    """Returns the name of a type for users, such as ``an integer or null``."""
     if typing.get_origin(hint) is typing.Union:
         return " or ".join(map(type_words, typing.get_args(hint)))
     if typing.get_origin(hint) in (list, tuple):
@@ -438,5 +438,5 @@ def regular_expressions(patterns: Iterable[str]) -> Optional[str]:
         try:
             re.compile(pattern)
         except re.error as error:
-            return f"must hold regular expressions: {pattern!r} is none ({error})."
+            return f"must be regular expressions. {pattern!r} is invalid ({error})."
     return None

@@ -12,8 +12,8 @@ from modelzoo.common.config.sections import build_initializer, field
 class GptModelParams(CommonModelParams):
     """The section ``model``.
 
-    With `scale_attn_by_inverse_layer_idx` the attention scores of layer i, counted from 0, are
-    divided by i + 1.
+    `scale_attn_by_inverse_layer_idx` divides the attention scores of layer i by i + 1, counted from
+    0.
     """
 
     use_position_embedding: bool = True
@@ -35,7 +35,7 @@ class GptModelParams(CommonModelParams):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.embedding_size not in (None, self.hidden_size) and self.share_embedding_weights:
-            yield "embedding_size", "must equal hidden_size where the embedding is shared."
+            yield "embedding_size", "must equal hidden_size if share_embedding_weights is True."
 
 
 @dataclass(frozen=True, kw_only=True)

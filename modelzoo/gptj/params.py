@@ -30,10 +30,10 @@ taking(
 class GptjModelParams(CommonModelParams):
     """The section ``model``.
 
-    `rotary_dim` is the number of rotated features of a head, null for all. Pair j is rotated by
-    rotary_emb_base^(-2j / rotary_dim) per position. Attention and feed-forward run in parallel
-    (`use_parallel_residual`) or sequentially. `dropout_rate` applies if `embedding_dropout_rate` or
-    `residual_dropout_rate` is null.
+    `rotary_dim` is the number of features of each head that are rotated; null rotates all. Pair j
+    is rotated by rotary_emb_base^(-2j / rotary_dim) per position. Attention and feed-forward run in
+    parallel (`use_parallel_residual`) or sequentially. `dropout_rate` applies if
+    `embedding_dropout_rate` or `residual_dropout_rate` is null.
     """
 
     initializer: Any = field(None, build=build_listed_initializer)
@@ -54,7 +54,10 @@ class GptjModelParams(CommonModelParams):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.head_size % 2:
-            yield "num_heads", f"must leave heads of even size, not {self.head_size}."
+            yield (
+                "num_heads",
+                (f"must divide hidden_size into heads of even size, not {self.head_size}."),
+            )
         if self.rotary_dim is not None and (
             self.rotary_dim % 2 or self.rotary_dim > self.head_size
         ):
@@ -62,7 +65,7 @@ class GptjModelParams(CommonModelParams):
         if self.rotary_emb_base <= 0:
             yield "rotary_emb_base", "must be above 0."
         if not (self.use_parallel_residual or self.use_untied_layer_norm):
-            text = "is required where use_parallel_residual is False. Set it to True."
+            text = "is required if use_parallel_residual is False. Set it to True."
             yield "use_untied_layer_norm", text
         if self.embedding_size not in (None, self.hidden_size):
             yield "embedding_size", f"must equal hidden_size ({self.hidden_size})."

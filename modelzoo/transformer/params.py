@@ -28,10 +28,10 @@ INHERITED_KEYS = (
 class TransformerModelParams:
     """The section ``model``.
 
-    `share_encoder_decoder_embedding` None shares the embedding if both vocabularies have one size.
-    The output projection is always the decoder's embedding. `use_vsl` removes padding on the wafer,
-    which changes no number: null where the graph proves that, true to raise an error otherwise,
-    false never.
+    `share_encoder_decoder_embedding: null` shares the embedding if both vocabularies have the same
+    size. The output projection is always tied to the decoder's embedding. `use_vsl` controls
+    padding removal: null removes padding if the compiler proves that results do not change, true
+    raises an error if the proof fails, and false never removes it.
     """
 
     hidden_size: int = field(minimum=2)
@@ -70,7 +70,7 @@ class TransformerModelParams:
         if self.hidden_size % self.num_heads:
             yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
         if self.hidden_size % 2 and self.position_embedding_type == "fixed":
-            yield "hidden_size", "must be even for fixed positions, pairs of sine and cosine."
+            yield "hidden_size", "must be even with position_embedding_type fixed."
         if self.label_smoothing >= 1:
             yield "label_smoothing", "must be below 1."
 
@@ -82,7 +82,7 @@ def longest_sequence(section):
 
 @dataclass(frozen=True, kw_only=True)
 class PairInput(StreamKeys):
-    """An input section of sentence pairs: how they are ordered, batched and decoded.
+    """The keys of every input section with sentence pairs.
 
     Pairs of similar length are batched together, and padded to the first of the `buckets`
     (ascending lengths) that is longer than both sides, or to the last. A number makes that many

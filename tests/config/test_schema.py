@@ -90,9 +90,9 @@ def test_of_large_values_the_kind_is_told():
     [
         ({"num_layers": 24}, ("inner.num_layers", "Did you mean inner.num_hidden_layers?", 24)),
         ({"zzz": 1}, ("Known keys: color, ",)),
-        ({"num_hidden_layers": "many"}, ("a whole number", "'many'")),
-        ({"num_hidden_layers": 2.5}, ("a whole number", 2.5)),
-        ({"num_hidden_layers": True}, ("a whole number", True)),
+        ({"num_hidden_layers": "many"}, ("an integer", "'many'")),
+        ({"num_hidden_layers": 2.5}, ("an integer", 2.5)),
+        ({"num_hidden_layers": True}, ("an integer", True)),
         ({"num_hidden_layers": 0}, ("at least 1", "Received: 0")),
         ({"num_hidden_layers": 10**30}, (f"below {2**31}", 10**30)),
         ({"rate": 1e300}, ("at most 3.4e+38", "1e+300")),

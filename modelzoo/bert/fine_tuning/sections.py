@@ -15,9 +15,9 @@ from modelzoo.common.config.sections import as_tree, field
 class FineTuningModelParams(BertModelParams):
     """The section ``model`` of a fine-tuning: BERT's keys and `pretrain_params_path`.
 
-    `pretrain_params_path` is the YAML of the pre-training. Keys that this section lacks, except
-    `use_vsl`, are taken from its section ``model``. Its vocabulary size and number of positions are
-    taken too, so that its checkpoint fits.
+    `pretrain_params_path` is the params file of the pre-training. Missing keys of this section,
+    except `use_vsl`, are taken from its section ``model``, and so are the vocabulary size and the
+    number of positions, so that its checkpoint fits.
     """
 
     pretrain_params_path: Optional[str] = field(None, path=True)
@@ -40,7 +40,7 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
         buckets, longest = self.buckets or (), vars(self)["max_sequence_length"]
         inside = all(1 <= bound <= longest for bound in buckets)
         if not inside or list(buckets) != sorted(set(buckets)):
-            yield "buckets", f"must ascend within max_sequence_length ({longest})."
+            yield "buckets", f"must be ascending and at most max_sequence_length ({longest})."
 
 
 def settings_of(cls, section, **others):
@@ -80,8 +80,8 @@ class FineTuningParams(BertParams):
         pretraining = load_params(resolve(path))
         if not isinstance(pretraining.model, BertModelParams):
             raise ConfigError(
-                f"{path}: model.pretrain_params_path must name the YAML of a BERT pre-training. "
-                f"Received: model_name {pretraining.model_name!r}. Name another."
+                f"{path}: model.pretrain_params_path must be the params file of a BERT "
+                f"pre-training. Received: model_name {pretraining.model_name!r}. Use another file."
             )
         taken = as_tree(pretraining.model)
         taken["max_position_embeddings"] = pretraining.max_position_embeddings

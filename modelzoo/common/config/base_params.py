@@ -55,8 +55,8 @@ class BaseParams:
     INHERITED_KEYS: ClassVar[tuple[str, ...]] = ()
     PREDICTS_EVAL_INPUT: ClassVar[bool] = True
     ADVICE: ClassVar[Mapping[str, str]] = {
-        "eval_input": "`eval_input: {data_dir: FOLDER}` inherits its other keys from train_input.",
-        "predict_input": "It inherits the keys that it lacks from eval_input.",
+        "eval_input": "`eval_input: {data_dir: FOLDER}` inherits other keys from train_input.",
+        "predict_input": "It inherits missing keys from eval_input.",
     }
 
     @classmethod
@@ -68,10 +68,13 @@ class BaseParams:
         """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
         if self.sparsity and self.runconfig.device:
-            yield "sparsity", "is kept by the wafer's memory. Leave runconfig.device out."
+            yield "sparsity", "works only on the wafer. Remove runconfig.device."
         precision = self.runconfig.precision or "bfloat16"
         if self.csconfig.use_cbfloat16 and precision != "bfloat16":
-            yield "csconfig.use_cbfloat16", f"excludes precision {precision}. Leave one out."
+            yield (
+                "csconfig.use_cbfloat16",
+                (f"cannot be combined with precision {precision}. Remove one of them."),
+            )
         wafers = job.wafers()
         if self.runconfig.num_csx > 1 and self.runconfig.num_csx % wafers:
             yield (
@@ -83,24 +86,28 @@ class BaseParams:
         if parts > 1 and self.batches_per_step > 1:
             yield (
                 "runconfig.micro_batches",
-                "excludes several batches a step (num_csx, optimizer.grad_accum_steps). Lower "
-                "train_input.batch_size, and set optimizer.grad_accum_steps as many times higher.",
+                "cannot be combined with several batches per step (num_csx, "
+                "optimizer.grad_accum_steps). Lower train_input.batch_size and increase "
+                "optimizer.grad_accum_steps instead.",
             )
         if self.train_input.batch_size % parts:
             yield (
                 "runconfig.micro_batches",
                 f"must divide train_input.batch_size, {self.train_input.batch_size}. Received: "
-                f"{parts}. Choose a divisor.",
+                f"{parts}. Set a divisor.",
             )
         if getattr(self.eval_input, "repeat", False):
-            yield "eval_input.repeat", "must be False: an evaluation reads every example once."
+            yield (
+                "eval_input.repeat",
+                ("must be False, because an evaluation reads every example once."),
+            )
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0
             if length * section.batch_size >= MOST_TOKENS:
                 yield (
                     f"{name}.max_sequence_length",
-                    f"times batch_size must be below {MOST_TOKENS}: sizes are 32-bit numbers. "
-                    f"Received: {length} x {section.batch_size}. Lower one of them.",
+                    f"times batch_size must be below {MOST_TOKENS}. Received: {length} x "
+                    f"{section.batch_size}. Lower one of them.",
                 )
 
     @property

@@ -16,10 +16,9 @@ BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
 class TextFileKeys(OrderKeys):
     """Which text files an input section reads as bytes, and which of them are for evaluation.
 
-    `data_dir` is a folder, a file, a glob or a list of them; null reads the plays that come with
-    the package. In folders, files that match one of `file_patterns` are read. The share
-    `eval_fraction` of the files, chosen by a hash of their path in the folder, is kept for
-    evaluation.
+    `data_dir` is a folder, a file, a glob or a list of them; null reads the included plays. In
+    folders, files that match one of `file_patterns` are read. A hash of the path in the folder
+    selects the fraction `eval_fraction` of the files for evaluation.
     """
 
     data_dir: Union[str, list[str], None] = field(None, path=True)
@@ -29,7 +28,7 @@ class TextFileKeys(OrderKeys):
     def problems(self):
         """Yields what is wrong between the fields."""
         if self.eval_fraction >= 1:
-            yield "eval_fraction", "must be below 1, or nothing is left to train on."
+            yield "eval_fraction", "must be below 1, so that training has data."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,12 @@ class GptHdf5Input(OrderKeys, RecordInput):
 
 @dataclass(frozen=True, kw_only=True)
 class GptTextDataInput(TextFileKeys, SequenceInput):
-    """An input section with ``data_processor: GptTextDataProcessor``."""
+    """An input section with ``data_processor: GptTextDataProcessor``: text files as bytes.
+
+    `data_dir` is a folder, a file, a glob or a list of them; null reads the included plays. In
+    folders, files that match one of `file_patterns` are read. A hash of the path in the folder
+    selects the fraction `eval_fraction` of the files for evaluation.
+    """
 
     max_sequence_length: int = field(minimum=2)
     vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
@@ -56,17 +60,16 @@ class GptTextDataInput(TextFileKeys, SequenceInput):
 
 @dataclass(frozen=True, kw_only=True)
 class GptPromptsInput:
-    """A predict_input with ``data_processor: GptPromptsProcessor``: texts to continue.
+    """A predict_input with ``data_processor: GptPromptsProcessor``: prompts to complete.
 
-    `prompt_file` is JSON lines (.jsonl, .json) with a text under ``prompt`` or ``text``, or a list
-    of tokens under ``prompt_tokens``; any other file holds one prompt a line, and no blank line. A
-    completion ends after `max_new_tokens`, at the end of text, before one of the texts `stop`, or
-    where `max_sequence_length` tokens, the prompt's included, are reached (null: the model's
-    positions). A `repetition_penalty` above 1 makes tokens of prompt and completion less likely to
-    come again. Temperature 0 takes the likeliest token; above, tokens are drawn from the `top_k`
-    likeliest, and of these from the fewest that make up the probability `top_p`. Other keys of a
-    row go with its completion, whose own they must not be; a text ``reference`` is what that is
-    scored by.
+    `prompt_file` is a JSON lines file (.jsonl, .json) with ``prompt`` or ``text`` (a string) or
+    ``prompt_tokens`` (a list of integers), or a text file with one prompt per line and no blank
+    lines. A completion ends after `max_new_tokens`, at the end-of-text token, before a string in
+    `stop`, or when prompt and completion have `max_sequence_length` tokens (null: the model's
+    positions). A `repetition_penalty` above 1 makes it less likely that tokens are repeated.
+    Temperature 0 is greedy decoding. Otherwise tokens are sampled from the `top_k` most probable,
+    and of these from the smallest set with a total probability of `top_p`. Other keys of a row are
+    copied to its completion. The key ``reference`` is a text that the completion is scored with.
     """
 
     data_processor: str
@@ -96,19 +99,19 @@ class GptPromptsInput:
         if not 0 < self.top_p <= 1:
             yield "top_p", "must be above 0 and at most 1."
         if not self.repetition_penalty > 0:
-            yield "repetition_penalty", "must be above 0; 1 changes nothing."
+            yield "repetition_penalty", "must be above 0. 1 disables it."
         for key in ("temperature", "repetition_penalty"):
             if 0 < vars(self)[key] < SMALLEST_FLOAT:
-                yield key, f"must be at least {SMALLEST_FLOAT:.2g}, as float32 has it."
+                yield key, f"must be at least {SMALLEST_FLOAT:.2g}, the smallest normal float32."
         if self.temperature == 0 or self.top_k == 1:
             if self.num_samples > 1:
-                yield "num_samples", "must be 1 where only the likeliest token is taken."
+                yield "num_samples", "must be 1 with greedy decoding."
             if self.top_p < 1:
-                yield "top_p", "has no effect where the likeliest token is taken: leave it out."
+                yield "top_p", "has no effect with greedy decoding. Remove it."
         if self.temperature == 0 and (self.top_k or 1) > 1:
-            yield "top_k", "has no effect with temperature 0: leave it out."
+            yield "top_k", "has no effect with temperature 0. Remove it."
         if "" in self.stop:
-            yield "stop", "must hold texts of at least one character."
+            yield "stop", "must not contain empty strings."
 
 
 TRAINING_SECTIONS = {

@@ -16,9 +16,9 @@ MOST_LAYERS = 10_001  # graphs of as many take hours to build
 class CommonModelParams:
     """Keys that every encoder and every decoder has.
 
-    `use_vsl` removes padding from what the wafer computes (variable sequence length), which changes
-    no number. Null does so where the graph proves that, true refuses training otherwise, and false
-    never does. Padding that only the weights of a causal model's loss show needs true.
+    `use_vsl` controls padding removal (variable sequence length). null removes padding if the
+    compiler proves that results do not change, true raises an error if the proof fails, and false
+    never removes it. Padding of causal models that is given only by the loss weights needs true.
     """
 
     hidden_size: int = field(minimum=1)

@@ -26,16 +26,15 @@ BUILT_BY = "<!-- Written by `python -m modelzoo.common.config.reference`. Do not
 INDEX = """\
 # Params files
 
-A params file is the YAML file that describes a model and its run. Every section has a page here:
+A params file is a YAML file that describes a model and its run. Each section has a page:
 
 {pages}
 
-At the top of a file, besides the sections, is `model_name`: a folder of `modelzoo/`, with dots for
-slashes, such as `gpt3` or `bert.fine_tuning.classifier`.
+The top-level key `model_name` is a package of `modelzoo`, such as `gpt3` or
+`bert.fine_tuning.classifier`.
 
-A value is taken from the command line, else from the file, else from the section that a section
-inherits from, else from the default. A key without a default is required. An unknown key is an
-error.
+Values are taken from, in this order: the command line, the file, the section that a section
+inherits from, the default. A key without a default is required. An unknown key is an error.
 
 On the command line, flags such as `--max_steps` set keys of `runconfig`, and `--set` sets any key:
 
@@ -43,12 +42,12 @@ On the command line, flags such as `--max_steps` set keys of `runconfig`, and `-
 cerebras-tf train -p params.yaml --set model.hidden_size=64 --set train_input.batch_size=8
 ```
 
-The value is YAML: `null`, `true`, `[1, 2]` and `{{name: constant, value: 0.5}}` are values, too. It
-is checked as the file is, and is saved in `params.yaml` of the model folder. `--set` may be
-repeated. A list is set as a whole.
+The value is parsed as YAML, for example `null`, `true`, `[1, 2]` or
+`{{name: constant, value: 0.5}}`. It is checked like a value of the file, and saved in `params.yaml`
+in the model folder. `--set` can be repeated. A list is replaced as a whole.
 
-Numbers are decimal: `010` is 10. Paths are looked up from the current folder, the folder of the
-file, and the folders above it up to the root of the repository.
+Numbers are decimal: `010` is 10. Relative paths are searched in the current folder, in the folder
+of the params file, and in its parent folders up to the root of the checkout.
 """
 CONFIGS = """\
 # Params files
@@ -111,7 +110,7 @@ def shared_page(cls, section):
 
 def model_page(models):
     """Returns the page of the section ``model``."""
-    parts = [BUILT_BY, "# `model`\n\nThe keys differ from model to model.\n"]
+    parts = [BUILT_BY, "# `model`\n\nThe keys depend on the model.\n"]
     tables = Tables("##")
     for name, cls in models.items():
         parts.append(f"\n- {name}: {', '.join(tables.named(section_classes(cls, 'model')))}")
@@ -123,10 +122,10 @@ def input_page(models):
     parts = [
         BUILT_BY,
         "# `train_input`, `eval_input`, `predict_input`\n\n",
-        "The keys of an input section follow from its `data_processor`. `eval_input` inherits the "
-        "keys listed below from `train_input`, where the data processor is the same; with another, "
-        "it inherits `vocab_size`, `vocab_file`, `max_sequence_length` and `batch_size`. Its "
-        "`shuffle` and `repeat` are False. `predict_input` inherits every key of `eval_input`.\n",
+        "The `data_processor` of an input section determines its keys. `eval_input` inherits the "
+        "keys listed below from `train_input`. If their data processors differ, it inherits only "
+        "`vocab_size`, `vocab_file`, `max_sequence_length` and `batch_size`. `shuffle` and "
+        "`repeat` of `eval_input` are False. `predict_input` inherits all keys of `eval_input`.\n",
     ]
     tables = Tables("###")
     for name, cls in models.items():
@@ -140,7 +139,7 @@ def input_page(models):
         inherited = ", ".join(f"`{key}`" for key in cls.INHERITED_KEYS)
         parts.append(f"- `eval_input` inherits: {inherited}\n")
         if not cls.PREDICTS_EVAL_INPUT:
-            parts.append("- `predict_input` is required to predict\n")
+            parts.append("- predict mode requires a section `predict_input`\n")
     return "".join([*parts, "\n## Tables\n", *tables.texts()])
 
 

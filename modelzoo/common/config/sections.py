@@ -42,7 +42,7 @@ MINIMUM_LOSS_SCALE = 2.0**-14
 
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """Normal distribution, values beyond two standard deviations drawn again."""
+    """Truncated normal distribution: values beyond two standard deviations are drawn again."""
 
     name: str
     mean: float = 0.0
@@ -69,7 +69,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class VarianceScaling:
-    """Variance from the fan of the kernel; the truncated normal is variance-corrected."""
+    """Variance scaling, as in Keras: the variance depends on the shape of the weight."""
 
     name: str
     scale: float = field(1.0, minimum=0.0)
@@ -81,14 +81,14 @@ class VarianceScaling:
 
 @dataclass(frozen=True)
 class Glorot:
-    """Glorot and Bengio (2010), uniform or normal by its name."""
+    """Glorot initialization (Glorot and Bengio 2010), uniform or normal."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One value everywhere."""
+    """A constant value."""
 
     name: str
     value: float = 0.0
@@ -110,7 +110,7 @@ build_initializer = build_variant("name", INITIALIZERS)
 
 @dataclass(frozen=True)
 class ConstantRate:
-    """The same learning rate at every step (or, before another piece, for `steps` steps)."""
+    """A constant learning rate, for `steps` steps if another schedule follows."""
 
     scheduler: str
     learning_rate: float = field(minimum=0.0)
@@ -119,7 +119,7 @@ class ConstantRate:
 
 @dataclass(frozen=True)
 class ExponentialRate:
-    """initial * decay_rate ^ (step / decay_steps); the exponent whole if `staircase`."""
+    """initial * decay_rate ^ (step / decay_steps). `staircase` rounds the exponent down."""
 
     scheduler: str
     initial_learning_rate: float = field(minimum=0.0)
@@ -131,7 +131,7 @@ class ExponentialRate:
 
 @dataclass(frozen=True)
 class PiecewiseConstantRate:
-    """values[i] up to and including boundaries[i], the last value after them."""
+    """values[i] up to and including step boundaries[i], then the last value."""
 
     scheduler: str
     boundaries: list[int] = field(minimum=0, long=True)
@@ -146,12 +146,12 @@ class PiecewiseConstantRate:
                 f"must have {len(self.boundaries) + 1} entries, one more than boundaries.",
             )
         if list(self.boundaries) != sorted(self.boundaries):
-            yield "boundaries", "must ascend."
+            yield "boundaries", "must be ascending."
 
 
 @dataclass(frozen=True)
 class PolynomialRate:
-    """From initial to end learning rate in `steps` steps; `Linear` is the power 1."""
+    """Decay from the initial to the end learning rate in `steps` steps. `Linear` has power 1."""
 
     scheduler: str
     initial_learning_rate: float = field(minimum=0.0)
@@ -163,7 +163,7 @@ class PolynomialRate:
 
 @dataclass(frozen=True)
 class CosineRate:
-    """Half a cosine from the initial learning rate down to alpha times it."""
+    """Cosine decay from the initial learning rate to alpha times the initial learning rate."""
 
     scheduler: str
     initial_learning_rate: float = field(minimum=0.0)
@@ -197,12 +197,12 @@ def build_schedule(value, path, report):
             report.add(path, f"{path} must be at least 0.0.", value)
         return None if rate is None else (ConstantRate("Constant", rate),)
     if not value:
-        report.add(path, f"{path} must have at least one piece.", value)
+        report.add(path, f"{path} must have at least one schedule.", value)
         return None
     pieces = tuple(_build_piece(v, f"{path}[{i}]", report) for i, v in enumerate(value))
     for index, piece in enumerate(pieces[:-1]):
         if piece is not None and not piece_steps(piece):
-            report.add(path, f"{path}[{index}].steps is required before another piece.")
+            report.add(path, f"{path}[{index}].steps is required if another schedule follows.")
     return pieces
 
 
@@ -233,10 +233,10 @@ taking(build_loss_scaling_factor, words=LOSS_SCALING)
 class OptimizerParams:
     """The section ``optimizer``.
 
-    AdamW adds `epsilon` to the root of the second moment as it is, or where `epsilon_mode` is
-    ``corrected`` to the root of the moment corrected for its start at zero, as PyTorch does. Adam
-    always corrects its moments, with any `use_bias_correction`, and never epsilon.
-    `max_gradient_norm` and `max_gradient_value` of 0 clip nothing.
+    Adam always corrects the bias of its moments. AdamW does so with `use_bias_correction`. It adds
+    `epsilon` to the square root of the uncorrected second moment, or with `epsilon_mode: corrected`
+    of the corrected one, as PyTorch does. `max_gradient_norm` and `max_gradient_value` of 0 disable
+    clipping.
     """
 
     # Which kinds of optimizer have a key, of those that not all have.
@@ -288,7 +288,10 @@ class OptimizerParams:
     def problems(self):
         """Yields what is wrong between the fields."""
         if self.max_gradient_norm and self.max_gradient_value:
-            yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
+            yield (
+                "max_gradient_value",
+                ("cannot be combined with max_gradient_norm. Remove one of them."),
+            )
         for name, kinds in {**self.OF_KINDS, **self.OF_SCALES}.items():
             given = getattr(self, name) != type(self).__dataclass_fields__[name].default
             is_scale = name in self.OF_SCALES
@@ -297,7 +300,7 @@ class OptimizerParams:
                 shown = f"loss_scaling_factor {chosen}" if is_scale else chosen
                 yield name, f"has no effect with {shown}. Use {' or '.join(kinds)}."
         if self.epsilon_mode == "corrected" and not self.use_bias_correction:
-            yield "epsilon_mode", "needs use_bias_correction. Set that to True."
+            yield "epsilon_mode", "requires use_bias_correction. Set it to True."
         if self.min_loss_scale > self.max_loss_scale:
             yield "min_loss_scale", f"must not exceed max_loss_scale ({self.max_loss_scale})."
 
@@ -320,10 +323,10 @@ taking(build_levels, words="a number, or numbers by regular expressions of names
 
 @dataclass(frozen=True)
 class SparsityParams:
-    """The section ``sparsity``: weights that training prunes where it starts, and holds at zero.
+    """The section ``sparsity``: prunes weights when training starts and keeps them at zero.
 
-    `sparsity_level` is the share of every matrix that is pruned, embeddings and normalisation left
-    out; or shares by regular expressions of names. The keys are those of the sparsifiers.
+    `sparsity_level` is the fraction of entries to prune, for all weights except embeddings and
+    normalization layers, or a fraction for each regular expression of weight names.
     """
 
     mask_type: str = field(choices=("topk", "balanced-topk", "checkerboard", "constant"))
@@ -341,7 +344,10 @@ class SparsityParams:
     def problems(self):
         """Yields what is wrong between the fields."""
         if isinstance(self.sparsity_level, dict) and self.sparsity_distribution != "uniform":
-            yield "sparsity_level", f"must be one number for {self.sparsity_distribution}."
+            yield (
+                "sparsity_level",
+                (f"must be a number with sparsity_distribution {self.sparsity_distribution}."),
+            )
 
 
 @dataclass(frozen=True)
@@ -353,4 +359,4 @@ class CsConfigParams:
     def problems_with(self, model):
         """Yields what does not go with the section ``model``."""
         if self.use_cbfloat16 and not model.mixed_precision:
-            yield "csconfig.use_cbfloat16", "needs model.mixed_precision. Set that to True."
+            yield "csconfig.use_cbfloat16", "requires model.mixed_precision. Set it to True."

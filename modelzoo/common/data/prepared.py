@@ -308,7 +308,7 @@ def read_facts(folder):
         size = manifest.get("vocab_size")
         for number in (size, *lengths):
             if not isinstance(number, (int, type(None))):
-                raise TypeError(f"{number!r}, which is no whole number")
+                raise TypeError(f"{number!r}, which is not an integer")
         files = [file for file, *_ in settings.get("vocabulary", ())]
         return Facts(
             size,

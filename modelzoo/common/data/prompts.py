@@ -98,7 +98,7 @@ def _of_row(row, where, tokenizer):
     tokens = row[TOKENS_KEY]
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise DataError(
-            f"{where}: {TOKENS_KEY} must be a list of whole numbers. Received: {tokens!r:.60}. "
+            f"{where}: {TOKENS_KEY} must be a list of integers. Received: {tokens!r:.60}. "
             "Correct the line."
         )
     if any(abs(token) >= 2**31 for token in tokens):

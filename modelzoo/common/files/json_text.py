@@ -47,7 +47,7 @@ def text_of(row, key, where):
     """Returns the text under `key` of a row."""
     if not isinstance(row.get(key), str):
         raise DataError(
-            f"{where}: {key} must be a text. Received: {row.get(key)!r} among the keys "
+            f"{where}: {key} must be a string. Received: {row.get(key)!r} among the keys "
             f"{', '.join(row) or 'none'}. Correct the line."
         )
     require_unicode(row[key], where)

@@ -481,7 +481,7 @@ def check_numbers(path, vocabulary):
         if not is_number or of.setdefault(number, token) != token:
             other = f" and {of[number]!r:.60}" if is_number else ""
             raise ConfigError(
-                f"{path}: must number its {len(vocabulary)} tokens by whole numbers, 0 to {limit}, "
+                f"{path}: must number its {len(vocabulary)} tokens by integers, 0 to {limit}, "
                 f"each number once. Received: {number!r:.60} for {token!r:.60}{other}. Copy the "
                 "file again."
             )

@@ -25,8 +25,8 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
     """An input section that reads tab-separated files.
 
     `data_dir` is a folder with the files of GLUE (train.tsv, dev.tsv, test.tsv), a file, or a list
-    of files. The columns and labels are those of the processor's task. For other files give
-    `text_columns` (one or two), `label_column` and `labels` (in the order of their numbers).
+    of files. The data processor determines columns and labels. With TsvDataProcessor, set
+    `text_columns` (one or two), `label_column` and `labels` (in the order of their class indices).
     """
 
     do_lower: bool = True
@@ -41,11 +41,11 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
         if self.data_processor not in TASKS:
             for key, value in own.items():
                 if value is None:
-                    yield key, f"is required with {self.data_processor}. Give that of the files."
+                    yield key, f"is required with {self.data_processor}. Set it as in the files."
         for name, fault in self.task.faults(self.max_sequence_length):
             yield {"length": "max_sequence_length"}.get(name, name), fault
         if self.vocab_file is None:
-            yield "vocab_file", "is required. Name the vocab.txt of the model."
+            yield "vocab_file", "is required. Set it to the vocab.txt of the model."
 
     @property
     def task(self):
@@ -59,8 +59,8 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
 class GlueRecordsInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: GlueTfRecordsProcessor``.
 
-    It reads the TFRecords of cerebras-tf prepare glue. With `has_parts` MNLI's matched and
-    mismatched examples are evaluated separately.
+    It reads TFRecords of cerebras-tf prepare glue. `has_parts` evaluates the matched and the
+    mismatched set of MNLI separately.
     """
 
     has_parts: bool = False

@@ -18,7 +18,7 @@ from modelzoo.common.config.sections import build_variant, field
 class SummarizationModelParams(FineTuningModelParams):
     """The section ``model``.
 
-    The loss is the sum over sentences, times `loss_weight` and divided by the batch size.
+    The loss is the sum over sentences, multiplied by `loss_weight` and divided by the batch size.
     """
 
     loss_weight: float = 0.0625
@@ -28,13 +28,14 @@ class SummarizationModelParams(FineTuningModelParams):
 class BertSumInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: BertSumTfRecordsProcessor``.
 
-    Training and evaluation read the TFRecords of cerebras-tf prepare bertsum. With
-    `original_records` they are those of the original zoo: their mask is 1 for padding and they hold
-    no highlights, so evaluation compares with the labelled sentences instead. A summary is the
-    `top_k` likeliest sentences, or with null all whose probability is at least one half.
+    Training and evaluation read TFRecords of cerebras-tf prepare bertsum, or with
+    `original_records` those of the original zoo. These have a mask that is 1 for padding, and no
+    highlights, so evaluation compares with the labelled sentences instead. A summary consists of
+    the `top_k` most probable sentences, or with null of all sentences with a probability of at
+    least 0.5.
 
-    Prediction reads the articles themselves from `predict_file` (.jsonl, .story or .bin) and cuts
-    them as the script does, by the other keys.
+    Prediction reads articles from `predict_file` (.jsonl, .story or .bin) and splits them in the
+    same way as cerebras-tf prepare bertsum, with the other keys as its options.
     """
 
     max_cls_tokens: int = field(50, minimum=1)

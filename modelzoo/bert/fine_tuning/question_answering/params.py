@@ -18,16 +18,16 @@ from modelzoo.common.config.sections import build_variant, field
 class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     """An input section with ``data_processor: QuestionAnsweringDataProcessor``.
 
-    Training and evaluation read the TFRecords of cerebras-tf prepare squad: all in the
-    folder (or folders) `data_dir`, or the one `data_file`. Prediction reads `predict_file`, SQuAD's
-    json, or of it the `articles` from the first (counted from 0) to before the second. It makes
-    windows as the script does, with `do_lower_case`, `doc_stride` and `max_query_length`, and
-    writes the `n_best_size` best answers of at most `max_answer_length` tokens. With
-    `version_2_with_negative` the answer is empty if the score of the null answer minus that of the
-    best one is larger than `null_score_diff_threshold`. `answer_by` selects the answer: the
-    likeliest, or the one with the largest expected F1, which helps a model that is often unsure
-    between overlapping answers. `mark_question_words` puts tokens of a paragraph that its question
-    has too into segment 2, for which the model needs `num_segments: 3`.
+    Training and evaluation read TFRecords of cerebras-tf prepare squad: all files in `data_dir`, or
+    only `data_file`. Prediction reads `predict_file`, a JSON file of SQuAD; `articles: [FIRST,
+    END]` selects articles, counted from 0, without END. It splits paragraphs into windows in the
+    same way as cerebras-tf prepare squad, with `do_lower_case`, `doc_stride` and
+    `max_query_length`, and writes the `n_best_size` best answers of at most `max_answer_length`
+    tokens. With `version_2_with_negative` the answer is empty if the score of the empty answer
+    minus that of the best answer exceeds `null_score_diff_threshold`. `answer_by` selects the most
+    probable answer, or the one with the largest expected F1, which is better if a model is unsure
+    between overlapping answers. `mark_question_words` puts tokens of the paragraph that also occur
+    in the question into segment 2. It requires `num_segments: 3` in the section ``model``.
     """
 
     max_sequence_length: int = field(minimum=8)
@@ -50,7 +50,7 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if (self.data_dir is None) == (self.data_file is None):
-            yield "data_dir", "or data_file must be given, and not both."
+            yield "data_dir", "or data_file must be set, but not both."
         first, last = (*(self.articles or ()), 0, 1)[:2]
         if (self.articles is not None and len(self.articles) != 2) or not 0 <= first < last:
             yield "articles", "must be two ascending numbers, such as [0, 10]."
@@ -91,8 +91,11 @@ class Params(FineTuningParams):
         if marked and not (model.use_segment_embedding and model.num_segments == 3):
             yield (
                 "train_input.mark_question_words",
-                "needs model.use_segment_embedding: True and num_segments: 3.",
+                "requires model.use_segment_embedding: True and num_segments: 3.",
             )
         for name, section in self.inputs():
             if section.mark_question_words != marked:
-                yield f"{name}.mark_question_words", f"must be that of train_input ({marked})."
+                yield (
+                    f"{name}.mark_question_words",
+                    (f"must be equal to that of train_input ({marked})."),
+                )

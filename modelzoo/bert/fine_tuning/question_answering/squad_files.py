@@ -91,7 +91,7 @@ def _question(question):
 def _answer(answer):
     start = _value(answer, "answer_start", (int, float))
     if start != int(start):
-        raise ValueError(f"answer_start {start} is not a whole number")
+        raise ValueError(f"answer_start {start} is not an integer")
     return _value(answer, "text", str), int(start)
 
 

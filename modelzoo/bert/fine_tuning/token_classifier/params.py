@@ -17,8 +17,8 @@ class TokenClassifierModelParams(FineTuningModelParams):
     """The section ``model``.
 
     `num_classes` is the number of labels in label2id.json. With `include_padding_in_loss` the loss
-    is the mean over all positions. Otherwise it is the sum over tokens, times `loss_weight` and
-    divided by the batch size.
+    is the mean over all positions. Otherwise it is the sum over tokens, multiplied by `loss_weight`
+    and divided by the batch size.
     """
 
     num_classes: Optional[int] = field(None, minimum=2)
@@ -30,16 +30,16 @@ class TokenClassifierModelParams(FineTuningModelParams):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.num_classes is None:
-            yield "num_classes", "is required: the number of labels in label_vocab_file."
+            yield "num_classes", "is required. Set it to the number of labels in label_vocab_file."
 
 
 @dataclass(frozen=True, kw_only=True)
 class NerInput(FineTuningInputKeys, RecordInput):
     """An input section with ``data_processor: NerDataProcessor``.
 
-    It reads the TFRecords and the `label_vocab_file` (label2id.json) of
-    cerebras-tf prepare ner. `text_file` is the .tsv file that the records of prediction
-    were made from. Prediction then writes its words with their tags.
+    It reads TFRecords and `label_vocab_file` (label2id.json) of cerebras-tf prepare ner. If
+    `text_file` is the .tsv file that the records of prediction were made from, prediction also
+    writes its words with their tags.
     """
 
     label_vocab_file: Optional[str] = field(None, path=True)
@@ -49,12 +49,12 @@ class NerInput(FineTuningInputKeys, RecordInput):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.label_vocab_file is None:
-            yield "label_vocab_file", "is required: the label2id.json of the records."
+            yield "label_vocab_file", "is required. Set it to the label2id.json of the records."
         folders = [] if isinstance(self.data_dir, str) else self.data_dir or []
         if self.text_file is not None and len(folders) > 1:
             yield (
                 "data_dir",
-                "must be the one folder with the records of text_file. Leave out the others, or "
+                "must be one folder, with the records of text_file. Remove the other folders, or "
                 "text_file.",
             )
 

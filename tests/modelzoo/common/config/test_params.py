@@ -116,7 +116,7 @@ def test_set_replaces_keys_of_the_file_and_is_saved(write, tmp_path, settings, k
     [
         ("model.hiden_size", "8", ("unknown key", "Did you mean model.hidden_size?")),
         ("modle.hidden_size", "8", ("unknown key modle", "Did you mean model?")),
-        ("model.hidden_size", "eight", ("a whole number", "'eight'")),
+        ("model.hidden_size", "eight", ("an integer", "'eight'")),
         ("train_input.batch_size", "0", ("at least 1",)),
         ("model.initializer", "{name: constant, value: x}", ("model.initializer.value", "'x'")),
         ("optimizer.learning_rate.steps", "5", ("optimizer.learning_rate must be a section",)),

@@ -24,11 +24,11 @@ def test_pages_name_keys_with_type_default_text_and_flag():
     for field in dataclasses.fields(RunConfigParams):
         assert f"\n| `{field.name}` | " in page and field.metadata["text"] in page
     row = next(line for line in page.splitlines() if line.startswith("| `max_steps`"))
-    assert "a whole number or null, at least 1" in row and "`--max_steps`" in row
+    assert "an integer or null, at least 1" in row and "`--max_steps`" in row
     assert (
-        "| `optimizer_type` | a text, one of `sgd`, " in PAGES[f"{reference.FOLDER}/optimizer.md"]
+        "| `optimizer_type` | a string, one of `sgd`, " in PAGES[f"{reference.FOLDER}/optimizer.md"]
     )
-    assert "| `hidden_size` | a whole number, at least 1 | required |" in "".join(PAGES.values())
+    assert "| `hidden_size` | an integer, at least 1 | required |" in "".join(PAGES.values())
 
 
 def test_every_table_that_is_linked_stands_on_its_page():
