@@ -32,7 +32,7 @@ from modelzoo.commands.configs import config_folder
 LOG = "larger_than_memory.log"
 _STAGES = ("random", "convert", "train", "generate")
 _PLANNED = re.compile(r"a step reads ([\d.]+) (GB|MB) and writes ([\d.]+) (GB|MB)")
-_MOVED = re.compile(r"memoryx: ([\d.e+]+) GB read, ([\d.e+]+) GB written a step")
+_MOVED = re.compile(r"memoryx: ([\d.e+]+) GB read, ([\d.e+]+) GB written per step")
 _PEAK = re.compile(r"peak memory: ([\d.]+) GiB")
 
 

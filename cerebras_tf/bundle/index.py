@@ -195,7 +195,7 @@ def _read_table(prefix: str) -> dict[bytes, Entry]:
         items = dict(read_table(file.read()))
         header = _fields(items.pop(_HEADER_KEY))
         if _first(header, _ENDIANNESS):
-            raise ValueError("numbers whose highest byte comes first")
+            raise ValueError("big-endian numbers")
         shards = _first(header, _SHARDS)
         return {key: _entry(item, prefix, shards) for key, item in items.items()}
 
@@ -207,13 +207,13 @@ def _reading(prefix: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Give "
-            "the prefix of its files, such as model_dir/model.ckpt-100."
+            f"checkpoint {prefix}: its index must be readable. Received: {error.strerror}. Use the "
+            "prefix of its files, such as model_dir/model.ckpt-100."
         ) from error
     except (ValueError, KeyError, IndexError, struct.error) as error:
         raise CheckpointError(
             f"checkpoint {index_path(prefix)}: must be the index of a TensorFlow checkpoint. "
-            f"Received: {error}. Restore the file, or name an earlier checkpoint."
+            f"Received: {error}. Restore the file, or use an earlier checkpoint."
         ) from error
 
 
@@ -372,8 +372,11 @@ def advice_on_damage(prefix: str) -> str:
     """A sentence that advises what to do about a damaged checkpoint."""
     before = checkpoint_before(prefix)
     if before is None:
-        return "Restore the file; no earlier checkpoint is there."
+        return "Restore the file; there is no earlier checkpoint."
     listed = os.path.join(os.path.dirname(prefix), "checkpoint")
     # TensorFlow looks up relative names next to the list.
     line = f'the line model_checkpoint_path: "{os.path.basename(before)}"'
-    return f"Restore the file, or go on from the one before, {before}: make {listed} {line}"
+    return (
+        f"Restore the file, or resume from the earlier checkpoint {before}: set the "
+        f"content of {listed} to {line}"
+    )

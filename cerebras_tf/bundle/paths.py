@@ -21,7 +21,7 @@ def check_checkpoint_path(path: Union[str, os.PathLike[str]], name: str) -> None
     found = [letter for letter in PATTERN_LETTERS if letter in os.fspath(path)]
     if found:
         raise ConfigError(
-            f"{name}: must be a path without {' and '.join(PATTERN_LETTERS)}. TensorFlow reads "
-            "them as patterns, and finds no checkpoint. Received: "
-            f"{os.fspath(path)}, with {' and '.join(found)}. Rename it, or give another path."
+            f"{name}: must be a path without {' and '.join(PATTERN_LETTERS)}. TensorFlow "
+            f"interprets them as patterns and finds no checkpoint. Received: {os.fspath(path)}, "
+            f"with {' and '.join(found)}. Rename it, or use another path."
         )

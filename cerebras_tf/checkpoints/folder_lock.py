@@ -48,8 +48,8 @@ def _locked_file(model_dir: str) -> Iterator[None]:
         )
     except OSError as error:
         raise ConfigError(
-            f"model_dir: must be a folder to write to. Received: {model_dir!r} "
-            f"({error.strerror}). Use another folder."
+            f"model_dir: must be a writable folder. Received: {model_dir!r} ({error.strerror}). "
+            "Use another folder."
         ) from error
     with file, process_folder.forgetting(file.fileno()):
         try:
@@ -58,8 +58,8 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             file.seek(0)
             holder = file.read().decode().strip() or "unknown"
             raise ConfigError(
-                f"model_dir: must not be in use by another run. Received: {model_dir!r}, in which "
-                f"process {holder} is training. Wait for it to end, or use another folder."
+                f"model_dir: must not be in use by another run. Received: {model_dir!r}, which "
+                f"process {holder} trains in. Wait until it ends, or use another folder."
             ) from error
         except OSError:  # a file system without locks
             pass
@@ -68,7 +68,7 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             file.write(f"{os.getpid()}\n".encode())
         except OSError as error:
             raise ConfigError(
-                f"model_dir: must have space for its files. Received: {model_dir!r} "
+                f"model_dir: must have enough disk space. Received: {model_dir!r} "
                 f"({error.strerror}). Free disk space, or use another folder."
             ) from error
         remove_begun(model_dir)

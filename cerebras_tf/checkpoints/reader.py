@@ -79,8 +79,8 @@ class CheckpointReader:
             self._reader = tf.train.load_checkpoint(checkpoint)
         except (ValueError, tf.errors.OpError) as error:
             raise CheckpointError(
-                f"{checkpoint}: must be a checkpoint or a folder with one. Received: {error} "
-                "Give the path without .index or .data-00000-of-00001."
+                f"{checkpoint}: must be a checkpoint or a folder with one. Received: {error} Use "
+                "the path without .index or .data-00000-of-00001."
             ) from error
         self.var_names = sorted(self._reader.get_variable_to_shape_map())
 
@@ -136,7 +136,7 @@ def open_checkpoint(path: str) -> Any:
     try:
         return tf.compat.v1.train.NewCheckpointReader(path)
     except (tf.errors.OpError, ValueError) as error:
-        advice = "Give the prefix of its files, such as model_dir/model.ckpt-100."
+        advice = "Use the prefix of its files, such as model_dir/model.ckpt-100."
         if tf.io.gfile.glob(f"{path}.index") or tf.io.gfile.glob(f"{path}.data-*"):
             advice = advice_on_damage(path)
         raise CheckpointError(
@@ -159,7 +159,7 @@ def checking_damage(path: str, place: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"checkpoint {path}, {place}: must be whole. Received: {first_line(error)}. "
+            f"checkpoint {path}, {place}: must be undamaged. Received: {first_line(error)}. "
             f"{advice_on_damage(path)}"
         ) from error
 
@@ -184,7 +184,7 @@ def warn_of_cut_files(path: str) -> None:
 def _warn_once(path: str, file: CutFile) -> None:
     before = CheckpointReader.before(path)
     tf.compat.v1.logging.warning(
-        "checkpoint %s is damaged: %s has %d of %d bytes and lacks %s. Training cannot continue "
+        "checkpoint %s is damaged: %s has %d of %d bytes and lacks %s. Training cannot resume "
         "from it. Restore the file%s.",
         path,
         os.path.basename(file.path),
@@ -217,7 +217,7 @@ def find_listed(model_dir: str, instead: str) -> Optional[str]:
         line = f'the line model_checkpoint_path: "{os.path.basename(complete[-1])}"'
     if fault:
         raise CheckpointError(
-            f"{path}: must be the list of checkpoints that TensorFlow writes. Received: {fault}. "
+            f"{path}: must be a checkpoint list written by TensorFlow. Received: {fault}. "
             f"{f'Replace its content by {line}.' if complete else 'Delete it to start again.'}"
         )
     if complete:
@@ -291,19 +291,21 @@ def check_variables(
     if missing:
         parts.append(f"{len(missing)} missing ({named(missing)})")
     if unknown:
-        parts.append(f"{len(unknown)} the model lacks ({named(unknown)})")
+        parts.append(f"{len(unknown)} unexpected ({named(unknown)})")
     if not parts:
         return
-    advice = "Use the configuration it was trained with, or another model_dir."
+    advice = "Use the configuration that it was trained with, or another model_dir."
     if unknown or missing:
-        advice += " restore_partially of the run configuration loads what fits."
+        advice += (
+            " To load only matching variables, set restore_partially in the run configuration."
+        )
     # TensorFlow's words for both cases: callers look for them.
     error, reason = MissingVariablesError, "a Variable name or other graph key that is missing"
     if differing or unknown:
         error, reason = CheckpointMismatchError, "a mismatch between the checkpoint and the graph"
     raise error(
-        f"checkpoint {path}: must hold the model's {len(wanted)} variables"
-        f"{' and no others' if unknown else ''}. Received: {', '.join(parts)}. {advice} "
+        f"checkpoint {path}: must contain the {len(wanted)} variables of the "
+        f"model{' and no others' if unknown else ''}. Received: {', '.join(parts)}. {advice} "
         f"(Restoring from checkpoint failed: {reason}.)"
     )
 
@@ -374,9 +376,9 @@ def converted(path: str, wanted: Mapping[str, str]) -> Iterator[str]:
     partitioned = [name for name, entry in entries.items() if entry.dtype and not entry.is_whole]
     if partitioned:
         raise CheckpointError(
-            f"checkpoint {path}: must have no partitioned variables where others are converted. "
-            f"Received: {partitioned[0]}. Train from it on the wafer without memoryx_moment_dtype "
-            "first."
+            f"checkpoint {path}: must not contain partitioned variables if other variables are "
+            f"converted. Received: {partitioned[0]}. Train from it on the wafer without "
+            "memoryx_moment_dtype first."
         )
     with contextlib.ExitStack() as stack:
         try:
@@ -385,7 +387,7 @@ def converted(path: str, wanted: Mapping[str, str]) -> Iterator[str]:
             _convert(path, entries, changed, prefix)
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint {path}: the folder must have space for converted variables. "
+                f"checkpoint {path}: the folder must have disk space for converted variables. "
                 f"Received: {error.strerror}. Free disk space, correct the folder's permissions, "
                 "or copy the checkpoint to another folder."
             ) from error

@@ -300,8 +300,9 @@ class WaferSaver(tf.compat.v1.train.Saver):
         if copied and not self._has_warned_of_copies:
             self._has_warned_of_copies = True
             tf.compat.v1.logging.warning(
-                "%s: %.3g GB were copied because the file system has no hard links. With model_dir "
-                "and memoryx_dir on one that has them, saving is faster.",
+                "%s: %.3g GB were copied because the file system does not support hard links. "
+                "Saving is faster if model_dir and memoryx_dir are on a file system with hard "
+                "links.",
                 prefix,
                 copied / 1e9,
             )
@@ -433,8 +434,8 @@ def _report_to_launcher(prefix: str) -> None:
         record_checkpoint(job.folder(), prefix)
     except OSError as error:
         tf.compat.v1.logging.warning(
-            "%s is complete, but the job's folder could not be written, and --requeue does not "
-            "count it: %s. Free disk space or correct the folder's permissions.",
+            "%s is complete, but --requeue does not use it, because the job's folder could not be "
+            "written: %s. Free disk space or correct the folder's permissions.",
             prefix,
             error,
         )
@@ -447,7 +448,7 @@ def _not_written(prefix: str, error: BaseException) -> CheckpointError:
     before = f"{found} is untouched" if found else "there is no earlier checkpoint"
     advice = "Free disk space or correct the folder's permissions"
     if isinstance(error, FileNotFoundError):
-        advice = f"{error.filename} was deleted while the run used it; start again"
+        advice = f"{error.filename} was deleted during the run; start again"
     return CheckpointError(
         f"checkpoint {prefix}: must be written completely. Received: {first_line(error)}. "
         f"{advice}; {before}."
@@ -487,8 +488,8 @@ def _names(saved: Sequence[Any]) -> list[str]:
 
 def _warn_of_differences(path: str, missing: Sequence[str], unknown: Sequence[str]) -> None:
     for names, what in (
-        (missing, "lacks %d variables, which are initialized"),
-        (unknown, "has %d variables the model lacks, which are ignored"),
+        (missing, "has no values for %d variables, which are initialized"),
+        (unknown, "has %d variables that are not in the model, which are ignored"),
     ):
         if names:
             text = f"%s {what}: %s"

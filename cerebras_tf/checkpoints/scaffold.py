@@ -166,17 +166,17 @@ def _check_local_init(stored: StoredVariables, local_init: Optional[Any]) -> Non
     assigned = stored.assigned_by(local_init) if isinstance(local_init, tf.Operation) else []
     if assigned:
         raise ConfigError(
-            "Scaffold.local_init_op: must not assign variables on the wafer, as it runs after a "
-            f"checkpoint is restored. Received: an operation that assigns {named(assigned)}. "
-            "Assign them in init_fn, or train with use_cs=False."
+            "Scaffold.local_init_op: must not assign variables on the wafer, because it runs "
+            "after a checkpoint is restored. Received: an operation that assigns "
+            f"{named(assigned)}. Assign them in init_fn, or train with use_cs=False."
         )
 
 
 def _check_one_wafer(stored: StoredVariables) -> None:
     if stored.store.is_shared:
         raise ConfigError(
-            "Scaffold.saver: must not be set with several wafers, which save together. "
-            "Received: a Saver. Remove it, or train with num_csx=1."
+            "Scaffold.saver: must not be set with several wafers. Received: a Saver. Remove it, "
+            "or train with num_csx=1."
         )
 
 

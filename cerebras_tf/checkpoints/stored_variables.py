@@ -133,8 +133,8 @@ class StoredVariables:
     def _check_transfer_ops(self, names: Iterable[str]) -> None:
         if self._variables and not self._drops:
             raise ConfigError(
-                "session.run: an operation that assigns variables on the wafer must consist of "
-                f"plain assignments. Received: another one, of {named(list(names))}. Run it in the "
+                "session.run: an operation that assigns variables on the wafer must only contain "
+                f"assignments. Received: another operation, on {named(list(names))}. Run it in the "
                 "init_fn of a Scaffold, or train with use_cs=False."
             )
 
@@ -356,9 +356,9 @@ class _ServedRun:
         names, slices = (tf.get_static_value(t) for t in tensor.op.inputs[1:3])
         if names is None or slices is None or slices[tensor.value_index]:
             raise CheckpointError(
-                "Scaffold.saver: variables on the wafer must be restored whole, by constant names. "
-                f"Received: {tensor.op.name!r}. Exclude partitioned variables, or train with "
-                "use_cs=False."
+                "Scaffold.saver: variables on the wafer must be restored completely, by constant "
+                f"names. Received: {tensor.op.name!r}. Exclude partitioned variables, or train "
+                "with use_cs=False."
             )
         return str(names[tensor.value_index].decode())
 
@@ -396,9 +396,9 @@ class _ServedRun:
             for name, part, tensor in zip(names, slices, save.inputs[3:]):
                 if part:
                     raise CheckpointError(
-                        "Scaffold.saver: variables on the wafer must be saved whole. Received: "
-                        f"a slice of {name.decode()!r}. Exclude partitioned variables, or train "
-                        "with use_cs=False."
+                        "Scaffold.saver: variables on the wafer must be saved completely. "
+                        f"Received: a slice of {name.decode()!r}. Exclude partitioned variables, "
+                        "or train with use_cs=False."
                     )
                 shard[name.decode()] = np.asarray(self.value(tensor))
                 if sum(array.nbytes for array in shard.values()) > most:
@@ -442,9 +442,9 @@ class UserSaver:
         if lost and not self._has_warned_of_draws:
             self._has_warned_of_draws = True
             tf.compat.v1.logging.warning(
-                "Scaffold.saver: %s does not contain how often random operations have drawn, so a "
-                "run that continues from it repeats random numbers. Let the saver write a "
-                "TensorFlow checkpoint of all variables, or remove it.",
+                "Scaffold.saver: %s does not contain the state of random operations, so a run "
+                "that resumes from it repeats random numbers. Let the saver write a TensorFlow "
+                "checkpoint of all variables, or remove it.",
                 path,
             )
         return path

@@ -11,9 +11,9 @@ from cerebras_tf.whole_file import require_place, write_whole
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument(
-        "reports", nargs="+", metavar="REPORT", help="report.html, or a folder that has one"
+        "reports", nargs="+", metavar="REPORT", help="report.html, or a folder that contains one"
     )
-    parser.add_argument("--out", metavar="HTML", help="also write the comparison as a page")
+    parser.add_argument("--out", metavar="HTML", help="also write the comparison as an HTML page")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> None:
 
     if len(args.reports) < 2:
         raise ConfigError(
-            f"compare: needs two reports or more. Received: {args.reports[0]}. Give another."
+            f"compare: at least two reports must be given. Received: {args.reports[0]}. Add "
+            "another."
         )
     require_place(args.out, "--out")
     records = [read_record(path) for path in args.reports]

@@ -100,7 +100,7 @@ def _flush(program: str) -> int:
         return NOBODY_READS
     except OSError as error:
         _drop_output()
-        text = f"standard output: must be writable. Received: {error.strerror}. Free space there."
+        text = f"standard output: must be writable. Received: {error.strerror}. Free disk space."
         print(format_error(text, program, shutil.get_terminal_size().columns), file=sys.stderr)
         return USER_ERROR
 

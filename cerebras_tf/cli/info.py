@@ -47,7 +47,7 @@ def memory_bytes() -> tuple[int, Optional[int]]:
 def describe_cache(folder: Optional[Path]) -> str:
     """Returns the folder of compiled kernels, its number of files and its bytes."""
     if folder is None:
-        return "none (no writable folder; kernels are compiled again in every process)"
+        return "none (no writable folder; every process compiles kernels again)"
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
     size_mb = sum(path.stat().st_size for path in files) / 1e6
     return f"{folder} ({len(files)} files, {size_mb:.1f} MB)"

@@ -13,14 +13,17 @@ _OF_BATCHES = ("checkpoint", "steps", "outputs", "save")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("program", metavar="PROGRAM", help="program_*.zip of --compile_only")
-    parser.add_argument("--inputs", metavar="NPZ", help="a batch: an array for each feature")
+    parser.add_argument("--inputs", metavar="NPZ", help="a batch: one array per feature")
     parser.add_argument("--checkpoint", metavar="CKPT", help="checkpoint with the variables")
     parser.add_argument(
-        "--steps", type=positive_int, metavar="N", help="how often to run the batch (default: 1)"
+        "--steps",
+        type=positive_int,
+        metavar="N",
+        help=("number of times to run the batch (default: 1)"),
     )
     parser.add_argument("--outputs", metavar="NPZ", help="file for the results")
-    parser.add_argument("--save", metavar="CKPT", help="checkpoint to write afterwards")
-    parser.epilog = "Without --inputs it shows what the program takes and returns."
+    parser.add_argument("--save", metavar="CKPT", help="checkpoint to write at the end")
+    parser.epilog = "Without --inputs, shows the inputs and outputs of the program."
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
         given = [f"--{name}" for name in _OF_BATCHES if getattr(args, name) is not None]
         if given:
             raise ConfigError(
-                f"run: {', '.join(given)} needs a batch. Received: no --inputs. Give it, or the "
-                "program alone to see what it takes."
+                f"run: {', '.join(given)} must be used with a batch. Received: no --inputs. Add "
+                "--inputs, or pass only the program to show its inputs."
             )
         print(saved_run.describe_saved(args.program))
         return

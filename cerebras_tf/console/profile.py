@@ -60,13 +60,13 @@ class ProfileHook(tf.estimator.SessionRunHook):
         self._profiler.stop()
         if not self._recorded:
             tf.compat.v1.logging.warning(
-                "profile: training ended within the %d steps that warm up; nothing was recorded",
+                "profile: training ended within the %d warm-up steps; nothing was recorded",
                 WARM_UP_STEPS,
             )
             return
         if self._recorded < self._steps:
             tf.compat.v1.logging.warning(
-                "profile: training ended when %d of %d steps were recorded, after %d that warm up",
+                "profile: training ended when %d of %d steps were recorded, after %d warm-up steps",
                 *(self._recorded, self._steps, WARM_UP_STEPS),
             )
         write_trace(self._profiler.timeline, self._path)

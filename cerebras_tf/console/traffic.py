@@ -114,7 +114,7 @@ def of_files(before: IoStats, now: IoStats, steps: int, seconds: float) -> Moved
             "memoryx/bytes_written_per_step": written,
             "memoryx/stalled_share": stalled,
         },
-        f"memoryx: {read / 1e9:.3g} GB read, {written / 1e9:.3g} GB written a step; waited for "
+        f"memoryx: {read / 1e9:.3g} GB read, {written / 1e9:.3g} GB written per step; waited for "
         f"files {100 * stalled:.0f} % of the time",
     )
 
@@ -134,7 +134,7 @@ def of_wafers(before: Traffic, now: Traffic, steps: int, seconds: float) -> Move
             "swarmx/bytes_received_per_step": received,
             "swarmx/hidden_share": hidden,
         },
-        f"swarmx: {sent / 1e9:.3g} GB sent, {received / 1e9:.3g} GB received a step by this wafer; "
-        f"that took {quantities.seconds(busy_s / steps)}, of which computing hid "
+        f"swarmx: {sent / 1e9:.3g} GB sent, {received / 1e9:.3g} GB received per step by this "
+        f"wafer; this took {quantities.seconds(busy_s / steps)}, of which computation hid "
         f"{100 * hidden:.0f} %",
     )

@@ -435,14 +435,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
             return
         if self._batches_per_step > self._systems:
             raise ConfigError(
-                "batches_per_step: on the host, in several processes and in pipelined mode "
+                "batches_per_step: on the host, in pipelined mode and with several processes, "
                 f"model_fn must accumulate gradients. Received: {count} batches per step, and a "
                 "model_fn that does not call cerebras_tf.api.accumulates_batches. Train on the "
-                "wafer in one process, or with batches_per_step=1."
+                "wafer in one process, or set batches_per_step=1."
             )
         tf.compat.v1.logging.warning(
-            "num_csx %d: each step trains on one batch, because model_fn does not accumulate the "
-            "gradients of several; on the wafer in one process the estimator does",
+            "num_csx %d: each step trains on one batch, because model_fn does not accumulate "
+            "gradients; on the wafer in one process the estimator accumulates them",
             self._systems,
         )
 
@@ -551,7 +551,8 @@ def _can_be_captured() -> bool:
     if step is None or getattr(step, "handle", None) is not None:
         return True
     tf.compat.v1.logging.warning(
-        "the model stays on the host: its global step %s was made with use_resource=False",
+        "the model runs on the host, because its global step %s was created with "
+        "use_resource=False",
         step.name,
     )
     return False

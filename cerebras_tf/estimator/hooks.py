@@ -127,14 +127,14 @@ class GracefulStopHook(tf.estimator.SessionRunHook):
         if self.signal_number is not None:
             if job.folder() and time.monotonic() - self._signalled_at < _ONE_REQUEST_S:
                 return
-            _print(f"{name} again: stopping at once")
+            _print(f"second {name}: stopping immediately")
             self._abort(exit_code_of_signal(signal_number))
             return
         self.signal_number, self._signalled_at = signal_number, time.monotonic()
         line_end = "\n" if sys.stderr.isatty() else ""  # a terminal has just shown ^C
         _print(
-            f"{line_end}{name}: stopping after this step and writing a checkpoint; "
-            "once more stops at once and loses the steps since the last checkpoint"
+            f"{line_end}{name}: stopping after this step and writing a checkpoint; a second {name} "
+            "stops immediately and loses the steps since the last checkpoint"
         )
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -290,7 +290,7 @@ def _loss_error(step: int, loss: float, model_dir: Optional[str]) -> NanLossErro
     return NanLossError(
         f"training, step {step}: the loss must be finite. Received: {loss}. Lower the learning "
         "rate, clip gradients (max_gradient_norm), use dynamic loss scaling in 16-bit precision, "
-        f"or look for bad input around this step; {_earlier(model_dir)}."
+        f"or check the input data of this step; {_earlier(model_dir)}."
     )
 
 
@@ -298,7 +298,7 @@ def _earlier(model_dir: Optional[str]) -> str:
     """Advice on where to resume after NaN, which guards keep out of checkpoints."""
     found = CheckpointReader.latest(model_dir) if model_dir else None
     if found is None:
-        return "no checkpoint was written before, so start from the beginning"
+        return "there is no earlier checkpoint, so start from the beginning"
     last = f"the run resumes from {found}, which was written before"
     before = CheckpointReader.before(found)
     return f"{last}; if it fails again, from {before}" if before else last

@@ -302,9 +302,9 @@ class Recording:
             self.stored[name] = replace(specs[name], type=specs[name].type.with_dtype(dtype))
         if not self.stored:
             raise ConfigError(
-                "memoryx_moment_dtype: the optimizer must keep moving averages of gradients, as "
-                "Adam and AdamW do. Received: one without them, or whose decay is no constant. "
-                "Leave memoryx_moment_dtype out."
+                "memoryx_moment_dtype: the optimizer must have moving averages of gradients with "
+                "a constant decay, as Adam and AdamW do. Received: another optimizer. Remove "
+                "memoryx_moment_dtype."
             )
         size = sum(spec.type.most_bytes for spec in self.stored.values())
         log_info(
@@ -386,9 +386,9 @@ def _effects(model: Recording) -> list[Any]:
     ]
     if foreign:
         raise UnsupportedOpError(
-            "input_fn: variables that are trained must be made in model_fn. Received: "
-            f"{', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}. Make them there, or "
-            "give them trainable=False."
+            "input_fn: trainable variables must be created in model_fn. Received: "
+            f"{', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}. Create them in "
+            "model_fn, or with trainable=False."
         )
     train_op = model.spec.train_op
     return [train_op.op if isinstance(train_op, tf.Tensor) else train_op]
@@ -400,8 +400,8 @@ def _refuse_assignments(assignments: list[Any], mode: str) -> None:
     if names:
         raise UnsupportedOpError(
             f"{mode}: only training may assign variables of the model. Received: "
-            f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}. Assign where mode is "
-            "TRAIN, or make it a local variable."
+            f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}. Assign only in mode "
+            "TRAIN, or use a local variable."
         )
 
 

@@ -29,13 +29,12 @@ def compiler_options(config: Any, mode: str) -> Options:
     on_files = config.memoryx_dir is not None
     if on_files and not streaming:
         raise ConfigError(
-            "memoryx_dir: needs weight streaming mode. "
-            "Received: pipeline mode, which keeps all weights in memory. Start the run with "
-            "python-ws, or leave memoryx_dir out."
+            "memoryx_dir: must be used in weight streaming mode. Received: pipeline mode. Start "
+            "the run with python-ws, or remove memoryx_dir."
         )
     asked = getattr(config.cs_config, "use_cbfloat16", False)
     if asked and config.precision == "bfloat16" and mode == tf.estimator.ModeKeys.TRAIN:
-        log_info("use_cbfloat16: runs as precision bfloat16")
+        log_info("use_cbfloat16: uses precision bfloat16")
     return Options(
         streaming=streaming,
         staging=on_files,
@@ -62,8 +61,4 @@ def warn_of_ignored_options(config: Any) -> None:
 
 @functools.cache
 def _warn_once(options: tuple[str, ...]) -> None:
-    tf.compat.v1.logging.warning(
-        "%s: no effect on the host, where TensorFlow has weights and activations in memory, in "
-        "the model's own types",
-        ", ".join(options),
-    )
+    tf.compat.v1.logging.warning("%s: no effect on the host", ", ".join(options))

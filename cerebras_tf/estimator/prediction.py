@@ -57,15 +57,18 @@ def replicas_line(found: Prediction) -> str:
     """The line about the replicas of a model that share the batch."""
     if found.mode == STREAMING:
         return (
-            "multireplica: only in pipelined mode (python, not python-ws); one replica is trained"
+            "multireplica: available only in pipelined mode (python instead of python-ws); one "
+            "replica is trained"
         )
     if found.replicas == 1:
-        return "multireplica: one replica of the model is fastest, or more do not fit the wafer"
+        return (
+            "multireplica: one replica is used, because it is the fastest or more "
+            "replicas do not fit on the wafer"
+        )
     return (
-        f"multireplica: {found.replicas} replicas of the model fill the wafer, each with "
+        f"multireplica: {found.replicas} replicas of the model share the wafer, each with "
         f"{found.workload.batch:,} of the {found.replicas * found.workload.batch:,} samples of a "
-        "batch; gradients are averaged every batch, and numbers are those of one replica with all "
-        "samples"
+        "batch; results are equal to those of one replica with the whole batch"
     )
 
 
@@ -176,8 +179,8 @@ def _description(found: Prediction) -> str:
     if more > 0:
         rows += f"| and {more} more | | | |\n"
     return (
-        f"A {found.system.name}: {floorplan_note(found)} The darker, the more of its peak a core "
-        "does.\n\n| what lies there | columns | rows | of the peak |\n|---|---|---|---|\n"
-        f"{rows}\n{one_line(found)}. That is `{_rate_tag(found)}`; `global_step/sec` is what this "
-        "machine makes."
+        f"A {found.system.name}: {floorplan_note(found)} Darker regions reach a higher share of "
+        "their peak.\n\n| region | columns | rows | of the peak "
+        f"|\n|---|---|---|---|\n{rows}\n{one_line(found)}. That is `{_rate_tag(found)}`; "
+        "`global_step/sec` is the speed of this computer."
     )

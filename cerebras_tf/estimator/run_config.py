@@ -38,8 +38,8 @@ def refuse_strategies(config: tf.estimator.RunConfig) -> None:
     ):
         if strategy is not None:
             raise ConfigError(
-                f"runconfig: {key} must be None on the wafer. Received: "
-                f"{type(strategy).__name__}. Leave it out, or use the host (use_cs=False)."
+                f"runconfig: {key} must be None on the wafer. Received: {type(strategy).__name__}. "
+                "Remove it, or train on the host (use_cs=False)."
             )
 
 
@@ -60,8 +60,8 @@ class CSRunConfig(tf.estimator.RunConfig):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if len(args) > len(_POSITIONAL):
             raise TypeError(
-                f"CSRunConfig: takes at most {len(_POSITIONAL)} positional arguments. "
-                f"Received: {len(args)}. Give the others by name."
+                f"CSRunConfig: takes at most {len(_POSITIONAL)} positional arguments. Received: "
+                f"{len(args)}. Pass the others by name."
             )
         own = dict(zip(_POSITIONAL, args))
         own.update((name, kwargs.pop(name)) for name in _NAMES if name in kwargs)
@@ -166,9 +166,9 @@ def _wafers(num_csx: Optional[int]) -> int:
     assert num_csx is not None
     if num_csx % wafers:
         raise ConfigError(
-            f"num_csx: must be a multiple of the {wafers} processes of this job. "
-            f"Received: {num_csx}. Start with csrun_wse --num_csx {num_csx}, or set num_csx to 1, "
-            "which takes the launcher's number."
+            f"num_csx: must be a multiple of the {wafers} processes of this job. Received: "
+            f"{num_csx}. Start with csrun_wse --num_csx {num_csx}, or set num_csx to 1 to use the "
+            "launcher's number."
         )
     return num_csx
 

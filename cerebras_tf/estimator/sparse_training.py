@@ -50,7 +50,7 @@ class SparseTraining:
         if not self.weights:
             raise ConfigError(
                 "sparsifier: must prune weights of the model. Received: one that prunes none of "
-                f"{', '.join(sorted(trained)[:5])}. Name them in sparsity_level."
+                f"{', '.join(sorted(trained)[:5])}. Select weights by name in sparsity_level."
             )
         self.density = {name: 1 - share for name, share in (levels or {}).items() if share}
 
@@ -94,7 +94,6 @@ def check_sparsifier(sparsifier: Any, on_wafer: bool) -> None:
         )
     if not on_wafer:
         raise ConfigError(
-            "sparsifier: training must run on the wafer, whose MemoryX keeps the masks. Received: "
-            "use_cs False. Train on the wafer, or leave the sparsifier out; pruned weights then "
-            "change from zero."
+            "sparsifier: training must run on the wafer. Received: use_cs False. Train on the "
+            "wafer, or remove the sparsifier; then pruned weights are trained again."
         )

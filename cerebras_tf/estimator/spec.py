@@ -35,8 +35,8 @@ def validate_host_call(host_call: Any) -> Any:
     function = host_call[0]
     if not callable(function):
         raise ConfigError(
-            f"CSEstimatorSpec: {_FORM}. Received: {function!r} first, which cannot be called. "
-            "Put the function that builds the metrics there."
+            f"CSEstimatorSpec: {_FORM}. Received: {function!r} as function, which is not callable. "
+            "Pass the function that builds the metrics."
         )
     for position, item in enumerate(host_call[1:], start=2):
         if not isinstance(item, (tuple, list)):
@@ -58,9 +58,9 @@ def _check_argument_count(function: Any, arguments: Any) -> None:
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(
-            f"CSEstimatorSpec: the host_call function must take the arguments listed after it. "
-            f"Received: {name}{signature} with {len(arguments)} arguments ({error}). "
-            "List one tensor for each parameter."
+            "CSEstimatorSpec: the host_call function must accept the listed arguments. Received: "
+            f"{name}{signature} with {len(arguments)} arguments ({error}). List one tensor for "
+            "each parameter."
         ) from error
 
 
@@ -132,9 +132,10 @@ class CSEstimatorSpec(tf.estimator.EstimatorSpec):
         spec.host_call = validate_host_call(host_call) or None
         if spec.host_call is not None and spec.eval_metric_ops:
             raise ConfigError(
-                "CSEstimatorSpec: give host_call or eval_metric_ops, not both. Received: host_call "
-                f"and eval_metric_ops with {', '.join(sorted(spec.eval_metric_ops))}. "
-                "Move the metrics into the host_call function, or drop the host_call."
+                "CSEstimatorSpec: only one of host_call and eval_metric_ops must be set. "
+                "Received: host_call and eval_metric_ops with "
+                f"{', '.join(sorted(spec.eval_metric_ops))}. Move the metrics into the host_call "
+                "function, or remove host_call."
             )
         return spec
 

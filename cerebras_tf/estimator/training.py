@@ -80,8 +80,8 @@ def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
         model = call.model
         if model is not None and model.step.swarm.size > 1 and model.has_own_summaries:
             log_info(
-                "summaries: scalars, histograms and images of a batch are from the first wafer; "
-                "the loss, gradients and sums by cross_wafer_sum are over all wafers"
+                "summaries: scalars, histograms and images show the batch of the first wafer; the "
+                "loss, gradients and cross_wafer_sum are over all wafers"
             )
         shown = ShownSteps(config.save_summary_steps, call.last_step, call.steps)
         memory = call.memory_high_water if call.use_cs else None

@@ -118,8 +118,8 @@ def does_not_fit(fitting: Fitting, memory_gb: float) -> BatchCapacityError:
         settings.append(f"to {gigabytes_not_below(fitting.least_bytes)} with memoryx_dir")
     how = "with recomputation and spilling" if fitting.spilled_bytes else "with recomputation"
     return BatchCapacityError(
-        "wafer_memory_gb: activations, gradients and scratch memory must fit in it. Received: "
-        f"{memory_gb:g}; needed: {needed:.3g} GB, or {planned:.3g} GB {how}, "
+        "wafer_memory_gb: activations, gradients and scratch memory must fit into this memory. "
+        f"Received: {memory_gb:g}; needed: {needed:.3g} GB, or {planned:.3g} GB {how}, "
         f"{planned - memory_gb:.3g} GB too much. {', or '.join(settings)}, or use shorter "
         "sequences.",
         fitting.planned_bytes,

@@ -57,7 +57,7 @@ def _advice(
             if needed <= error.available_bytes:
                 found.append(f"a batch size of {rows // parts} ({needed / 1e9:.3g} GB)")
                 break
-    return f"By the memory plan, {' or '.join(found)} would fit." if found else ""
+    return f"According to the memory plan, {' or '.join(found)} fits." if found else ""
 
 
 def _divisors(rows: int) -> Iterator[int]:

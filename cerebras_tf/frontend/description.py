@@ -60,12 +60,12 @@ def products(program: Optional[Program], precision: str) -> list[str]:
     if precision != "bfloat16":
         return []
     if program is None:
-        return [summarize(instructions(), "large products in bfloat16, if there are any")]
+        return [summarize(instructions(), "large matrix products in bfloat16, if there are any")]
     if any(map(_is_rounded, _instructions(program))):
         return [summarize(instructions())]
     return [
-        "precision bfloat16: the model has no large products, so all are computed in float32 and "
-        "this run is not faster"
+        "precision bfloat16: the model has no large matrix products, so all are computed in "
+        "float32 and there is no speedup"
     ]
 
 
@@ -142,7 +142,7 @@ def streaming(
         return []
     plan, folder, wafer = found
     which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
-    copies = "" if wafer is None else " and copies of what others keep"
+    copies = "" if wafer is None else " and copies of layers of other wafers"
     most = f"at most {_size(plan.memory_bytes)} of it{copies} in memory"
     lines = [
         f"in files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
@@ -165,8 +165,8 @@ def streaming(
     bound = "the disk" if moving_s > computing_s else "computing"
     return [
         *lines,
-        f"{moved}: {seconds(moving_s)} at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s; products "
-        f"take {seconds(computing_s)}: {bound} will be the bottleneck",
+        f"{moved}: {seconds(moving_s)} at {read / 1e9:.2g} and {write / 1e9:.2g} GB/s; matrix "
+        f"products take {seconds(computing_s)}: {bound} will be the bottleneck",
     ]
 
 
@@ -207,9 +207,9 @@ def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = No
     reached = flops_per_s or measured_speeds().flops_per_s
     flops = batches * program.flops
     return (
-        f"{in_words(flops)} floating-point operations a step, an estimated "
-        f"{seconds(flops / reached)} or more at the {reached / 1e9:.0f} GFLOP/s of a plain "
-        "matrix product here"
+        f"{in_words(flops)} floating-point operations per step, estimated to take at least "
+        f"{seconds(flops / reached)} at the measured {reached / 1e9:.0f} GFLOP/s of a matrix "
+        "product"
     )
 
 

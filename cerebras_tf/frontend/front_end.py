@@ -53,7 +53,7 @@ class Feature:
         ):
             declared = f"({', '.join('None' if s is None else str(s) for s in shape)})"
             raise DataError(
-                f"feature {self.name}: shape must fit {declared}. Received: {list(type.shape)}. "
+                f"feature {self.name}: shape must match {declared}. Received: {list(type.shape)}. "
                 "Correct the input function."
             )
 

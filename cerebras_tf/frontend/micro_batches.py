@@ -142,7 +142,7 @@ class MicroBatches:
                 raise DataError(
                     f"{shown}: with micro_batches, a batch must have as many rows as its static "
                     f"shape, {self.rows * self.count}. Received: {rows[0]}. Correct the shape in "
-                    "the input function, or leave micro_batches out."
+                    "the input function, or remove micro_batches."
                 )
         return [
             {
@@ -200,8 +200,8 @@ def refuse_values(names: Sequence[str]) -> None:
     """Raises UnsupportedOpError if a step of micro-batches was asked for one of these values."""
     if names:
         raise UnsupportedOpError(
-            f"'{names[0]}': with micro-batches, a value that is fetched must be a float32 scalar, "
-            "which is averaged over the micro-batches, or follow from the update. Received: "
-            "another. Fetch something else, or train with one batch per step and without "
+            f"'{names[0]}': with micro-batches, a fetched value must be a float32 scalar, which is "
+            "averaged over the micro-batches, or a result of the update. Received: another value. "
+            "Remove it from the fetches, or train with one batch per step and without "
             "micro_batches."
         )

@@ -152,8 +152,8 @@ class ModelStep:
             self._log(
                 f"training ends: the data of wafer {', '.join(map(str, ended))} have ended. The "
                 f"batch of wafer {', '.join(map(str, left))} is dropped ({len(left)} dropped), "
-                "because a step takes one batch from each wafer. One wafer with the batches of all "
-                "wafers in one trains them as a smaller last batch"
+                "because a step takes one batch from each wafer. To train on it, use one wafer "
+                "with a larger batch size"
             )
         if has_batch and ended:
             raise StopIteration

@@ -42,15 +42,15 @@ class PaddingReport:
         kept, self._pending = step.padding_kept, step.optional_packing
         if fallback and kept:
             kept = (
-                "padding is computed: an operation between weights and loss has no gradient "
-                "rule, so the framework's own backward graph runs"
+                "padding is not removed: an operation between weights and loss has no gradient "
+                "rule, so TensorFlow's backward graph is used"
             )
         if not kept:
             return
         if self._required and self._trains:
             raise ConfigError(
-                "use_vsl: padding must not influence any variable or result. "
-                f"Received: {kept.rstrip('.')}. Set use_vsl to False, or leave it out."
+                "use_vsl: padding must not influence any variable or result. Received: "
+                f"{kept.rstrip('.')}. Set use_vsl to False, or remove it."
             )
         if self._required or self._trains:
             self._log(f"{kept.rstrip('.')} (use_vsl: False turns this message off)")
@@ -76,6 +76,6 @@ class PaddingReport:
         if share > _LEAST_SHARE:
             self._log(
                 f"{share:.0%} of the first batch's tokens are padding, according to the loss "
-                "weights, and are computed (use_vsl: True removes them, False turns this message "
-                "off)"
+                "weights, and are not removed (use_vsl: True removes them, False turns this "
+                "message off)"
             )

@@ -253,7 +253,7 @@ class CompilingSource:
                 if not any(slot.kind == HEAP for slot in program.slots):
                     return program
                 reason = "the size of a result is known only after it is computed"
-            self._log(f"a program is compiled for each size of a batch: {reason}")
+            self._log(f"a program is compiled for each batch size: {reason}")
             return None
 
     def _compile_static(self, target: _Target) -> Program:

@@ -49,8 +49,9 @@ def refuse_host(use_cs: bool) -> None:
     """Raises ConfigError for training on the host with several wafers."""
     if not use_cs and job.wafers() > 1:
         raise ConfigError(
-            f"num_csx: training on the host must be one process. Received: {job.wafers()}. Start "
-            "without csrun_wse, or train on the wafers (use_cs=True, no --device)."
+            f"num_csx: training on the host must run in one process. Received: {job.wafers()} "
+            "processes. Start without csrun_wse, or train on the wafers (use_cs=True, no "
+            "--device)."
         )
 
 
@@ -115,10 +116,10 @@ def shard_batches(result: Any, mode: str, steps: Optional[int], is_sharded: bool
         return result if is_sharded else result.shard(job.wafers(), job.rank())
     if not is_sharded or (mode == _EVAL and steps is not None):
         raise DataError(
-            "input_fn: must return a tf.data.Dataset, from which each of "
-            f"{job.wafers()} wafers takes batches of its own. Received: {type(result).__name__}. "
-            "Return a dataset, or for training take input_context as an argument and return the "
-            "part that belongs to its input_pipeline_id."
+            f"input_fn: must return a tf.data.Dataset, which is sharded over {job.wafers()} "
+            f"wafers. Received: {type(result).__name__}. Return a dataset. For training, input_fn "
+            "can also have an argument input_context and shard the data itself, by "
+            "input_pipeline_id."
         )
     return result
 

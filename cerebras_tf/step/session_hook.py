@@ -117,9 +117,9 @@ class WaferHook(tf.estimator.SessionRunHook):
         lost = [leaf for leaf, use in zip(wanted, uses) if use.assigns_in_step]
         if lost and not trains and self._train_op is not None:
             raise ConfigError(
-                "session.run: what a training step assigns must be fetched together with train_op. "
-                f"Received: {getattr(lost[0], 'name', lost[0])!r} alone. Fetch both in one run "
-                "(SessionRunArgs of a hook), leave it to train_op, or train with use_cs=False."
+                "session.run: variables that a training step assigns must be fetched together "
+                f"with train_op. Received: {getattr(lost[0], 'name', lost[0])!r} alone. Fetch both "
+                "in one run (SessionRunArgs of a hook), or train with use_cs=False."
             )
         plan.alone = [i for i, use in enumerate(uses) if use.assigns or (use.reads and not trains)]
         leaves_of_step = [
@@ -150,9 +150,9 @@ class WaferHook(tf.estimator.SessionRunHook):
         if alone and (has_step or has_batch or wiring.placement.reads_batch(before)):
             within = "" if alone[0] is op else f", which runs {alone[0].name!r} ({alone[0].type})"
             raise ConfigError(
-                "session.run: what assigns variables on the wafer must not depend on a batch or a "
-                f"step. Received: {op.name!r}{within}. Make it part of train_op, or train with "
-                "use_cs=False."
+                "session.run: an operation that assigns variables on the wafer must not depend on "
+                f"a batch or a step. Received: {op.name!r}{within}. Make it part of train_op, or "
+                "train with use_cs=False."
             )
         if op is self._train_op or TRAINS in wiring.needs(op):
             return _Use(steps=True, trains=True)

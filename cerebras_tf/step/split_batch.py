@@ -53,9 +53,9 @@ class SplitBatch(MicroBatches):
         for tensor in tensors:
             if tensor.name not in self.whole and parts.intersection(all_before([tensor.op])):
                 raise UnsupportedOpError(
-                    f"{self.option}: features must reach the wafer as the input function returns "
-                    f"them. Received: {tensor.name}, which TensorFlow computes from them. Compute "
-                    f"it in the input function, or leave {self.option} out."
+                    f"{self.option}: the wafer must read features exactly as the input function "
+                    f"returns them. Received: {tensor.name}, which TensorFlow computes from them. "
+                    f"Compute it in the input function, or remove {self.option}."
                 )
         for op in checks:
             if parts.intersection(all_before([op], lambda _: (), on_wafer)):
@@ -165,9 +165,8 @@ def _rows_of(batch: Any, count: int) -> int:
     """The number of rows of every tensor of a batch."""
     if job.wafers() > 1 or EXECUTION_MODE.get() != "weight_streaming":
         raise ConfigError(
-            "micro_batches: needs one wafer, in weight streaming mode. Received: "
-            f"{job.wafers()} in {EXECUTION_MODE.get()} mode. Leave micro_batches out; each of "
-            "several wafers takes a batch of its own."
+            "micro_batches: must be used with one wafer in weight streaming mode. Received: "
+            f"{job.wafers()} in {EXECUTION_MODE.get()} mode. Remove micro_batches."
         )
     names = {
         id(item): repr(key)
@@ -185,13 +184,13 @@ def _rows_of(batch: Any, count: int) -> int:
         if first is None or (rows is not None and first != rows):
             raise ConfigError(
                 "micro_batches: every feature must be a tensor with a static first dimension, the "
-                f"batch. Received: {name}, {shape}, next to {rows} rows. Use "
-                "batch(..., drop_remainder=True), or leave micro_batches out."
+                f"batch. Received: {name}, {shape} with a batch size of {rows}. Use batch(..., "
+                "drop_remainder=True), or remove micro_batches."
             )
         rows = first
     if rows is None or rows % count:
         raise ConfigError(
-            f"micro_batches: must divide the rows of a batch. Received: {count}, {rows} rows. "
-            "Choose a divisor."
+            f"micro_batches: must divide the batch size. Received: {count}, batch size {rows}. Set "
+            "a divisor."
         )
     return rows

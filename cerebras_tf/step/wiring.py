@@ -143,7 +143,8 @@ class Wiring:
         """A copy of a conditional or call that the session runs for the checks inside."""
         if any(tensor.dtype == tf.resource for tensor in op.inputs):
             tf.compat.v1.logging.warning(
-                "checks inside '%s' do not run: it reads variables, which are on the wafer", op.name
+                "assertions in '%s' do not run, because it reads variables that are on the wafer",
+                op.name,
             )
             return []
         graph, inputs = op.graph, [self._in_session(tensor) for tensor in op.inputs]

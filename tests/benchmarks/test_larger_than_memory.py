@@ -96,7 +96,7 @@ def test_gpt3_is_trained_and_saved_once(tmp_path):
 def test_what_was_planned_is_compared_with_what_was_measured(capsys):
     lines = [
         "a step reads 40.00 GB and writes 500 MB: 9 s at 3 and 4 GB/s, beside 1 s of products",
-        "memoryx: 41 GB read, 0.5 GB written a step; waited for files 3 % of the time",
+        "memoryx: 41 GB read, 0.5 GB written per step; waited for files 3 % of the time",
         "train: peak memory: 4.25 GiB",
     ]
     demo.report(demo.CASES["gpt3"], demo.Outcome(lines))

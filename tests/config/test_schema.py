@@ -99,7 +99,7 @@ def test_of_large_values_the_kind_is_told():
         ({"rate": [1]}, ("a finite number", "[1]")),
         *(({"rate": number}, ("a finite number",)) for number in ("nan", float("inf"), 10**400)),
         ({"is_on": "yes"}, ("true or false", "'yes'")),
-        ({"names": "a"}, ("a list of texts", "'a'")),
+        ({"names": "a"}, ("a list of strings", "'a'")),
         ({"color": "gren"}, ("one of red, green", "'gren'", "Did you mean green?")),
         ({"color": "x" * 10**6}, ("(1000002 characters)",)),
         ({"folder": "a\0b"}, ("null byte",)),
@@ -159,7 +159,7 @@ def test_as_tree_is_the_inverse_of_build():
 def test_a_mistake_that_a_section_inherits_is_reported_once():
     report = schema.Report("f.yaml", {"train.size": 1, "eval.size": 5})
     for section in ("train", "eval", "predict"):
-        report.add(f"{section}.size", f"{section}.size must be a whole number.", "x")
+        report.add(f"{section}.size", f"{section}.size must be an integer.", "x")
     assert report.text().count("\n") == 1 and names(report.text(), "Line 1", "Line 5")
     report = schema.Report("f.yaml", {"train": 1, "eval": 5})
     for section in ("train", "eval"):

@@ -76,7 +76,7 @@ def test_a_training_that_ends_before_says_what_there_is(tmp_path, caplog):
     assert said[0].startswith("profile: training ended when 1 of 5 steps were recorded, after 2")
     assert "\n1 steps of " in said[1]
     _, said = trained(tmp_path / "two", caplog, 2, profile=5)
-    assert said == ["profile: training ended within the 2 steps that warm up; nothing was recorded"]
+    assert said == ["profile: training ended within the 2 warm-up steps; nothing was recorded"]
 
 
 def test_the_host_is_not_profiled(tmp_path, caplog):

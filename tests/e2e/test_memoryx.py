@@ -170,7 +170,7 @@ def test_bytes_are_logged_as_planned_and_as_moved(make, caplog):
     with caplog.at_level("INFO", "tensorflow"):
         files.train(input_fn, max_steps=4)
     lines = [record.getMessage() for record in caplog.records]
-    assert any("GB written a step; waited" in line for line in lines)
+    assert any("GB written per step; waited" in line for line in lines)
     (planned,) = (found for line in lines if (found := re.match(PLANNED, line)))
     tags = {tag: value for (_, tag), value in scalars_of(files.model_dir).items()}
     read, written = (float(planned[name]) * 1e6 for name in ("read", "written"))

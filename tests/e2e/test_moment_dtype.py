@@ -183,7 +183,7 @@ def test_fetched_moments_have_the_type_of_the_model(make):
 
 
 def test_an_optimizer_without_moments_is_refused(make):
-    with pytest.raises(ConfigError, match="memoryx_moment_dtype: the optimizer must keep moving"):
+    with pytest.raises(ConfigError, match="memoryx_moment_dtype: the optimizer must have moving"):
         make("model", optimizer="sgd").train(input_fn, max_steps=1)
     with pytest.raises(ConfigError, match="memoryx_moment_dtype must be one of bfloat16"):
         CSRunConfig(memoryx_moment_dtype="float16")

@@ -93,7 +93,7 @@ def test_only_the_first_process_writes(pair):
     assert logs == ["rank_0.log", "rank_1.log"]
     assert [path.name for path in (folder / "profile").iterdir()] == ["trace.json"]
     first, second = (Path(folder, "logs", name).read_text(encoding="utf-8") for name in logs)
-    assert len(re.findall("swarmx: .* GB sent, .* a step by this wafer", first)) >= 1
+    assert len(re.findall("swarmx: .* GB sent, .* per step by this wafer", first)) >= 1
     assert "2 steps of " in first and "profile" not in second
 
 

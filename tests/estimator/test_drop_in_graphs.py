@@ -128,7 +128,7 @@ def test_a_model_stays_on_the_host_with_a_global_step_that_is_no_resource(tmp_pa
         finally:
             v1.enable_resource_variables()
         assert spec.scaffold.saver is None
-    assert "the model stays on the host: its global step" in caplog.text
+    assert "the model runs on the host, because its global step" in caplog.text
 
 
 def counting():

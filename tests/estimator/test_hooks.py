@@ -252,9 +252,7 @@ def test_where_a_run_goes_on_follows_the_list_of_checkpoints(tmp_path, capfd):
         f"at step 2; the same command resumes from {tmp_path / names[2]}" in capfd.readouterr().err
     )
     (tmp_path / "checkpoint").unlink()
-    assert (
-        _earlier(str(tmp_path)) == "no checkpoint was written before, so start from the beginning"
-    )
+    assert "start from the beginning" in _earlier(str(tmp_path))
 
 
 @pytest.mark.parametrize("bad_loss", [np.nan, np.inf, -np.inf])

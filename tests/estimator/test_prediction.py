@@ -176,8 +176,8 @@ def test_a_program_that_does_not_fit_here_is_written_all_the_same(tmp_path, monk
 @pytest.mark.parametrize(
     "mode, said",
     [
-        ("pipeline", r"multireplica: (\d+ replicas of the model fill|one replica of the model is)"),
-        ("weight_streaming", "multireplica: only in pipelined mode"),
+        ("pipeline", r"multireplica: (\d+ replicas of the model share|one replica is used)"),
+        ("weight_streaming", "multireplica: available only in pipelined mode"),
     ],
 )
 def test_training_tells_how_many_replicas_share_the_batch(

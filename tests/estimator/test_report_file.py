@@ -48,7 +48,7 @@ def test_training_shows_the_floor_plan_and_the_predicted_rate(tmp_path, compiled
     assert (width, height) == (b"1000", b"850")
     assert tf.image.decode_png(image).shape == (850, 1000, 3)
     told = found[1]["wafer/floorplan"].metadata.summary_description
-    assert "drawn to scale" in told and "| what lies there |" in told
+    assert "drawn to scale" in told and "| region |" in told
     for step in (1, 2, 4, 5):
         assert found[step]["global_step/sec_predicted_for_CS-2"].simple_value > 100
     assert "global_step/sec" in found[4]

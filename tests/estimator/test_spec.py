@@ -67,7 +67,7 @@ def test_shallow_copy_keeps_every_field(graph):
 
 def test_host_call_and_eval_metric_ops_exclude_each_other(graph):
     metrics = accuracy(tf.constant([1]), tf.constant([1]))
-    with pytest.raises(ConfigError, match="not both. Received: .*accuracy"):
+    with pytest.raises(ConfigError, match="only one of host_call .*accuracy"):
         build_spec(host_call=(accuracy, [1, 1]), eval_metric_ops=metrics)
 
 

@@ -297,7 +297,7 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         (model_fn, more_rows_than_told, 2, DataError, "4. Received: 6"),
         (moving, dataset, 2, UnsupportedOpError, "through gradients only. Received: .kept"),
         (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "depends on variables"),
-        (model_fn, dataset, 3, ConfigError, "must divide the rows of a batch. Received: 3, 4 rows"),
+        (model_fn, dataset, 3, ConfigError, "batch size. Received: 3, batch size 4"),
         (model_fn, ragged_dataset, 2, ConfigError, "drop_remainder=True"),
         (model_fn, lambda: ({"x": tf.ones([4, 3]), "once": tf.ones([7])}, tf.ones([4])), 2,
          ConfigError, "Received: 'once', "),

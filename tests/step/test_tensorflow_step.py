@@ -106,7 +106,7 @@ def test_an_error_of_ours_is_not_taken_for_a_size_that_must_be_a_number(tmp_path
 def test_features_that_do_not_fit_their_tensor_are_refused(tmp_path):
     with regression.models_built() as models:
         build(tmp_path).train(dataset, max_steps=1)
-    with pytest.raises(DataError, match=r"shape must fit \(4, 3\). Received: \[5, 3\]"):
+    with pytest.raises(DataError, match=r"shape must match \(4, 3\). Received: \[5, 3\]"):
         fed = zip(models[-1].fed, [(5, 3), (4,)])
         types = {tensor.name: TensorType("float32", shape) for tensor, shape in fed}
         models[-1].step.source.capture(models[-1].step.request(types))
