@@ -178,7 +178,7 @@ def check_disk(folder: Path, needed: dict[str, float]) -> None:
     if total > free:
         raise CapacityError(
             f"--folder {folder}: {total / 1e9:.1f} GB must be free. Received: {free / 1e9:.1f} GB. "
-            "Give a folder on a larger disk, or try fewer --layers."
+            "Use a folder on a larger disk, or try fewer --layers."
         )
 
 
@@ -291,12 +291,12 @@ def check_given(args: argparse.Namespace, layers: int) -> None:
     if args.source and args.model != "gptj":
         raise ConfigError(
             f"--source: needs gptj, which is converted. Received: {args.model}, whose training "
-            "starts from random weights. Leave it out."
+            "starts from random weights. Remove it."
         )
     if args.layers and args.layers > layers:
         raise ConfigError(
-            f"--layers: must be at most the {layers} of {args.model}. Received: {args.layers}. "
-            "Give fewer, or leave it out."
+            f"--layers: must be at most the {layers} of {args.model}. Received: {args.layers}. Use "
+            "fewer, or remove it."
         )
 
 
@@ -309,9 +309,9 @@ def show(args: argparse.Namespace) -> None:
     params = read_params(case, folder, model)
     sizes = sizes_of(params)
     print(
-        f"{args.model}: {parameters_of(params) / 1e9:.2f} billion weights, "
-        f"{sizes.state / 1e9:.1f} GB with both moments; {case.sequence} tokens a step, "
-        f"{flops_of(params) / 1e12:.1f} TFLOP"
+        f"{args.model}: {parameters_of(params) / 1e9:.2f} billion weights, {sizes.state / 1e9:.1f} "
+        f"GB with both moments; {case.sequence} tokens per step, {flops_of(params) / 1e12:.1f} "
+        "TFLOP"
     )
     check_disk(folder, disk_needed(sizes, converts))
     if args.check:
@@ -322,7 +322,7 @@ def show(args: argparse.Namespace) -> None:
         if path.exists():
             raise ConfigError(
                 f"--folder {folder}: {path.name} is made there, and removed. Received: a folder "
-                "with one already. Give another folder, or remove that."
+                "with one already. Use another folder, or remove that."
             )
     steps = args.steps or case.steps
     given = {
@@ -354,15 +354,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", choices=tuple(CASES), default="gpt3", help="default: gpt3")
     add(
-        "--folder",
-        default="larger_than_memory",
-        help="where everything is made (default: %(default)s)",
+        "--folder", default="larger_than_memory", help="folder for all files (default: %(default)s)"
     )
-    add("--check", action="store_true", help="only print the disk space it needs")
-    add("--steps", type=positive_int, metavar="N", help="steps of training (default: the model's)")
-    add("--layers", type=positive_int, metavar="N", help="fewer layers, for a smaller disk")
-    add("--source", metavar="FOLDER", help="gptj: a model of Hugging Face's (default: random)")
-    add("--keep", action="store_true", help="keep the trained model, or what there is of it")
+    add("--check", action="store_true", help="only print the required disk space")
+    add(
+        "--steps",
+        type=positive_int,
+        metavar="N",
+        help="number of training steps (default: depends on the model)",
+    )
+    add(
+        "--layers", type=positive_int, metavar="N", help="number of layers, to need less disk space"
+    )
+    add(
+        "--source",
+        metavar="FOLDER",
+        help="gptj: folder of a Hugging Face model (default: random weights)",
+    )
+    add("--keep", action="store_true", help="keep the trained model")
     add("--stage", choices=_STAGES, help=argparse.SUPPRESS)
     add("--given", help=argparse.SUPPRESS)
 

@@ -120,7 +120,7 @@ def train(arguments: argparse.Namespace, layers: int) -> dict[str, Any]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     add = parser.add_argument
-    add("--folder", required=True, help="holds weights and optimizer state")
+    add("--folder", required=True, help="folder for weights and optimizer state")
     add("--layers", type=positive_int, nargs="+", default=LAYERS)
     add("--hidden", type=positive_int, default=384)
     add("--sequence", type=positive_int, default=128)

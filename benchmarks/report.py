@@ -80,7 +80,7 @@ def print_traffic(memory: list[Turn], files: list[Turn]) -> None:
     step_s = sum(sum(turn.step_s) for turn in files)
     steps = sum(len(turn.step_s) for turn in files)
     moved = sum(turn.moved for turn in files) / steps
-    print(f"files: {moved / 1e9:.2f} GB moved a step, {stalled / step_s:.0%} of the time stalled")
+    print(f"files: {moved / 1e9:.2f} GB moved per step, {stalled / step_s:.0%} of the time stalled")
 
 
 def write_json(path: str, shape: Any, flops: int, turns: Measured) -> None:
@@ -124,7 +124,7 @@ def write_plot(path: str, shape: Any, turns: Measured) -> None:
             f'<path d="M{low:.1f} {top + BAR // 2}H{high:.1f}" stroke="#202020" stroke-width="2"/>'
             f'<text x="{LEFT + WIDE + 8}" y="{top + 15}">{median(found):,.0f}</text>'
         )
-    title = f"tokens a second: {shape.model}, {shape.layers} x {shape.hidden}; {processor()}"
+    title = f"tokens per second: {shape.model}, {shape.layers} x {shape.hidden}; {processor()}"
     size = f'width="{LEFT + WIDE + 80}" height="{40 + ROW * len(rows)}"'
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'

@@ -44,22 +44,30 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 80.0, 16.0, 840.0, 320.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     add = parser.add_argument
-    add("--smoke", action="store_true", help="a tiny shape, for trying this out")
+    add("--smoke", action="store_true", help="use a tiny shape")
     for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
         full, tiny = getattr(Shape, name), getattr(SMOKE, name)
         text = f"default: {full}, with --smoke {tiny}"
         add(f"--{name}", type=positive_int, metavar="N", help=text)
     add("--num_csx", type=positive_int, nargs="+", default=WAFERS, metavar="N", help="predicted")
-    text = "measured, one thread each (default: 1, which is measured in any case)"
+    text = (
+        "numbers of wafers to measure, with one thread each (default: 1, which is always measured)"
+    )
     add("--measure", type=positive_int, nargs="+", default=[1], metavar="N", help=text)
-    add("--steps", type=positive_int, default=3, metavar="N", help="that are timed (default: 3)")
-    text = "of a wafer's link, each way, Gbit/s (default: 100)"
+    add(
+        "--steps",
+        type=positive_int,
+        default=3,
+        metavar="N",
+        help="number of timed steps (default: 3)",
+    )
+    text = "link speed of a wafer per direction, Gbit/s (default: 100)"
     add("--gbps", type=positive_number, default=100.0, metavar="G", help=text)
-    text = "from one to the next, microseconds (default: 10)"
+    text = "latency between neighboring wafers, microseconds (default: 10)"
     add("--latency_us", type=positive_number, default=10.0, metavar="US", help=text)
-    text = "wafers that a node of a tree serves (default: no tree, messages from one to the next)"
+    text = "fan-out of a reduction tree (default: no tree, a chain of wafers)"
     add("--tree", type=_ways, default=0, metavar="WAYS", help=text)
-    add("--out", metavar="HTML", help="page with a picture")
+    add("--out", metavar="HTML", help="HTML page with a plot")
     add("--rank", nargs="+", help=argparse.SUPPRESS)  # of a child process: see scale_rank.py
 
 
@@ -97,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
         item["efficiency"] = alone["step_s"] / item["step_s"]
     print(
         f"{shape.layers} layers x {shape.hidden}, sequence {shape.sequence}, batch {shape.batch} "
-        f"a wafer, vocabulary {shape.vocabulary}, AdamW, float32; one thread a wafer, "
+        f"per wafer, vocabulary {shape.vocabulary}, AdamW, float32; one thread a wafer, "
         f"{len(os.sched_getaffinity(0))} cores"
     )
     report_measured(measured, checks)

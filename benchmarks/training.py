@@ -297,7 +297,7 @@ def measure(pipes: dict[str, Any], rounds: int, steps: int, size: int) -> dict[s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("--smoke", action="store_true", help="a tiny shape, for trying this out")
+    parser.add_argument("--smoke", action="store_true", help="use a tiny shape")
     parser.add_argument(
         "--model",
         choices=MODELS,
@@ -319,22 +319,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         action="store_true",
-        help="also measure PyTorch, eager and compiled, with --bfloat16 by autocast, too",
+        help="also measure PyTorch, eager and compiled, with --bfloat16 also with autocast",
     )
-    parser.add_argument("--json", metavar="FILE", help="write every measurement there")
-    parser.add_argument("--plot", metavar="FILE", help="draw tokens a second there, as SVG")
+    parser.add_argument("--json", metavar="FILE", help="write all measurements to this file")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="write a plot of tokens per second to this SVG file"
+    )
     for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
         full = ", ".join(f"{getattr(shape, name)} of {model}" for model, shape in SHAPES.items())
         text = f"default: {full}; with --smoke {getattr(SMOKE, name)}"
         parser.add_argument(f"--{name}", type=positive_int, metavar="N", help=text)
-    text = "compare weights on files of this folder with weights in memory"
+    text = "compare weights in files of this folder with weights in memory"
     against.add_argument("--memoryx_dir", metavar="FOLDER", help=text)
     against.add_argument(
         "--overhead",
         action="store_true",
-        help="measure a step of GPT tiny without its kernels instead; takes no other option",
+        help="only measure the time of a step of the tiny GPT outside of kernels",
     )
-    text = "what of them may be in memory, GB (default: the program's choice)"
+    text = "main memory for them, GB (default: automatic)"
     parser.add_argument("--memoryx_ram_gb", type=gigabytes, metavar="GB", help=text)
     for name, default in (("rounds", 3), ("steps", 3)):
         text = "turns of each side" if name == "rounds" else "steps of a turn"
@@ -351,13 +353,13 @@ def check_given(args: argparse.Namespace) -> None:
         given = [f"--{name}" for name, value in usual.items() if getattr(args, name) != value]
         if given:
             raise ConfigError(
-                "bench --overhead: measures one model in one way. Received: "
-                f"{', '.join(given)}. Leave them out."
+                "bench --overhead: must be used without other options. Received: "
+                f"{', '.join(given)}. Remove them."
             )
     if args.memoryx_ram_gb and not args.memoryx_dir:
         raise ConfigError(
             f"bench --memoryx_ram_gb: needs --memoryx_dir. Received: {args.memoryx_ram_gb:g} "
-            "without. Give the folder, or leave it out."
+            "without. Use the folder, or remove it."
         )
     if args.memoryx_dir and args.peers:
         raise ConfigError(
@@ -367,7 +369,7 @@ def check_given(args: argparse.Namespace) -> None:
     if args.pad == "batch" and args.model not in ("bert", "transformer"):
         raise ConfigError(
             f"bench --pad batch: needs bert or transformer. Received: {args.model}, whose "
-            "sequences are all of one length. Leave it out."
+            "sequences are all of one length. Remove it."
         )
 
 
@@ -408,7 +410,7 @@ def run(args: argparse.Namespace) -> None:
         flops = warm_up(pipes)
         counted = "counted in the compiled program"
         counted += ", padding included" if shape.model in ("bert", "transformer") else ""
-        print(f"{flops / 1e12:.4g} TFLOP a step, {counted}", flush=True)
+        print(f"{flops / 1e12:.4g} TFLOP per step, {counted}", flush=True)
         turns = measure(pipes, args.rounds, args.steps, shape.product)
     print_figures(shape, flops, turns, COMPARED)
     if FILES in turns:

@@ -184,7 +184,7 @@ PROGRAM = _text(
 )
 NUM_CSX = EnvironmentVariable[Optional[int]](
     "CEREBRAS_TF_NUM_CSX",
-    "Number of wafers in place of the params file's num_csx. csrun_wse sets it.",
+    "Number of wafers instead of the params file's num_csx. csrun_wse sets it.",
     int,
     None,
     "not set",

@@ -61,7 +61,7 @@ def require_place(path: Union[str, Path, None], option: str) -> None:
     else:
         return
     raise ConfigError(
-        f"{option} {path}: must be a file that can be written. Received: {received}. Name another."
+        f"{option} {path}: must be a file that can be written. Received: {received}. Use another."
     )
 
 

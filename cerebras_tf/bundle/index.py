@@ -300,7 +300,7 @@ def _encoded_whole(dtype: str, parts: Sequence[TensorSlice]) -> bytes:
 def _fields(message: _Field) -> dict[int, list[_Field]]:
     """Values of a protocol buffer by field number."""
     if not isinstance(message, bytes):
-        raise ValueError(f"the number {message} in place of a message")
+        raise ValueError(f"the number {message} instead of a message")
     found: dict[int, list[_Field]] = {}
     at = 0
     while at < len(message):

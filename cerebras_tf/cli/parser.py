@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         names = action.choices is None and action.type in (None, Path)
         if names and "" in arg_strings:
-            advice = " Name one, or leave it out." if _optional(action) else " Name one."
+            advice = " Name one, or remove it." if _optional(action) else " Name one."
             raise argparse.ArgumentError(action, f"must not be empty. Received: ''.{advice}")
         # Python decodes bytes that are not UTF-8 as lone surrogates.
         wrong = [word for word in arg_strings if names and not _is_text(word)]

@@ -300,9 +300,8 @@ class Fitting:
         more = sum(choice.flops for choice in self.choices) / max(self.flops, 1)
         return (
             f"activations: {_gb(self.needed_bytes)} do not fit in {_gb(self.budget_bytes)}: "
-            f"{'; '.join(parts) or 'nothing can be saved'}, which takes "
-            f"{_gb(self.planned_bytes)}; "
-            f"+{more:.0%} operations a step, predicted +{seconds(self.seconds)}"
+            f"{'; '.join(parts) or 'nothing can be saved'}, which takes {_gb(self.planned_bytes)}; "
+            f"+{more:.0%} operations per step, predicted +{seconds(self.seconds)}"
         )
 
     @property

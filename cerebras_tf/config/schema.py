@@ -207,7 +207,7 @@ def _build_field(each: Any, hint: Any, value: Any, path: str, report: Report) ->
     except Refused as wrong:
         advice = wrong.advice
         if optional and value in ("", []):
-            advice = "To leave it out, write null."
+            advice = "To remove it, write null."
         report.add(path, f"{path} {wrong.text}", wrong.received, advice)
         return None
     if checks.get("path") is not True:

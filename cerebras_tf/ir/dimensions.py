@@ -69,7 +69,7 @@ _FACTOR = re.compile(
 def _unknown(dim: Dim, *operands: Any) -> NoReturn:
     raise UnknownSizeError(
         f"dimension {dim}: must be a number here. Received: a size that differs from batch to "
-        "batch. Use its bounds, or give a static shape."
+        "batch. Use its bounds, or use a static shape."
     )
 
 

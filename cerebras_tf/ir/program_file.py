@@ -101,9 +101,9 @@ def load_program(path: Union[str, Path]) -> Program:
     except GraphError:
         raise
     except zipfile.BadZipFile as error:
-        raise _fault(path, "file must be a whole saved program", error) from error
+        raise _fault(path, "file must be a complete saved program", error) from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxError) as error:
-        raise _fault(path, "file must hold what save_program writes", repr(error)) from error
+        raise _fault(path, "file must contain what save_program writes", repr(error)) from error
 
 
 def _fault(path: Union[str, Path], rule: str, received: Any) -> GraphError:

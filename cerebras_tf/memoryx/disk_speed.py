@@ -45,7 +45,7 @@ def require_free(folder: str, size: int, what: str) -> None:
     if size > free:
         raise StoreError(
             f"memoryx_dir: {size / 1e9:.3g} GB of {what} must fit on it. Received: "
-            f"{free / 1e9:.3g} GB free on the disk of {folder}. Free disk space, or give a folder "
+            f"{free / 1e9:.3g} GB free on the disk of {folder}. Free disk space, or use a folder "
             "on another disk."
         )
 

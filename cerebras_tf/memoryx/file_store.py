@@ -278,9 +278,9 @@ class FileStore(BaseStore):
             return
         largest = max(records, key=lambda record: (record.size, record.spec.type.most_bytes))
         raise CapacityError(
-            f"memoryx_ram_gb: must hold the variables that are used together, {need / 1e9:.3g} GB "
-            f"(the largest is {largest.spec.name}). Received: {most / 1e9:g} GB. Set it to "
-            f"{gigabytes_not_below(need)}."
+            "memoryx_ram_gb: must be large enough for variables that are used together, "
+            f"{need / 1e9:.3g} GB (the largest is {largest.spec.name}). Received: {most / 1e9:g} "
+            f"GB. Set it to {gigabytes_not_below(need)}."
         )
 
     def _free_memory(self, need: int, beyond: float) -> bool:

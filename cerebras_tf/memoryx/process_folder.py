@@ -209,7 +209,7 @@ def require_usable(folder: str) -> None:
 def _unusable(folder: Path, received: str) -> StoreError:
     return StoreError(
         f"memoryx_dir {folder}: must be a folder that files can be written to. Received: "
-        f"{received}. Give another folder or correct its permissions."
+        f"{received}. Use another folder or correct its permissions."
     )
 
 

@@ -431,7 +431,7 @@ def require_values(store: Store, names: Sequence[str]) -> None:
     if missing:
         raise CheckpointError(
             f"variable {missing[0]}: must have a value before the first step. Received: none. "
-            "Initialise the model or restore a checkpoint that holds it."
+            "Initialise the model or restore a checkpoint that contains it."
         )
 
 

@@ -77,7 +77,7 @@ def _reshape_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
         known = known * dim
     if wild > 1 or (size is not None and known != size):
         raise GraphError(
-            f"reshape: shape must hold as many elements as the operand, one -1 at most. "
+            "reshape: shape must contain as many elements as the operand, one -1 at most. "
             f"Received: {x!r} to {target}. Correct the shape."
         )
     return [x.type.with_shape(tuple(dim if d == -1 else d for d in target))]
@@ -101,8 +101,8 @@ def _sized_by_operand(inputs: Sequence[Value], attrs: Attrs) -> Types:
     target = inputs[1]
     if target.shape != (len(attrs["shape"]),):
         raise GraphError(
-            f"dynamic shape: the operand must hold {len(attrs['shape'])} numbers. "
-            f"Received: {target!r}. Correct the shape."
+            f"dynamic shape: the operand must contain {len(attrs['shape'])} numbers. Received: "
+            f"{target!r}. Correct the shape."
         )
     return [inputs[0].type.with_shape(attrs["shape"])]
 

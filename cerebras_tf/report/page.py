@@ -237,7 +237,7 @@ def floorplan_note(found: Prediction) -> str:
 def _replicas_note(found: Prediction) -> str:
     if found.replicas == 1:
         return ""
-    return f" The wafer holds {found.replicas} replicas of the model, each with its own samples."
+    return f" The wafer contains {found.replicas} replicas of the model, each with its own samples."
 
 
 def _layers_note(found: Prediction) -> str:

@@ -148,7 +148,7 @@ def _visible(bias: Array, dims: tuple[int, int]) -> Array:
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     hidden = bias <= HIDING
     if not (hidden | (bias == 0)).all():
-        raise PaddingError("the attention mask holds numbers between 0 and -10000, or above 0")
+        raise PaddingError("the attention mask contains numbers between 0 and -10000, or above 0")
     if not (hidden == hidden[:, :1, :1]).all():
         raise PaddingError("the attention mask differs between queries or heads")
     real = np.broadcast_to(~hidden[:, 0, 0], dims)

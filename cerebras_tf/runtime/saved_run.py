@@ -49,7 +49,7 @@ def read_features(path: str, program: Program) -> dict[str, Array]:
     if others:
         raise DataError(
             f"{path}: must have the features of the program alone. Received: {', '.join(others)} "
-            f"besides {', '.join(needed)}. Leave them out."
+            f"besides {', '.join(needed)}. Remove them."
         )
     return {name: found[name] for name in needed}
 
@@ -70,8 +70,8 @@ def read_variable(name: str, entry: Entry) -> Array:
         found = "other bytes"
     if content.nbytes != entry.size or crc32c(content) != entry.checksum:
         raise CheckpointError(
-            f"{entry.path}: must hold variable {name} as it was written. Received: {found}. Take "
-            "another checkpoint."
+            f"{entry.path}: must contain variable {name} as it was written. Received: {found}. "
+            "Take another checkpoint."
         )
     return content.view(kind).reshape(entry.shape)
 
@@ -101,8 +101,8 @@ class BundleFormat:
             if entry is None or (entry.dtype, entry.shape) != kind:
                 found = "no such variable" if entry is None else f"{entry.dtype}{list(entry.shape)}"
                 raise CheckpointError(
-                    f"{prefix}: must hold variable {name} {spec.type}. Received: {found}. Take a "
-                    "checkpoint of the model that was compiled."
+                    f"{prefix}: must contain variable {name} {spec.type}. Received: {found}. Take "
+                    "a checkpoint of the model that was compiled."
                 )
             write(store, name, read_variable(name, entry))
         return {
@@ -139,7 +139,7 @@ def run_saved(
     specs = [Variable(name, program.slots[s].type) for name, s in program.variables.items()]
     if checkpoint is None and specs:
         raise CheckpointError(
-            f"--checkpoint: the program has {len(specs)} variables. Received: no checkpoint. Give "
+            f"--checkpoint: the program has {len(specs)} variables. Received: no checkpoint. Use "
             "the prefix of its files, such as model_dir/model.ckpt-100."
         )
     store = MemoryStore(specs)

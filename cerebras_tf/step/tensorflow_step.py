@@ -157,8 +157,8 @@ class TensorFlowStep(ModelStep):
         count = self.split.dropped(operation.name)
         if count:
             self._log(
-                "training ends: the data have ended. An incomplete last step is dropped: "
-                f"{count} of its {self.split.count} batches"
+                f"training ends: the data has ended. An incomplete last step is dropped: {count} "
+                f"of its {self.split.count} batches"
             )
 
     def result(self, name: str) -> np.ndarray:

@@ -150,7 +150,7 @@ def _check(args: Any) -> None:
     if args.wafers == 1 and args.hang_timeout is not None:
         raise ConfigError(
             "--hang-timeout: limits how long processes wait for each other, and needs at least 2 "
-            "wafers. Received: 1 wafer. Leave it out."
+            "wafers. Received: 1 wafer. Remove it."
         )
 
 

@@ -210,7 +210,7 @@ def _watch(
         if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
             process.kill()
             process.wait()
-            return "was stopped (SIGSTOP) and did not go on"
+            return "was stopped (SIGSTOP) and did not continue"
         signals = sent_signals(folder)
         for number in signals[passed_on:]:
             process.send_signal(number)

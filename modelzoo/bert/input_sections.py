@@ -116,7 +116,7 @@ class BertMlmOnlyTfRecordsDynamicMaskInput(DrawnMaskKeys, BertTfRecordsInput):
         yield from BertTfRecordsInput.problems(self)
         yield from DrawnMaskKeys.problems(self)
         if self.vocab_file is None:
-            yield "vocab_file", "is required, because the records hold tokens and not ids."
+            yield "vocab_file", "is required, because the records contain tokens and not ids."
 
 
 @dataclass(frozen=True, kw_only=True)

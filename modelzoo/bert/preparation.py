@@ -272,7 +272,7 @@ def other_documents(found, index, settings, units):
     if len(found) + len(others) == 1:
         raise DataError(
             f"{units[index][0][0]}: must come with a second document, for random next sentences. "
-            "Received: one in the whole input. Give --multiple_docs_in_single_file if blank lines "
+            "Received: one in the whole input. Use --multiple_docs_in_single_file if blank lines "
             "separate documents, more files, or --mlm_only."
         )
     return others
@@ -286,8 +286,8 @@ def _one_round(found, others, settings, maker):
     separator_id = _tokenizer(settings).token_id(name)
     if separator_id is None:
         raise ConfigError(
-            f"document_separator_token: must be in the vocabulary. Received: {name!r}. Name "
-            f"another, such as [SEP]."
+            f"document_separator_token: must be in the vocabulary. Received: {name!r}. Use "
+            "another, such as [SEP]."
         )
     texts = [np.concatenate(document) for document in found]
     for sequence in sequences(texts, settings, maker, separator_id):

@@ -78,8 +78,8 @@ def copy_configs(names, folder, overwrite):
     there = [str(folder / path.name) for path in sources if (folder / path.name).exists()]
     if there and not overwrite:
         raise ConfigError(
-            f"{', '.join(there)}: must not be there yet. Give --overwrite to replace, or another "
-            "folder after -o."
+            f"{', '.join(there)}: must not exist. Use --overwrite to replace it, or use another "
+            "folder with -o."
         )
     folder.mkdir(parents=True, exist_ok=True)
     for path in sources:

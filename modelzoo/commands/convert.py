@@ -33,7 +33,7 @@ from modelzoo.common.train.arguments import add_params_argument
 
 OPERANDS = {
     "to_tf": {
-        "source": "folder of the model; of Google's BERT also its prefix",
+        "source": "folder of the model; for google_bert also the checkpoint's prefix",
         "output": "folder of the checkpoint",
     },
     "from_tf": {
@@ -41,12 +41,12 @@ OPERANDS = {
         "output": "folder of the model",
     },
     "verify": {
-        "source": "folder of the other program's model",
+        "source": "folder of the other model",
         "checkpoint": "prefix of the TensorFlow checkpoint, or folder",
     },
     "renumber": {
         "source": "prefix of the checkpoint, or folder: its latest",
-        "output": "folder in which training continues",
+        "output": "folder for the renumbered checkpoint",
     },
     "random": {"output": "folder of the model"},
 }
@@ -59,7 +59,11 @@ def add_arguments(parser, what):
     for name, text in OPERANDS[what].items():
         add(name, help=text)
     if what == "verify":
-        add("--logits", action="store_true", help="also run both, on random tokens")
+        add(
+            "--logits",
+            action="store_true",
+            help="also compare the outputs of both models on random tokens",
+        )
     else:
         add("--overwrite", action="store_true", help="replace what is there")
     if what == "renumber":
@@ -73,16 +77,18 @@ def add_arguments(parser, what):
         return
     add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
     if what != "to_tf":
-        add("-p", "--params", help="our YAML (default: params.yaml next to the checkpoint)")
+        add("-p", "--params", help="params file (default: params.yaml next to the checkpoint)")
         add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
     if what == "from_tf":
         add(
             "--config_from",
             metavar="FOLDER",
-            help="model it began as, for its token ids, generation_config.json and tokenizer "
-            "(default: next to the checkpoint)",
+            help=(
+                "original model, to copy its token ids, generation_config.json and "
+                "tokenizer (default: the folder of the checkpoint)"
+            ),
         )
-        text = f"size of a file of Hugging Face's form, GB (default: {SHARD_BYTES / 1e9:g})"
+        text = f"maximum size of a Hugging Face file, GB (default: {SHARD_BYTES / 1e9:g})"
         add("--max_shard_gb", type=gigabytes, help=text)
 
 
@@ -128,7 +134,7 @@ def _summary(done):
         text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
     if done.left:
-        text += f" Not copied, though by its name of a tokenizer: {', '.join(done.left)}."
+        text += f" Not copied, although the name suggests a tokenizer file: {', '.join(done.left)}."
     return text
 
 
@@ -136,8 +142,8 @@ def verify_both(args, advance):
     """Compares the two; returns what to print."""
     if args.logits and args.program != "hugging_face":
         raise ConfigError(
-            f"--logits: needs --program hugging_face. Received: {args.program}. Convert the "
-            "checkpoint to Hugging Face's form and compare with that."
+            f"--logits: must be used with --program hugging_face. Received: {args.program}. "
+            "Convert the checkpoint to Hugging Face's format and compare with that."
         )
     if args.logits:
         require_packages()

@@ -63,39 +63,39 @@ CONVERT = of_module(
     "modelzoo.commands.convert",
     "what",
     {
-        "to_tf": "make a TensorFlow checkpoint and its params.yaml",
-        "from_tf": "make the other program's model",
-        "verify": "compare both, bit for bit; exit code 2 if not so",
-        "renumber": "copy a checkpoint as that of another step",
-        "random": "make a model of random weights in Hugging Face's layout",
+        "to_tf": "convert a model to a TensorFlow checkpoint and params.yaml",
+        "from_tf": "convert a checkpoint to a model of another program",
+        "verify": "compare a model and a checkpoint bit for bit; exit code 2 if they differ",
+        "renumber": "copy a checkpoint with another step number",
+        "random": "make a Hugging Face model with random weights",
     },
 )
 CONFIGS = of_module(
     "modelzoo.commands.configs",
     "what",
-    {"list": "list the included params files", "copy": "copy some, to be run or changed"},
+    {"list": "list the included params files", "copy": "copy params files"},
 )
 SCALING = of_module(
     "modelzoo.commands.scaling",
     "what",
     {
-        "family": "train a family of small models on the bundled text, and fit their law",
+        "family": "train a family of small models on the included text, and fit a scaling law",
         "fit": "fit a scaling law to runs of language models",
-        "plan": "plan a training run for a budget of FLOPs or days",
+        "plan": "plan a training run for a budget of FLOP or days",
     },
 )
 BENCHMARKS = {
     name: Command(summary, f"benchmarks.{name}")
     for name, summary in {
         "training": "measure training on the wafer and on the host",
-        "compile_time": "measure how long compiling takes as a model gets deeper",
-        "lengths": "measure one program for all lengths against one for each length",
-        "memory": "measure the memory of training from files as a model gets deeper",
-        "scale": "predict a step on many wafers, and measure some",
+        "compile_time": "measure compile time by model depth",
+        "lengths": "compare one program for all lengths with one program per length",
+        "memory": "measure the memory of training from files by model depth",
+        "scale": "predict the step time on many wafers, and measure it on a few",
         "larger_than_memory": "train models that are larger than memory",
     }.items()
 }
-COMPILING = {COMPILE: "compile for a mode and run nothing"}
+COMPILING = {COMPILE: "compile a model without running it"}
 ROOT = Command(
     "Train TensorFlow estimators on an emulated wafer.",
     commands={
@@ -106,18 +106,20 @@ ROOT = Command(
             "convert checkpoints of Hugging Face and Google's BERT, and back", commands=CONVERT
         ),
         "zero_shot": Command(
-            "score a language model on tasks it was not trained on", "modelzoo.commands.zero_shot"
+            "evaluate a language model on tasks without training on them",
+            "modelzoo.commands.zero_shot",
         ),
         "run": Command(
             "run a compiled program on a batch, without TensorFlow", "cerebras_tf.cli.run_program"
         ),
         "report": Command(
-            "predict a transformer on a CS-2 from its sizes alone", "modelzoo.commands.report"
+            "predict the speed of a transformer on a CS-2 from its sizes",
+            "modelzoo.commands.report",
         ),
         "compare": Command("compare compile reports", "cerebras_tf.cli.compare"),
-        "scaling": Command("fit scaling laws and plan by them", commands=SCALING),
+        "scaling": Command("fit scaling laws and plan training runs", commands=SCALING),
         "bench": Command(
-            "run a benchmark of the checkout", commands=BENCHMARKS, default="training"
+            "run a benchmark (only in a checkout)", commands=BENCHMARKS, default="training"
         ),
         "info": Command(
             "show versions, cores, memory, BLAS and kernel cache", "cerebras_tf.cli.info"
@@ -158,9 +160,9 @@ def load(name: str) -> Any:
         checkout = Path(modelzoo.__file__).parents[1]
         if not (checkout / "benchmarks" / "__init__.py").exists():
             raise ConfigError(
-                f"{PROGRAM} bench: needs a checkout of the source, which contains the benchmarks. "
-                f"Received: a package installed in {checkout}. Clone the repository and run "
-                "scripts/cerebras-tf bench in it."
+                f"{PROGRAM} bench: must be run in a checkout of the source, which contains the "
+                f"benchmarks. Received: a package installed in {checkout}. Clone the repository "
+                "and run scripts/cerebras-tf bench in it."
             )
         if str(checkout) not in sys.path:
             sys.path.append(str(checkout))

@@ -36,52 +36,52 @@ HELP = {
     "files_per_record": "records of a file",
     "name": "beginning of the file names",
     "output_name": "beginning of the file names",
-    "overlap_size": "tokens that two records share",
-    "eos_id": "token that ends a text (default: the tokenizer's)",
+    "overlap_size": "number of tokens that consecutive records share",
+    "eos_id": "id of the end-of-text token (default: the tokenizer's)",
     "text_key": "key of the text in .jsonl rows",
     "wikitext_detokenize": "undo the word splitting of WikiText",
     # gpt
-    "ftfy": "correct wrongly decoded characters with ftfy",
+    "ftfy": "fix wrongly decoded characters with ftfy",
     "ftfy_normalizer": "Unicode normal form with --ftfy (default: NFC)",
     "write_remainder": "also write the last, padded record",
     # bert
-    "mlm_only": "single sequences, no next sentence",
+    "mlm_only": "single sequences, without next sentence prediction",
     "disable_masking": "with --mlm_only: store tokens, unmasked",
-    "dupe_factor": "rounds with other masks (default: 10, or 1)",
-    "min_short_seq_length": "tokens of shortened records, at least",
+    "dupe_factor": "number of copies with different masks (default: 10, or 1)",
+    "min_short_seq_length": "minimum number of tokens of shortened records",
     "masked_lm_prob": "share of masked tokens",
-    "max_predictions_per_seq": "masked tokens of a record, at most",
+    "max_predictions_per_seq": "maximum number of masked tokens per record",
     "mask_whole_word": "mask all tokens of a word together",
     "allow_cross_document_examples": "with --mlm_only: continue a sequence with the next document",
-    "document_separator_token": "between documents of a sequence",
-    "multiple_docs_in_single_file": "files hold several documents",
-    "multiple_docs_separator": "the line between documents; a blank one if empty",
+    "document_separator_token": "token between documents of a sequence",
+    "multiple_docs_in_single_file": "files contain several documents",
+    "multiple_docs_separator": "line between documents (empty: a blank line)",
     "single_sentence_per_line": "split at line breaks only",
-    "spacy_model": "split sentences with this model of spaCy, not by rules",
+    "spacy_model": "split sentences with this spaCy model instead of rules",
     # bertsum
-    "max_cls_tokens": "sentences of a record, at most",
+    "max_cls_tokens": "maximum number of sentences per record",
     "min_sentences_per_sequence": "skip articles with fewer sentences",
-    "max_sentences_per_sequence": "drop the sentences after these",
+    "max_sentences_per_sequence": "maximum number of sentences; further sentences are dropped",
     "min_tokens_per_sentence": "drop sentences with fewer tokens",
     "max_tokens_per_sentence": "cut sentences with more",
-    "max_highlight_tokens": "tokens kept of the highlights, for evaluation",
+    "max_highlight_tokens": "maximum number of tokens of the highlights, for evaluation",
     # glue
-    "task": "whose columns and labels the files have",
+    "task": "task that defines columns and labels",
     "text_columns": "one column of text, or two",
     "label_column": "column of the label",
-    "labels": "all labels, in the order of their numbers",
+    "labels": "all labels, in the order of their class indices",
     # squad
-    "doc_stride": "tokens of a long paragraph between the beginnings of two records",
+    "doc_stride": "number of tokens between the starts of two windows of a long paragraph",
     "max_query_length": "tokens of a question",
-    "version_2_with_negative": "keep questions without an answer (2.0)",
+    "version_2_with_negative": "keep questions without an answer (SQuAD 2.0)",
     # summarization
-    "truncate_article": "cut articles that are too long",
+    "truncate_article": "truncate articles that are too long",
     "sep_id": "token before the abstract (default: a new one)",
     # vocab
-    "vocab_size": "tokens, special ones included",
-    "min_frequency": "of pairs that are joined (default: 2)",
+    "vocab_size": "vocabulary size, including special tokens",
+    "min_frequency": "minimum frequency of pairs that are merged (default: 2)",
     "special_tokens": "tokens 0, 1, ... (default: GPT-2's, BERT's or <pad> <unk> <s> </s>)",
-    "limit_alphabet": "most characters (default: all)",
+    "limit_alphabet": "maximum number of characters (default: all)",
 }
 MOST_PER_CORE = 16  # worker processes: more only wait for one another
 CLOCK_TICK_S = 0.01  # what the system's clock of processor time can resolve
@@ -100,7 +100,8 @@ def number_of_processes(text):
     number, most = any_int(text), MOST_PER_CORE * len(os.sched_getaffinity(0))
     if not 0 <= number <= most:
         raise argparse.ArgumentTypeError(
-            f"must be 0 to {most} on this machine, {MOST_PER_CORE} for each core. Received: {text}."
+            f"must be 0 to {most} on this computer, {MOST_PER_CORE} for each core. Received: "
+            f"{text}."
         )
     return number
 
@@ -148,7 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser, kind: str) -> None:
     chosen = KINDS[kind]
     parser.set_defaults(kind=kind)
     parser.add_argument("--output_dir", default=chosen.output_dir, help="folder of the records")
-    words = "worker processes; 0: one a core"
+    words = "number of worker processes; 0: one per core"
     parser.add_argument("--processes", type=number_of_processes, default=0, help=words)
     for name, settings in chosen.inputs.items():
         parser.add_argument(f"--{name}", **settings)
@@ -208,7 +209,7 @@ def run_preparation(prepare, inputs, output_dir, total=None, unit="B", remedy="A
     counted = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
     if not manifest["counts"]["records"]:
         raise DataError(
-            f"{output_dir}: must get at least one record, of {records.first_names(inputs)}. "
+            f"{output_dir}: must get at least one record from {records.first_names(inputs)}. "
             f"Received: {counted}. {remedy}"
         )
     scale, name = (1e6, "MB") if unit == "B" else (1, unit)
@@ -241,12 +242,12 @@ def _run_gpt(module: Any, given: dict[str, Any], args: argparse.Namespace) -> No
             del given[key]
         elif not given[needed]:
             raise ConfigError(
-                f"--{key}: must come with --{needed}, without which it has no effect. Received: "
-                f"{given[key]}. Give both, or leave it out."
+                f"--{key}: has no effect without --{needed}. Received: {given[key]}. Set both, or "
+                "remove it."
             )
     settings = module.PreparationSettings(**given)
     remedy = f"A record has {settings.max_seq_length} tokens: add text, lower --max_seq_length, "
-    remedy += "or give --write_remainder."
+    remedy += "or use --write_remainder."
     _run_text(module, settings, args, args.input_dir, remedy)
 
 
@@ -256,7 +257,7 @@ def _run_bert(module: Any, given: dict[str, Any], args: argparse.Namespace) -> N
         inputs += module.listed_inputs(listings, args.input_files_prefix, tell)
     if not inputs:
         raise ConfigError(
-            "--input_dir or --metadata_files: must name text. Received: neither. Give one."
+            "--input_dir or --metadata_files: one must be set. Received: neither. Set one of them."
         )
     _run_text(module, module.PreparationSettings(**given), args, inputs, "Add text.")
 
@@ -302,7 +303,7 @@ def _run_squad(module: Any, given: dict[str, Any], args: argparse.Namespace) -> 
         args.processes,
         articles=args.articles,
     )
-    remedy = "Give a file with answers."
+    remedy = "Use a file with answers."
     run_preparation(make, [args.input_file], args.output_dir, unit="questions", remedy=remedy)
 
 
@@ -314,7 +315,7 @@ def _run_summarization(module: Any, given: dict[str, Any], args: argparse.Namesp
         path, count = write_prompts(args.input_dir, args.output_dir, settings, args.prompts)
         print(f"{count} prompts in {path}")
         return
-    remedy = "Give --truncate_article, or a larger --max_seq_length."
+    remedy = "Use --truncate_article, or a larger --max_seq_length."
     _run_text(module, settings, args, args.input_dir, remedy)
 
 
@@ -379,10 +380,13 @@ KINDS = {
             "vocab_file": {
                 "help": "merges of GPT-2 (vocab.bpe), tokenizer.json, or vocab.txt of BERT"
             },
-            "pad_id": {"help": "token that fills a record (default: the tokenizer's, or eos_id)"},
+            "pad_id": {"help": "id of the padding token (default: the tokenizer's, or eos_id)"},
             "ftfy_normalizer": {"choices": ("NFC", "NFKC", "NFD", "NFKD", "none"), "default": None},
             "file_format": {"choices": ("tfrecords", "HDF5")},
-            "seed": {"default": None, "help": "of the lengths of shortened records (default: 0)"},
+            "seed": {
+                "default": None,
+                "help": ("random seed for the lengths of shortened records (default: 0)"),
+            },
             "wikitext_detokenize": WIKITEXT,
         },
     ),
@@ -391,16 +395,21 @@ KINDS = {
         "modelzoo.bert.preparation:PreparationSettings",
         {
             "input_dir": _files(documents.SUFFIXES, required=False),
-            "metadata_files": {"nargs": "+", "help": "files that name a text file on each line"},
+            "metadata_files": {
+                "nargs": "+",
+                "help": ("files with the path of one text file per line"),
+            },
             "input_files_prefix": {
                 "type": str,
                 "default": "",
-                "help": "folder of the files that --metadata_files name",
+                "help": "folder of the files listed in --metadata_files",
             },
         },
         {
             "multiple_docs_separator": {"type": str},
-            "overlap_size": {"help": "with --mlm_only: tokens that sequences share"},
+            "overlap_size": {
+                "help": ("with --mlm_only: number of tokens that consecutive sequences share")
+            },
             "seed": {"help": "of pairs, lengths and masks"},
             "wikitext_detokenize": WIKITEXT,
         },
@@ -442,7 +451,7 @@ KINDS = {
             "input_file": _needed("SQuAD json with answers"),
             "articles": {
                 "type": _article_range,
-                "help": "FIRST:END, take only these articles, counted from 0",
+                "help": "FIRST:END, use only these articles, counted from 0",
             },
         },
     ),
@@ -454,7 +463,7 @@ KINDS = {
             "prompts": {
                 "type": positive_int,
                 "metavar": "N",
-                "help": "write prompts.jsonl with space for N tokens of abstract, and no records",
+                "help": "write prompts.jsonl for abstracts of up to N tokens, instead of records",
             },
         },
         {
@@ -464,22 +473,22 @@ KINDS = {
                 "required": False,
             },
             "vocab_file": {"help": "merges of GPT-2 (vocab.bpe), or tokenizer.json"},
-            "pad_id": {"help": "token that fills a record (default: eos_id)"},
+            "pad_id": {"help": "id of the padding token (default: eos_id)"},
         },
     ),
     "translation": Kind(
         _run_translation,
         "modelzoo.transformer.preparation",
         {
-            "source_file": _needed("text to translate from, a sentence a line"),
-            "target_file": _needed("its translation, line by line"),
+            "source_file": _needed("source text, one sentence per line"),
+            "target_file": _needed("its translation, one sentence per line"),
             "tokenizer_file": _needed("tokenizer.json of both languages"),
         },
     ),
     "vocab": Kind(
         _run_vocab,
         "modelzoo.common.data.preparation.vocabulary:VocabularySettings",
-        {"input_files": _needed(f"text files of any name, or folders of {TEXT}") | {"nargs": "+"}},
+        {"input_files": _needed(f"text files, or folders with {TEXT} files") | {"nargs": "+"}},
         {"algorithm": {"choices": ("byte_bpe", "wordpiece", "bpe", "unigram")}},
         output_dir="./vocab/",
     ),

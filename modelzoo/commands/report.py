@@ -21,10 +21,15 @@ def add_arguments(parser):
     add = parser.add_argument
     add_params_argument(parser, "params file of gpt3, gptj or bert")
     add("--mode", choices=MODES, default=MODES[0], metavar="MODE", help=" or ".join(MODES))
-    add("--batch_size", type=positive_int, metavar="N", help="samples a wafer, if not the file's")
+    add(
+        "--batch_size",
+        type=positive_int,
+        metavar="N",
+        help="samples per wafer (default: as in the file)",
+    )
     add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
-    add("--multireplica", action="store_true", help="copies share a batch, in pipelined mode")
-    add("--machine", default="cs2", help="of configs/wafer (default: cs2)")
+    add("--multireplica", action="store_true", help="number of replicas, in pipelined mode")
+    add("--machine", default="cs2", help="system description in configs/wafer (default: cs2)")
     add("--release", help="of the machine's software")
     add("--out", default="report.html", metavar="HTML", help="(default: report.html)")
 
@@ -47,7 +52,7 @@ def run(args):
     if args.multireplica if streams else args.num_csx:
         option, mode = ("--multireplica", MODES[1]) if streams else ("--num_csx", MODES[0])
         raise ConfigError(
-            f"report: {option} must come with --mode {mode}. Received: {args.mode}. Leave out "
+            f"report: {option} must come with --mode {mode}. Received: {args.mode}. Remove "
             f"{option}, or choose the other mode."
         )
     params = load_params(args.params, settings=args.set)
@@ -60,7 +65,7 @@ def run(args):
         predict = predict_split if args.multireplica else predict_pipelined
         found, batches = predict(workload, machine, args.release), batches * num_csx
     found = replace(found, micro_batches=batches)
-    here = ["Not compiled here: these figures follow from the sizes in the params file."]
+    here = ["Computed from the sizes in the params file, without compiling the model."]
     text = page.report_page(found, here, measured_rows(load_system()))
     write_whole(args.out, text)
     print(one_line(found))
@@ -75,12 +80,12 @@ def workload_of(params, args):
     if params.model_name not in ("gpt3", "gptj", "bert"):
         raise ConfigError(
             f"{args.params}: must be a file of gpt3, gptj or bert. Received: {params.model_name}. "
-            "Use --compile_only, which takes every model."
+            "Use --compile_only instead."
         )
     if model.embedding_size not in (None, model.hidden_size):
         raise ConfigError(
             f"{args.params}: model.embedding_size must be the hidden size, {model.hidden_size}, "
-            f"where sizes alone are known. Received: {model.embedding_size}. Use --compile_only."
+            f"for `report`. Received: {model.embedding_size}. Use --compile_only."
         )
     tied = getattr(model, "share_embedding_weights", True)
     positions, block_others, others = small_parameters(params)
@@ -104,8 +109,8 @@ def workload_of(params, args):
     level, distribution = params.sparsity.sparsity_level, params.sparsity.sparsity_distribution
     if isinstance(level, dict) or distribution != "uniform":
         raise ConfigError(
-            f"{args.params}: sparsity must be one level for all matrices where sizes alone are "
-            f"known. Received: {level}, {distribution}. Use --compile_only, which takes all."
+            f"{args.params}: sparsity must be one level for all matrices, for `report`. Received: "
+            f"{level}, {distribution}. Use --compile_only instead."
         )
     return found.pruned(1 - level, ("output",) if tied else ())
 

@@ -21,7 +21,7 @@ def add_arguments(parser, what):
     """Adds the arguments of `what`: ``family``, ``fit`` or ``plan``."""
     parser.set_defaults(what=what)
     if what == "family":
-        folder = "folder of the params files, the runs and the page (default: model_dir/family)"
+        folder = "folder for params files, runs and the HTML page (default: model_dir/family)"
         parser.add_argument("--folder", type=Path, default=Path("model_dir", "family"), help=folder)
         return
     if what == "fit":
@@ -39,7 +39,9 @@ def add_arguments(parser, what):
         help="such as 1e20, or 10days",
     )
     parser.add_argument("--num_csx", type=positive_int, default=1, metavar="N", help="wafers")
-    parser.add_argument("--machine", default="cs2", help="of configs/wafer (default: cs2)")
+    parser.add_argument(
+        "--machine", default="cs2", help="system description in configs/wafer (default: cs2)"
+    )
     parser.add_argument("--release", help="of the machine's software")
     parser.add_argument(
         "--law",
@@ -80,7 +82,7 @@ def run(args):
         law = PUBLISHED if args.law is None else Law(*args.law)
         if not law.a * law.b:
             raise ConfigError(
-                f"scaling plan --law: A and B must be above 0. Received: {args.law}. Give the "
+                f"scaling plan --law: A and B must be above 0. Received: {args.law}. Use the "
                 "numbers that scaling fit prints."
             )
         plan = make_plan(
@@ -110,7 +112,7 @@ def train_family(folder):
                 f"scaling family: training of {params} must succeed. Received: exit code {code}. "
                 "Its message is above; the same command continues where it stopped."
             )
-    print(f"the family is trained: {time.monotonic() - started:.0f} s")
+    print(f"trained the family: {time.monotonic() - started:.0f} s")
     fit([folder / size.name for size in SIZES], None, folder / "law.html")
 
 
@@ -136,7 +138,10 @@ def fit(runs, at, out):
         loss = f"{run.kind} loss {run.loss:.4f}"
         print(f"{run.name}: {run.flops:.4g} FLOP, {loss}, the law {share:+.2%}")
     if len({run.kind for run in runs}) > 1:
-        print("losses of evaluations and of training differ: evaluate all runs on the same data")
+        print(
+            "some losses are from evaluation and some from training: evaluate all runs on the "
+            "same data"
+        )
     print(law)
     if at is not None:
         band = interval(flops, losses, at, _SHARE)

@@ -30,16 +30,16 @@ def add_arguments(parser):
     """Adds the command's arguments."""
     add = parser.add_argument
     add_params_argument(parser, "params file of the model")
-    add("-o", "--model_dir", help="folder of the checkpoints and of the results")
-    add("--checkpoint_path", help="checkpoint, or folder of some (default: model_dir)")
+    add("-o", "--model_dir", help="folder of checkpoints and results")
+    add("--checkpoint_path", help="checkpoint, or folder of checkpoints (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
     add("--mode", choices=list(TASKS), default="multiple_choice")
     add("--tokenizer_type", choices=tokenizers.KINDS, default="ByteTokenizer")
     add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
-    add("--eos_id", type=any_int, help="token that ends a text (default: the tokenizer's)")
+    add("--eos_id", type=any_int, help="id of the end-of-text token (default: the tokenizer's)")
     add("--batch_size", type=positive_int, default=8, help="continuations scored at once")
-    add("--device", help="/cpu:0 runs the model on the host (default: on the wafer)")
+    add("--device", help="/cpu:0 to run the model on the host (default: on the wafer)")
 
 
 def run(args):
@@ -47,8 +47,8 @@ def run(args):
     names = [Path(path).stem for path in args.tasks]
     if len(set(names)) < len(names):
         raise ConfigError(
-            f"--tasks: must have names of their own, by which results are written. Received: "
-            f"{', '.join(names)}. Rename a file, or give them one by one."
+            "--tasks: file names must be unique, because results have the same names. Received: "
+            f"{', '.join(names)}. Rename a file, or run them separately."
         )
     tasks = {name: read_task(path, args.mode) for name, path in zip(names, args.tasks)}
     folder = args.model_dir or model_dir.default_model_dir(args.params)
@@ -62,8 +62,8 @@ def run(args):
     params = load_params(args.params, overrides, settings=args.set)
     if not isinstance(params, LanguageModelParams):
         raise ConfigError(
-            f"{args.params}: must be the file of a model that predicts the next token. Received: "
-            f"model_name {params.model_name}. Name one of gpt3 or gptj."
+            f"{args.params}: must be the params file of a model that predicts the next token. "
+            f"Received: model_name {params.model_name}. Use one of gpt3 or gptj."
         )
     tokenizer = section_tokenizer(args, params.train_input.vocab_size)
     import tensorflow.compat.v1 as tf

@@ -183,7 +183,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         raise ConfigError(
             f"max_seq_length: must be above {MIN_LENGTH} for records to be shortened. Received: "
             f"{settings.max_seq_length}, with short_seq_prob {settings.short_seq_prob}. Raise it, "
-            "or leave short_seq_prob out."
+            "or remove short_seq_prob."
         )
     records.check_name("output_name", settings.output_name)
     files = input_files.find_inputs(inputs, documents.SUFFIXES)

@@ -188,7 +188,7 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
                 rows.append({"prompt_tokens": tokens, "reference": "\n".join(highlights)})
     if not rows:
         raise DataError(
-            f"{', '.join(inputs)}: must hold at least one article with its abstract. Received: "
+            f"{', '.join(inputs)}: must contain at least one article with its abstract. Received: "
             "none. Add files."
         )
     text = "".join(f"{json.dumps(row)}\n" for row in rows)

@@ -70,7 +70,7 @@ class PairProcessor:
             empty = sum(not len(row) or not len(other) for row, other in zip(sources, targets))
             advice = "Add text." if empty == len(sources) else _RAISE
             raise DataError(
-                f"{self.source()}: must hold pairs of at most {longest[0]} and {longest[1] - 1} "
+                f"{self.source()}: must contain pairs of at most {longest[0]} and {longest[1] - 1} "
                 f"tokens. Received: {len(sources)} pairs, of which {empty} are empty and "
                 f"{len(sources) - empty} longer. {advice}"
             )
@@ -216,7 +216,7 @@ def read_records(files, session, vocab_sizes):
             return tuple(read[name] for name in RECORD_FEATURES)
         except tf.errors.InvalidArgumentError as error:
             raise DataError(
-                f"{files[0]}: must hold tf.train.Example with {' and '.join(RECORD_FEATURES)}. "
+                f"{files[0]}: must contain tf.train.Example with {' and '.join(RECORD_FEATURES)}. "
                 f"Received: {error.message}. Make them with `cerebras-tf prepare translation`, or "
                 "cerebras-tf prepare translation."
             ) from error
@@ -224,7 +224,7 @@ def read_records(files, session, vocab_sizes):
             ids, splits = rows.values, rows.row_splits
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_sizes[name]:
                 raise DataError(
-                    f"{os.path.dirname(files[0])}: {name} must hold tokens from 0 to "
+                    f"{os.path.dirname(files[0])}: {name} must contain tokens from 0 to "
                     f"{vocab_sizes[name] - 1}. Received: {ids.min()} to {ids.max()}. Name records "
                     "that were made for this model."
                 )
@@ -247,7 +247,7 @@ def read_pairs(sources, targets):
     if len(source_lines) != len(target_lines):
         raise DataError(
             f"{', '.join(targets)}: must have as many lines as {', '.join(sources)}. Received: "
-            f"{len(target_lines)} and {len(source_lines)}. Give two texts that belong together."
+            f"{len(target_lines)} and {len(source_lines)}. Use two texts that belong together."
         )
     return source_lines, target_lines
 

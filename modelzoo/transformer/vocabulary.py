@@ -27,9 +27,9 @@ class LineVocabulary:
     def __init__(self, path):
         if not os.path.exists(path):
             raise DataError(
-                f"{path}: must be a file with a token a line. Received: No such file or directory. "
-                f"{advice_on_path(path)} For text whose tokens are not separated by spaces "
-                "give tokenizer_file instead, which `cerebras-tf prepare vocab` makes."
+                f"{path}: must be a file with one token per line. Received: No such file or "
+                f"directory. {advice_on_path(path)} For text whose tokens are not separated by "
+                "spaces give tokenizer_file instead, which `cerebras-tf prepare vocab` makes."
             )
         self._tokens = line_tokens(read_lines(path))
         self._ids = {token: number for number, token in enumerate(self._tokens)}

@@ -67,7 +67,7 @@ def test_bench_counts_the_matrix_products_of_a_step(printed):
     hidden, vocabulary, tokens, sequence = 128, 257, 3 * 32, 32
     weights = 12 * hidden**2 + vocabulary * hidden
     products = 6 * weights * tokens + 7 * tokens * sequence * hidden
-    flops = 1e12 * float(re.search(r"^(\S+) TFLOP a step", printed, re.MULTILINE)[1])
+    flops = 1e12 * float(re.search(r"^(\S+) TFLOP per step", printed, re.MULTILINE)[1])
     assert products <= flops <= 1.15 * products
 
 
@@ -146,6 +146,6 @@ def test_bench_compares_files_with_memory(tmp_path):
     losses = [figures(ran.stdout, side)[-1] for side in ("memory", "files")]
     assert losses[0] == losses[1]
     assert re.search(r"^files: \d+\.\d\d times the time in memory \(by round:", ran.stdout, re.M)
-    (moved,) = re.findall(r"^files: (\S+) GB moved a step, \d+% of the time", ran.stdout, re.M)
+    (moved,) = re.findall(r"^files: (\S+) GB moved per step, \d+% of the time", ran.stdout, re.M)
     assert float(moved) >= 0
     assert not list(tmp_path.iterdir())

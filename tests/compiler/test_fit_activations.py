@@ -227,7 +227,7 @@ def test_the_report_says_what_was_chosen_why_and_what_it_costs():
         f"activations: {free.arena_bytes / 1e9:.3g} GB do not fit in "
         f"{0.6 * free.arena_bytes / 1e9:.3g} GB: {whole} of {len(again)} layers are recomputed"
     )
-    share = f"+{more / free.flops:.0%} operations a step, predicted +{seconds(found[0].seconds)}"
+    share = f"+{more / free.flops:.0%} operations per step, predicted +{seconds(found[0].seconds)}"
     assert str(found[0]).endswith(share)
 
 

@@ -194,7 +194,7 @@ def test_pipelined_mode_computes_the_same(trained_once, command_line, monkeypatc
 
 def test_several_wafers_are_one_that_accumulates_their_batches(command_line):
     several = command_line("train", "--num_csx", "2", out="several")
-    assert names(several.lines, "num_csx 2: one wafer", "batches of 4", "8 examples a step")
+    assert names(several.lines, "num_csx 2: one wafer", "batches of 4", "8 examples per step")
     command_line.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    grad_accum_steps: 2"))
     parts = command_line("train", out="parts")
     assert several.exit_code == parts.exit_code == 0

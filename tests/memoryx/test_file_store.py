@@ -184,9 +184,11 @@ def test_a_group_beyond_the_memory_is_refused(made):
     store = made(pages("a", "b", "c"), 2 * PAGE)
     set_all(store)
     most = re.escape(gigabytes_not_below(3 * PAGE))
-    with pytest.raises(CapacityError, match=f"memoryx_ram_gb: must hold the v.*Set it to {most}"):
+    with pytest.raises(
+        CapacityError, match=f"memoryx_ram_gb: must be large enough.*Set it to {most}"
+    ):
         store.require_memory([["a"], ["a", "b"], ["a", "b", "c"], ["b"]])
-    with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
+    with pytest.raises(CapacityError, match="memoryx_ram_gb: must be large enough"):
         store.acquire(["a", "b", "c"])
     assert len(store.acquire(["a", "b"])) == 2, "a refusal holds nothing"
     store.release(["a", "b"])
@@ -408,7 +410,7 @@ def test_what_a_step_holds_at_once_is_known_before_it(stages_all, made):
         if most == 9:
             session.prepare(request)
         else:
-            with pytest.raises(CapacityError, match="memoryx_ram_gb: must hold the variables"):
+            with pytest.raises(CapacityError, match="memoryx_ram_gb: must be large enough"):
                 session.prepare(request)
 
 

@@ -91,7 +91,7 @@ def test_a_variable_of_another_dtype_is_refused(files, tmp_path):
     for name, content in starting_values(residual_step()).items():
         writer.add(name, np.zeros(content.shape, np.uint16), "bfloat16")
     writer.finish(str(tmp_path / "half"))
-    with pytest.raises(CheckpointError, match=r"must hold variable .* Received: bfloat16\["):
+    with pytest.raises(CheckpointError, match=r"must contain variable .* Received: bfloat16\["):
         run_saved(program, inputs, str(tmp_path / "half"))
 
 

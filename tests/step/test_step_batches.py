@@ -181,7 +181,7 @@ def test_an_incomplete_last_step_is_dropped_and_logged(tmp_path, caplog, in_mode
         _, variables = trained(tmp_path / "twelve")
         trained(tmp_path / "short", skip=1)
     dropped = [line for line in caplog.messages if "incomplete last step" in line]
-    assert dropped == ["training ends: the data have ended. An incomplete last step is dropped: "
+    assert dropped == ["training ends: the data has ended. An incomplete last step is dropped: "
                        "2 of its 3 batches"]  # fmt: skip
     assert variables["global_step"] == 4
     assert variables_of(tmp_path / "short")["global_step"] == 3

@@ -47,7 +47,7 @@ def load_params(path, overrides=None, model_name=None, settings=()):
         if key in overrides and overrides[key] != _parse_setting(key, text):
             raise ConfigError(
                 f"--set {key}: must not contradict another option. Received: {text} and "
-                f"{overrides[key]}. Leave one out."
+                f"{overrides[key]}. Remove one of them."
             )
     for key, value in overrides.items():
         set_key(tree, key, value, path)
@@ -187,7 +187,7 @@ def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
             loader.dispose()
     if not isinstance(tree, dict) or not tree:
         received = schema.shortened(tree) if tree else "nothing"
-        raise ConfigError(f"{path}: must hold sections of keys. Received: {received}. {advice}")
+        raise ConfigError(f"{path}: must contain sections of keys. Received: {received}. {advice}")
     return tree, lines
 
 

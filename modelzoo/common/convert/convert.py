@@ -158,9 +158,9 @@ def _origin(folder, program):
         raise ConfigError(f"--config_from: must be a folder. Received: {folder}. {advice}")
     if not find_carried(folder, program.carried).paths:
         raise ConfigError(
-            f"--config_from: must hold {' or '.join((*program.carried, 'files of a tokenizer'))}. "
-            f"Received: {folder}, which has none. Name the folder of the model that ours began "
-            "as, or leave it out."
+            "--config_from: must contain "
+            f"{' or '.join((*program.carried, 'files of a tokenizer'))}. Received: {folder}, which "
+            "has none. Name the folder of the model that ours began as, or remove it."
         )
     return Path(folder)
 
@@ -191,7 +191,7 @@ def _check_disk(folder, need):
     if need > free:
         raise CheckpointError(
             f"{folder}: {need / 1e9:.3g} GB must be free for the weights in float32. Received: "
-            f"{free / 1e9:.3g} GB. Free disk space, or give another folder."
+            f"{free / 1e9:.3g} GB. Free disk space, or use another folder."
         )
 
 

@@ -85,8 +85,8 @@ def whole_folder(target, patterns, overwrite):
     old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
     if old and not overwrite:
         raise CheckpointError(
-            f"{target}: must hold no checkpoint yet. Received: {old[-1].name} there. Give another "
-            "folder, or --overwrite to replace it."
+            f"{target}: must contain no checkpoint yet. Received: {old[-1].name} there. Use "
+            "another folder, or --overwrite to replace it."
         )
     made = not target.exists()
     partial = target / _UNFINISHED
@@ -102,7 +102,7 @@ def whole_folder(target, patterns, overwrite):
     except OSError as error:
         raise CheckpointError(
             f"{target}: must be a folder with disk space for the checkpoint. Received: "
-            f"{error.strerror or error}. Free disk space, or give another folder."
+            f"{error.strerror or error}. Free disk space, or use another folder."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

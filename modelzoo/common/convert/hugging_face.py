@@ -54,7 +54,7 @@ class HuggingFaceReader:
         for name, file_name in wanted.items():
             if self.places.get(name) != file_name:
                 raise CheckpointError(
-                    f"{self.folder / file_name}: must hold the tensor {name}, as the folder's "
+                    f"{self.folder / file_name}: must contain the tensor {name}, as the folder's "
                     "index says. Received: a file without it. Download or copy it again."
                 )
 
@@ -68,8 +68,8 @@ class HuggingFaceReader:
                 wanted = read_json(index).get("weight_map", {})
                 return sorted(set(wanted.values())), wanted
         raise CheckpointError(
-            f"{self.folder}: must hold {', '.join((*_SINGLE_FILES, *_INDEX_FILES))}. Received: "
-            "none of them. Give the folder with the model's files."
+            f"{self.folder}: must contain {', '.join((*_SINGLE_FILES, *_INDEX_FILES))}. Received: "
+            "none of them. Use the folder with the model's files."
         )
 
     def read(self, name):
@@ -125,10 +125,12 @@ def read_json(path):
         received = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
             f"{path}: must be a JSON file. Received: {received}. "
-            f"{advice_on_path(path.parent, 'Give the folder with all files of the model.')}"
+            f"{advice_on_path(path.parent, 'Use the folder with all files of the model.')}"
         ) from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: must hold an object. Received: {value!r:.100}. Replace it.")
+        raise CheckpointError(
+            f"{path}: must contain an object. Received: {value!r:.100}. Replace it."
+        )
     return value
 
 
@@ -207,8 +209,8 @@ class TorchReader:
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
-                f"{path}: must be a whole PyTorch file of weights. Received: {first}. Download or "
-                "copy it again, or take the model's .safetensors files."
+                f"{path}: must be a complete PyTorch file of weights. Received: {first}. Download "
+                "or copy it again, or take the model's .safetensors files."
             ) from error
         self.places = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
 

@@ -129,12 +129,12 @@ def architecture_of(reader):
 def _check_google_bert(dtype, max_shard_bytes):
     if dtype != "float32":
         raise ConfigError(
-            f"--dtype: must be float32 in a TensorFlow checkpoint. Received: {dtype}. Leave it out."
+            f"--dtype: must be float32 in a TensorFlow checkpoint. Received: {dtype}. Remove it."
         )
     if max_shard_bytes is not None:
         raise ConfigError(
             "--max_shard_gb: must come with --program hugging_face, as a checkpoint of Google's "
-            f"BERT is one file. Received: {max_shard_bytes / 1e9:g}. Leave it out."
+            f"BERT is one file. Received: {max_shard_bytes / 1e9:g}. Remove it."
         )
 
 

@@ -46,7 +46,7 @@ class SafetensorsReader:
                 self.places, self._data = _read_header(file, self.path)
         except OSError as error:
             raise CheckpointError(
-                f"{path}: must be a file that can be read. Received: {error.strerror}. Give the "
+                f"{path}: must be a file that can be read. Received: {error.strerror}. Use the "
                 "folder with all files of the model."
             ) from error
 
@@ -85,7 +85,7 @@ def _read_header(file, path):
     start = file.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
     if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
-        raise _damaged(path, f"{size} bytes, whose first 8 give a header of {length} bytes")
+        raise _damaged(path, f"{size} bytes, whose first 8 specify a header of {length} bytes")
     try:
         header = json.loads(file.read(length))
         header.pop("__metadata__", None)

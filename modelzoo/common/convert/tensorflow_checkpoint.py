@@ -40,7 +40,7 @@ class TensorFlowReader:
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
         if not self.shapes:
             raise CheckpointError(
-                f"{self.path}: must hold variables. Received: none. Name another checkpoint."
+                f"{self.path}: must contain variables. Received: none. Use another checkpoint."
             )
 
     def read(self, name):
@@ -49,7 +49,7 @@ class TensorFlowReader:
             return self._reader.get_tensor(name)
         except self._errors as error:
             before = checkpoint_before(self.path)
-            advice = f"or name the one before, {before}" if before else "no earlier one is there"
+            advice = f"or name the earlier one, {before}" if before else "no earlier one is there"
             raise CheckpointError(
                 f"{self.path}, variable {name}: must be whole. Received: {_first_line(error)}. "
                 f"Restore the files; {advice}."
@@ -73,8 +73,8 @@ def _find(tf, path):
     if found or len(candidates) == 1:
         return found or candidates[0]
     raise CheckpointError(
-        f"{path}: must hold a checkpoint. Received: {len(candidates)} files *.index and none "
-        "recorded as the latest. Give the prefix of its files, such as model_dir/model.ckpt-100."
+        f"{path}: must contain a checkpoint. Received: {len(candidates)} files *.index and none "
+        "recorded as the latest. Use the prefix of its files, such as model_dir/model.ckpt-100."
     )
 
 
@@ -84,10 +84,10 @@ def _first_line(error):
 
 def _unreadable(where, error):
     advice = (
-        "Give the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
+        "Use the prefix of its files, such as model_dir/model.ckpt-100, and restore damaged ones."
     )
     return CheckpointError(
-        f"{where}: must be a whole TensorFlow checkpoint. Received: {_first_line(error)}. "
+        f"{where}: must be a complete TensorFlow checkpoint. Received: {_first_line(error)}. "
         f"{advice_on_checkpoint(where, advice)}"
     )
 

@@ -64,7 +64,7 @@ class BatchPlan:
         self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
         if not self.batches_per_epoch:
             raise DataError(
-                f"data: must hold at least {1 if keep_rest else batch_size} examples, one "
+                f"data: must contain at least {1 if keep_rest else batch_size} examples, one "
                 f"batch. Received: {count}. Add examples, or lower batch_size."
             )
 

@@ -88,7 +88,7 @@ class GptHDF5DataProcessor(GptProcessor):
         order = EpochOrder(len(records), size, seed, not training)
         if not order.batches_per_epoch:
             raise DataError(
-                f"data_dir: must hold at least {size} records, one batch. Received: "
+                f"data_dir: must contain at least {size} records, one batch. Received: "
                 f"{len(records)}. Add records, or lower batch_size."
             )
 

@@ -73,8 +73,8 @@ def _open(h5py, path, length):
         shape = file["data"].shape
     except (OSError, KeyError) as error:
         raise DataError(
-            f"{path}: must be a whole HDF5 file with the dataset data. Received: {error}. Make or "
-            "copy the file again."
+            f"{path}: must be a complete HDF5 file with the dataset data. Received: {error}. Make "
+            "or copy the file again."
         ) from error
     if shape[1:] != (len(COLUMNS), length):
         raise DataError(

@@ -81,9 +81,9 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
             wrong.append(f"sequences of {own_length} where max_sequence_length is {length}")
         if wrong:
             raise DataError(
-                f"{folder}: must hold records of the model's vocabulary and sequence length. "
-                f"Received: {', '.join(wrong)}, by its {MANIFEST}. Name another data_dir, "
-                "make the records again, or set these keys to what the records are."
+                f"{folder}: must contain records of the model's vocabulary and sequence length. "
+                f"Received: {', '.join(wrong)}, by its {MANIFEST}. Use another data_dir, make the "
+                "records again, or set these keys to what the records are."
             )
     known = Tokens()
     known.compare("", vocab_file, _digests_of(vocab_file))
@@ -106,8 +106,8 @@ def check_listed(folder):
         advice = f"Take away what was added, or remove its {MANIFEST} to read what is there."
     if problem:
         raise DataError(
-            f"{folder}: must hold the files of records that its {MANIFEST} lists, and no others. "
-            f"Received: {problem}. {advice}"
+            f"{folder}: must contain the files of records that its {MANIFEST} lists, and no "
+            f"others. Received: {problem}. {advice}"
         )
 
 
@@ -127,8 +127,8 @@ class Tokens:
             self.name, self.digest = name, next(iter(digests), None)
         elif digests and self.digest not in digests:
             raise DataError(
-                f"{where} must hold the tokens of {self.name}, under the same numbers. Received: "
-                f"those of {name}. Name what training has, or make the records again."
+                f"{where} must contain the tokens of {self.name}, under the same numbers. "
+                f"Received: those of {name}. Name what training has, or make the records again."
             )
 
     def compare_records(self, folders):
@@ -199,7 +199,7 @@ def check_labels(sections, classes=None):
             if classes not in (None, len(labels)):
                 raise DataError(
                     f"{where}: must have as many labels as model.num_cls_classes, {classes}. "
-                    f"Received: {', '.join(labels)}. Name other data, or set the key to "
+                    f"Received: {', '.join(labels)}. Use other data, or set the key to "
                     f"{len(labels)}."
                 )
             if expected is None:
@@ -207,7 +207,7 @@ def check_labels(sections, classes=None):
             elif labels != expected:
                 raise DataError(
                     f"{where}: must have the labels of {name}, under the same numbers: "
-                    f"{', '.join(expected)}. Received: {', '.join(labels)}. Name other data, or "
+                    f"{', '.join(expected)}. Received: {', '.join(labels)}. Use other data, or "
                     f"prepare the records with --labels {' '.join(expected)}."
                 )
 
@@ -285,8 +285,8 @@ def check_tokens(where, tokens, vocab_size):
     largest = max(tokens, default=0)
     if vocab_size is not None and largest >= vocab_size:
         raise DataError(
-            f"{where}: must hold tokens below vocab_size, {vocab_size}. Received: {largest}. Name "
-            "another data_dir, or make the records again with the vocabulary of the model."
+            f"{where}: must contain tokens below vocab_size, {vocab_size}. Received: {largest}. "
+            "Use another data_dir, or make the records again with the vocabulary of the model."
         )
 
 

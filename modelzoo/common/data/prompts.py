@@ -64,7 +64,7 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     else:
         prompts = [_of_line(line, where, tokenizer) for where, line in placed_lines(path, True)]
     if not prompts:
-        raise DataError(f"{path}: must hold prompts. Received: an empty file. Add some.")
+        raise DataError(f"{path}: must contain prompts. Received: an empty file. Add some.")
     for prompt in prompts:
         _check(prompt, vocab_size, limit)
     return [
@@ -121,7 +121,7 @@ def _check_others(others, where):
         text = json.dumps(others, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{where}: a prompt's keys go with its completion and must hold finite numbers. "
+            f"{where}: a prompt's keys go with its completion and must contain finite numbers. "
             f"Received: {others!r:.60} ({error}). Correct the line."
         ) from error
     require_unicode(text, where)

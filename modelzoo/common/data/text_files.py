@@ -38,14 +38,14 @@ def find_text_files(sources, patterns):
     found = [pair for source in sources for pair in _expand(source, patterns)]
     if not found:
         raise DataError(
-            f"data_dir: must hold files named {' or '.join(patterns)}. Received: "
+            f"data_dir: must contain files named {' or '.join(patterns)}. Received: "
             f"{', '.join(sources)}, with none. Set file_patterns to the names of your files."
         )
     for _, path in found:
         if path.lower().endswith(PACKED):
             raise DataError(
-                f"{path}: must be text, whose bytes are the tokens. Received: a packed file, by "
-                "its name. Unpack it, or leave it out of file_patterns."
+                f"{path}: must be a text file. Received: a compressed file, according to its name. "
+                "Unpack it, or remove it from file_patterns."
             )
     return sorted(found)
 
@@ -98,9 +98,9 @@ def split_files(files, eval_fraction, training):
     if not kept:
         split = "training" if training else "evaluation"
         raise DataError(
-            f"data_dir: the {split} split by file must not be empty. Received: {len(files)} "
-            f"file(s), eval_fraction {eval_fraction}. Add files, or set eval_fraction to 0 and "
-            "give eval_input a data_dir of its own."
+            f"data_dir: the {split} split of the files must not be empty. Received: {len(files)} "
+            f"file(s), eval_fraction {eval_fraction}. Add files, or set eval_fraction to 0 and set "
+            "data_dir of eval_input."
         )
     return kept
 
@@ -156,7 +156,7 @@ class Windows:
         if not self.batches_per_epoch:
             least = 1 if keep_rest else batch_size
             raise DataError(
-                f"data_dir: must hold at least {least * length + 1} bytes for one batch of "
+                f"data_dir: must contain at least {least * length + 1} bytes for one batch of "
                 f"{least} windows of {length}. Received: {len(tokens)}. Add text, or lower "
                 "batch_size or max_sequence_length."
             )

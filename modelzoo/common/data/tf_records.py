@@ -74,7 +74,7 @@ def check_files(files, layout, batch_size=1, vocab_size=None):
             count += check_frames(path)
     if whole and count < batch_size:
         raise DataError(
-            f"{os.path.dirname(files[0])}: must hold at least {batch_size} records, one batch. "
+            f"{os.path.dirname(files[0])}: must contain at least {batch_size} records, one batch. "
             f"Received: {count}. Add records, or lower batch_size."
         )
 
@@ -108,8 +108,8 @@ def read_example(where, record, layout):
         if received != length:
             raise DataError(
                 f"{where}: feature {name} must have {length} values of {kind}. Received: "
-                f"{received}. Set the key it follows from (max_sequence_length for tokens) to "
-                "what the files hold, or make the files again with that length."
+                f"{received}. Set the key it follows from (max_sequence_length for tokens) to what "
+                "the files contain, or make the files again with that length."
             )
     return found
 
@@ -155,7 +155,8 @@ def _truncated(path, position):
         f"{size} bytes, which end within the record at byte {position}" if size else "0 bytes"
     )
     return DataError(
-        f"{path}: must be a whole TFRecord file. Received: {received}. Make or copy the file again."
+        f"{path}: must be a complete TFRecord file. Received: {received}. Make or copy the file "
+        "again."
     )
 
 
@@ -174,8 +175,8 @@ def find_damage(data_dir):
             return str(error)
         except tf.errors.DataLossError:
             return (
-                f"{path}: must be a whole TFRecord file. Received: the record at byte {position} "
-                "fails its checksum. Make or copy the file again."
+                f"{path}: must be a complete TFRecord file. Received: the record at byte "
+                f"{position} fails its checksum. Make or copy the file again."
             )
     return None
 
@@ -204,7 +205,7 @@ def record_batches(section, files, skip, keep_rest=False, group=None):
     workers, index = worker_position() if section.use_multiple_workers else (1, 0)
     if len(files) < workers:
         raise DataError(
-            f"data_dir: must hold a file for each of the {workers} workers. Received: "
+            f"data_dir: must contain a file for each of the {workers} workers. Received: "
             f"{len(files)}. Make more files, or set use_multiple_workers to False."
         )
     files = files[index::workers]
@@ -258,7 +259,7 @@ def check_mask(numbers):
     Negative ones are read as large ones: one look at the largest costs less than two at all.
     """
     largest = tf.reduce_max(tf.bitcast(numbers, UNSIGNED[numbers.dtype]))
-    data = ["input_mask must hold 0 and 1 alone, not", largest]
+    data = ["input_mask must contain 0 and 1 alone, not", largest]
     return tf.raw_ops.Assert(condition=largest <= 1, data=data)
 
 

@@ -135,7 +135,7 @@ def read_task(path, mode):
     """Reads and checks all rows of a task; returns a list of instances of the class of `mode`."""
     rows = [TASKS[mode].from_row(row, where) for where, row in read_json_lines(path)]
     if not rows:
-        raise DataError(f"{path}: must hold rows. Received: an empty file. Add some.")
+        raise DataError(f"{path}: must contain rows. Received: an empty file. Add some.")
     return rows
 
 

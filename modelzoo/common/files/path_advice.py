@@ -37,7 +37,7 @@ def unread(error):
 def advice_on_vocabulary(path, error, algorithm):
     """Returns what to do about the file of a vocabulary that cannot be read."""
     if unread(error) is ConfigError:
-        return "Name another file."
+        return "Use another file."
     advice = (
         f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; a trained model needs the "
         "one that it was trained with."

@@ -68,5 +68,5 @@ def _read(path):
         return {}
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(
-            f"{path}: must hold scores by step. Received: {error}. Move the file away."
+            f"{path}: must contain scores by step. Received: {error}. Move the file away."
         ) from error

@@ -90,7 +90,7 @@ def without_list(folder, received):
     advice = "Remove it to start again."
     if found:
         line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
-        advice = f"To go on from {found[-1]}, make it the line {line}"
+        advice = f"To resume from {found[-1]}, make it the line {line}"
     return CheckpointError(
         f"{os.path.join(folder, LIST)}: must name the latest checkpoint of its folder. Received: "
         f"{received}. {advice}"
@@ -106,7 +106,7 @@ def check_files(prefix):
             wanted = data_paths(prefix)
         except CheckpointError as error:
             raise CheckpointError(
-                f"{prefix}.index: must be the whole index of a checkpoint. Received: "
+                f"{prefix}.index: must be the complete index of a checkpoint. Received: "
                 f"{error.__cause__}. {advice_instead(prefix)}"
             ) from error
     else:
@@ -135,7 +135,7 @@ def advice_instead(prefix):
     before = CheckpointReader.before(prefix)
     if before is None:
         return "Restore the files; no earlier checkpoint is there."
-    return f"Restore the files, or take the one before: {INSTEAD.replace('{}', before)}."
+    return f"Restore the files, or take the earlier one: {INSTEAD.replace('{}', before)}."
 
 
 def data_files(prefix):
@@ -206,8 +206,8 @@ def check_start(runconfig):
         if not same and not (key == "resume_from" and only_copied(latest, given)):
             raise ConfigError(
                 f"{key}: only a run that begins can start from it. Received: {given}, and "
-                f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Leave "
-                f"--{key} out to go on from that, or give another folder after -o."
+                f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Remove "
+                f"--{key} to resume from that, or use another folder after -o."
             )
 
 
@@ -306,8 +306,8 @@ def copy_source(runconfig):
         if os.path.realpath(os.path.dirname(prefix)) == os.path.realpath(model_dir):
             raise CheckpointError(
                 "--resume_from: must name a checkpoint of another folder than the run's, which a "
-                f"failed start clears. Received: {prefix}, with model_dir {model_dir}. Give "
-                "another folder after -o."
+                f"failed start clears. Received: {prefix}, with model_dir {model_dir}. Use another "
+                "folder after -o."
             )
         paths = [os.path.join(os.path.dirname(prefix), name) for name in CARRIED]
         others_there = list(filter(os.path.exists, paths))
@@ -327,8 +327,8 @@ def step_of(prefix):
     reader = open_checkpoint(prefix)
     if not reader.has_tensor("global_step"):
         raise CheckpointError(
-            f"{prefix}: must hold the step that training goes on from. Received: no global_step. "
-            "Start from its weights with --checkpoint_path instead."
+            f"{prefix}: must contain the step that training resumes from. Received: no "
+            "global_step. Start from its weights with --checkpoint_path instead."
         )
     try:
         return int(read_variable(reader, prefix, "global_step"))

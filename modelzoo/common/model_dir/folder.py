@@ -30,7 +30,7 @@ def check_places(runconfig, mode):
     if "://" not in runconfig.model_dir and not there.is_dir():
         raise ConfigError(
             f"model_dir: must be a folder to write to. Received: {runconfig.model_dir!r}, where "
-            f"{there} is a file. Give another one (-o of the model zoo's runner)."
+            f"{there} is a file. Use another one (-o of the model zoo's runner)."
         )
     streams = "train" in mode and not (runconfig.device or runconfig.compile_only)
     weights = runconfig.memoryx_dir if streams else None
@@ -48,7 +48,7 @@ def check_device(device):
     if f"/{wanted}" not in map(str.lower, names):
         raise ConfigError(
             f"device: must be one that TensorFlow has here: {', '.join(names)}. Received: "
-            f"{device!r}. Leave it out to train on the wafer."
+            f"{device!r}. Remove it to train on the wafer."
         )
 
 
@@ -59,10 +59,11 @@ def no_checkpoint(path, option):
     advice = (
         f"Checkpoints there: {', '.join(near)}."
         if near
-        else f"{advice_on_checkpoint(path, '')} Train first, or name another with --{option}."
+        else f"{advice_on_checkpoint(path, '')} Train first, or use another with --{option}."
     ).lstrip()
     return CheckpointError(
-        f"{path}: must be a checkpoint, or a folder that holds one. Received: none there. {advice}"
+        f"{path}: must be a checkpoint, or a folder that contains one. Received: none there. "
+        f"{advice}"
     )
 
 

@@ -82,7 +82,7 @@ def read_history(model_dir):
         return []
     except (OSError, ValueError, TypeError) as error:
         raise DataError(
-            f"{path}: must hold how many batches were read. Received: {error}. Restore it; or "
+            f"{path}: must contain how many batches were read. Received: {error}. Restore it; or "
             "remove it, if every step here had as many batches as the params file says."
         ) from error
 

@@ -62,7 +62,7 @@ def fit_law(flops, losses):
     if not flops.min() > 0:
         raise DataError(
             f"scaling fit: runs must have been trained. Received: one of {flops.min():.4g} FLOP. "
-            "Leave it out."
+            "Remove it."
         )
     slope = np.polyfit(np.log(flops), losses, 1)[0]
     if not slope < 0:

@@ -105,8 +105,8 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
     budget = flops if days is None else days
     if (flops is None) == (days is None) or not budget > 0:
         raise ConfigError(
-            f"scaling plan: give FLOPs or days, above zero. Received: {budget}. Give "
-            "--budget 1e20 or --budget 10days."
+            f"scaling plan: give FLOPs or days, above zero. Received: {budget}. Use --budget 1e20 "
+            "or --budget 10days."
         )
     loaded = load_system(machine)
     try:
@@ -114,7 +114,7 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
     except (OverflowError, ZeroDivisionError) as error:
         raise ConfigError(
             f"scaling plan: steps and loss must be finite numbers. Received: {budget:g} "
-            f"{'FLOP' if days is None else 'days'}, by {law}. Give another budget or law."
+            f"{'FLOP' if days is None else 'days'}, by {law}. Use another budget or law."
         ) from error
 
     def distance(plan):

@@ -58,8 +58,8 @@ def read_run(folder):
     sizes = [getattr(model, key, None) for key in ("hidden_size", "num_hidden_layers")]
     if None in sizes or params.model_name not in ("gpt3", "gptj"):
         raise DataError(
-            f"scaling fit: {folder}: must be a run of gpt3 or gptj. Received: "
-            f"{params.model_name}. Leave it out."
+            f"scaling fit: {folder}: must be a run of gpt3 or gptj. Received: {params.model_name}. "
+            "Remove it."
         )
     tag, shown = _shown(place / "eval", _EVALUATED)
     evaluated = bool(shown)
@@ -94,7 +94,7 @@ def read_run(folder):
     if not flops:
         raise DataError(
             f"scaling fit: {folder}: must have been trained. Received: a loss at step 0, of 0 "
-            "FLOP. Train it, or leave it out."
+            "FLOP. Train it, or remove it."
         )
     return Run(place.name, flops, sum(losses) / len(losses), evaluated)
 
@@ -103,7 +103,7 @@ def _of_token(value, tag, model, folder):
     """Nats a token for a value of a tag."""
     if not math.isfinite(value):
         raise DataError(
-            f"scaling fit: {folder}: its loss must be a number. Received: {value}. Leave it out."
+            f"scaling fit: {folder}: its loss must be a number. Received: {value}. Remove it."
         )
     if tag == _PERPLEXITY:
         return math.log(value)
@@ -138,6 +138,6 @@ def _events(path):
     except tf.errors.DataLossError as error:
         if not error.message.startswith("truncated record"):
             raise DataError(
-                f"scaling fit: {path}: must hold TensorBoard's events. Received: {error.message}. "
-                "Restore the file, or move it away."
+                f"scaling fit: {path}: must contain TensorBoard's events. Received: "
+                f"{error.message}. Restore the file, or move it away."
             ) from error

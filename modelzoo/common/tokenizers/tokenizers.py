@@ -149,9 +149,9 @@ class FileTokenizer:
         self._unknown += sum(int(np.count_nonzero(ids == self.unk_id)) for ids in found)
         if self._seen >= JUDGED_TOKENS and 4 * self._unknown > 3 * self._seen:
             raise ConfigError(
-                f"{self.source}: must hold the words of the text. Received: {self._unknown} of its "
-                f"first {self._seen} tokens are unknown. Take the whole file, or a vocabulary of "
-                "the text's language."
+                f"{self.source}: must contain the words of the text. Received: {self._unknown} of "
+                f"its first {self._seen} tokens are unknown. Take the whole file, or a vocabulary "
+                "of the text's language."
             )
 
     def tokens(self, ids):
@@ -249,7 +249,7 @@ def check_number(key, number, vocab_size):
     if number is not None and not 0 <= number < vocab_size:
         raise ConfigError(
             f"{key}: must be the number of a token, 0 to {vocab_size - 1}. Received: {number}. "
-            "Correct it, or leave it out for the tokenizer's own."
+            "Correct it, or remove it for the tokenizer's own."
         )
 
 
@@ -271,13 +271,13 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
         if eos_id not in (None, ByteTokenizer.eos_id):
             raise ConfigError(
                 f"eos_id: must be {ByteTokenizer.eos_id}, which ends a text of ByteTokenizer. "
-                f"Received: {eos_id}. Leave it out."
+                f"Received: {eos_id}. Remove it."
             )
         given = vocab_file or encoder_file
         if given:
             raise ConfigError(
                 f"tokenizer_type: must be a kind that reads files, to have one. Received: {given} "
-                "for ByteTokenizer, which reads none. Leave the file out, or name another kind."
+                "for ByteTokenizer, which reads none. Leave the file out, or use another kind."
             )
         return ByteTokenizer()
     if kind not in KINDS:
@@ -342,7 +342,7 @@ def _gpt2(contents):
         model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs)
     except Exception as error:  # the library raises plain Exception and TypeError
         raise ConfigError(
-            f"{merges[0]}: must hold on each line two tokens of {jsons[0]} that make one of it. "
+            f"{merges[0]}: must contain on each line two tokens of {jsons[0]} that make one of it. "
             f"Received: {error}. Take two files that belong together."
         ) from error
     check_merges(merges[0], pairs, jsons[0], vocabulary)
@@ -362,7 +362,7 @@ def _from_json(kind, contents):
         except Exception as error:  # the library raises plain Exception
             raise ConfigError(
                 f"{path}: must be a tokenizer.json of the tokenizers library. Received: {error}. "
-                "Name another file."
+                "Use another file."
             ) from error
     raise ConfigError(
         f"{kind}: needs a tokenizer.json, which has a model. Received: "
@@ -511,7 +511,7 @@ def check_merges(path, pairs, of, vocabulary):
         problem = f"{early} of {len(pairs)} before the lines that make their parts"
     if problem:
         raise ConfigError(
-            f"{path}: must hold the merges that make the tokens of {of}, in their order. "
+            f"{path}: must contain the merges that make the tokens of {of}, in their order. "
             f"Received: {problem}. Copy the file again. Write a token that was added later as "
             "<name> or [name]."
         )

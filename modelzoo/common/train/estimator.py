@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 ANOTHER_FOLDER = (
-    "Give another folder after -o, or the params file that this checkpoint was trained with."
+    "Use another folder after -o, or the params file that this checkpoint was trained with."
 )
 ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
@@ -192,7 +192,7 @@ class BatchesHook(tf.estimator.SessionRunHook):
         if not self._batches and job.is_first():
             raise DataError(
                 "eval_input: must have rows to evaluate. Received: no batch after its skip_steps. "
-                "Lower it, or name other data."
+                "Lower it, or use other data."
             )
 
 
@@ -214,7 +214,7 @@ class StartHook(tf.estimator.SessionRunHook):
         wafers, here = self._params.runconfig.num_csx, job.wafers()
         if wafers > 1:
             tf.logging.info(
-                "num_csx %d: %s batches of %d%s, %d examples a step",
+                "num_csx %d: %s batches of %d%s, %d examples per step",
                 wafers,
                 "one wafer computes their" if here == 1 else f"{here} wafers compute",
                 self._params.train_input.batch_size,
@@ -267,7 +267,7 @@ def log_unused(path, known):
     )
     if unused:
         tf.logging.warning(
-            "%s holds %d weights that are not used here: %s", path, len(unused), named(unused)
+            "%s contains %d weights that are not used here: %s", path, len(unused), named(unused)
         )
 
 

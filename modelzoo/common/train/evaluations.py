@@ -117,7 +117,7 @@ class Evaluations(tf.estimator.Exporter):
         elif best not in there and best != self._lost:
             self._lost = best
             tf.logging.warning(
-                "the best so far, %s = %.6g at step %d, has no %s any more: best/ holds %s",
+                "the best so far, %s = %.6g at step %d, has no %s any more: best/ contains %s",
                 self._keep.metric,
                 values[best],
                 best,
@@ -251,5 +251,5 @@ def read(path):
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path}: must hold metrics by step. Received: {error}. Move the file away."
+            f"{path}: must contain metrics by step. Received: {error}. Move the file away."
         ) from error

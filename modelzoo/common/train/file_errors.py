@@ -93,7 +93,7 @@ def system_errors_named(output):
 
 
 def _advice(path, error):
-    fix = "Free space, correct the permissions, or name another path."
+    fix = "Free space, correct the permissions, or use another path."
     is_missing = path and getattr(error, "errno", None) == errno.ENOENT
     return advice_on_path(path, fix) if is_missing else fix
 
@@ -130,7 +130,7 @@ def damaged_checkpoint(runconfig):
     if path is None:  # the copy that training was to continue from is removed by now
         path = find_checkpoint(runconfig.resume_from, "resume_from")
     return CheckpointError(
-        f"{path}: must be a whole checkpoint. Received: files that end too early or fail their "
+        f"{path}: must be a complete checkpoint. Received: files that end too early or fail their "
         f"checksum. {advice_instead(path)}"
     )
 
@@ -143,8 +143,10 @@ def damaged_input(params, sections, error):
     damage = next(filter(None, (find_damage(f) for f in folders if f)), None)
     return DataError(
         damage
-        or f"{', '.join(map(str, folders))}: must hold whole TFRecord files. Received: {error}. "
-        "Make or copy the files again."
+        or (
+            f"{', '.join(map(str, folders))}: must contain complete TFRecord files. "
+            f"Received: {error}. Make or copy the files again."
+        )
     )
 
 
@@ -158,9 +160,9 @@ def unreadable_record(params, sections, failure):
     if not named:
         return None
     return DataError(
-        f"{', '.join(named)}: every record must fit the model: tokens within its vocabulary, "
-        f"masks of 0 and 1, rows of the given length. Received: {failure} Correct the record, or "
-        "name data that were made for this model."
+        f"{', '.join(named)}: every record must fit the model: tokens within its vocabulary, masks "
+        f"of 0 and 1, rows of the given length. Received: {failure} Correct the record, or use "
+        "data that were made for this model."
     )
 
 
@@ -173,6 +175,6 @@ def unwritten(error, folder):
     ours = os.path.abspath(where).startswith(os.path.abspath(folder))
     return ConfigError(
         f"{where}: must be {'' if ours else 'readable, or '}a place to write to. Received: "
-        f"{found[1]}. Free space, correct the permissions, or give another "
+        f"{found[1]}. Free space, correct the permissions, or use another "
         f"{'folder after -o' if ours else 'path'}."
     )

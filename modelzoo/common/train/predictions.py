@@ -81,7 +81,7 @@ def require_rows(count, section):
     if not count:
         raise DataError(
             "predict_input: must have rows to predict. Received: none after skip_steps "
-            f"{section.skip_steps or 0}. Lower it, or name other data."
+            f"{section.skip_steps or 0}. Lower it, or use other data."
         )
 
 

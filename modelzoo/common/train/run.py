@@ -131,19 +131,19 @@ def check_options(args, runconfig):
         if name in args.given and args.mode not in modes:
             raise ConfigError(
                 f"--{name}: applies to {', '.join(modes)} only. Received: {args.given[name]}, with "
-                f"mode {args.mode}. Leave it out; {BATCHES.get(args.mode, '--eval_steps')} gives a "
+                f"mode {args.mode}. Remove it; {BATCHES.get(args.mode, '--eval_steps')} gives a "
                 "number of batches."
             )
     if trains and runconfig.profile and runconfig.device:
         raise ConfigError(
             f"runconfig.profile: counts steps on the wafer. Received: {runconfig.profile}, with "
-            f"device {runconfig.device}. Leave it out."
+            f"device {runconfig.device}. Remove it."
         )
     for name in ("keep_best_checkpoint", "early_stopping"):
         if args.mode == "train" and getattr(runconfig, name):
             raise ConfigError(
                 f"{args.params}: runconfig.{name} needs evaluations, and mode train makes none. "
-                "Run with -m train_and_eval, or leave the key out."
+                "Run with -m train_and_eval, or remove the key."
             )
 
 
@@ -159,8 +159,8 @@ def run_mode(mode, params):
     if strategy not in (None, runs):
         raise ConfigError(
             f"runconfig.execution_strategy: must be the launcher's, {runs}. Received: {strategy}. "
-            f"Set the environment variable {EXECUTION_MODE.name}={strategy}, as "
-            "python-ws (weight_streaming) and python (pipeline) do, or leave the key out."
+            f"Set the environment variable {EXECUTION_MODE.name}={strategy}, as python-ws "
+            "(weight_streaming) and python (pipeline) do, or remove the key."
         )
     for key in runconfig.without_effect():
         tf.logging.warning("runconfig.%s is of the real cluster: it changes nothing here", key)
@@ -284,7 +284,7 @@ def train(estimator, model, data, mode, params):
         bounds = ["--max_steps"] if step >= end else []
         bounds += ["runconfig.early_stopping.patience"] if evaluations.stopped else []
         tf.logging.info(
-            "nothing to train: %s is at step %d of %d%s. Raise %s, or give another -o.",
+            "nothing to train: %s is at step %d of %d%s. Raise %s, or use another -o.",
             runconfig.model_dir,
             step,
             end,

@@ -32,7 +32,7 @@ def check_trained_on(params, step):
             raise DataError(
                 f"{Path(folder, TRAINED_ON)}: training must continue with the vocabulary of its "
                 f"earlier steps, that of {before[key][0]}. Received: {name}, which has other "
-                "tokens. Name the former in train_input, or give another folder after -o. If the "
+                "tokens. Name the former in train_input, or use another folder after -o. If the "
                 "tokens are the same, remove this file."
             )
 

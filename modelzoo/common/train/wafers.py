@@ -30,7 +30,7 @@ def main(arguments):
     if given and asked not in (None, given):
         raise ConfigError(
             f"--num_csx: must be the same for csrun_wse and for the command. Received: {given} and "
-            f"{asked}. Leave one of them out."
+            f"{asked}. Remove one of them."
         )
     runconfig = read_params(args).runconfig
     written = read_yaml(args.params)[0].get("runconfig") or {}

@@ -170,7 +170,9 @@ def read_rows(path, task, needs_labels):
         index = values[columns[INDEX_COLUMN]].strip() if INDEX_COLUMN in columns else None
         rows.append(Row(texts, label, is_matched, index, path, number))
     if not rows:
-        raise DataError(f"{path}: must hold rows below its header. Received: none. Copy it again.")
+        raise DataError(
+            f"{path}: must contain rows below its header. Received: none. Copy it again."
+        )
     return rows
 
 

@@ -112,7 +112,7 @@ def read_windows(section):
                 ]
     if not windows:
         raise DataError(
-            f"{section.predict_file}: must hold a question to predict. Received: none in articles "
-            f"{first} to {last}. Name another file, or other articles."
+            f"{section.predict_file}: must contain a question to predict. Received: none in "
+            f"articles {first} to {last}. Use another file, or other articles."
         )
     return tuple(windows), encoder.pad_id

@@ -76,7 +76,7 @@ class WindowEncoder(Encoder):
         if settings.max_seq_length < MIN_LENGTH:
             raise ConfigError(
                 f"max_seq_length: must be at least {MIN_LENGTH}. Received: "
-                f"{settings.max_seq_length}. Give a larger one."
+                f"{settings.max_seq_length}. Use a larger one."
             )
         super().__init__(settings.vocab_file, settings.do_lower_case)
         self._settings = settings

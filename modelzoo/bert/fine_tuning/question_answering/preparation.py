@@ -79,8 +79,8 @@ def chosen_articles(path, articles):
     first, last = articles or (0, count)
     if not 0 <= first < last <= count:
         raise DataError(
-            f"{path}: articles must be some of its {count}, the end at most {count}. Received: "
-            f"{first} to {last}. Name others, or leave articles out for all."
+            f"{path}: articles must be within its {count} articles. Received: {first} to {last}. "
+            "Select others, or remove articles to use all."
         )
     return first, last
 
@@ -106,8 +106,8 @@ def write_unit(unit, output, settings):
                 counts["without_answer"] += 1
             else:
                 raise DataError(
-                    f"{where}: must have an answer. Received: none. Give "
-                    "--version_2_with_negative for files of version 2.0."
+                    f"{where}: must have an answer. Received: none. Use --version_2_with_negative "
+                    "for files of version 2.0."
                 )
             for window in encoder.windows(question.text, context):
                 positions = answer_positions(window, span)
@@ -130,8 +130,8 @@ def answer_span(paragraph, question, context, where):
         if span is not None:
             return span
     print(
-        f"{where}: its answer must stand at answer_start. Received: {text!r}, but the text at "
-        f"{start} is {found!r}. The question is skipped.",
+        f"{where}: its answer must be at answer_start. Received: {text!r}, but the text at {start} "
+        f"is {found!r}. The question is skipped.",
         file=sys.stderr,
     )
     return None

@@ -58,7 +58,7 @@ def read_articles(path):
         if question.id in seen:
             raise DataError(
                 f"{path}: every question must have an id of its own. Received: {question.id!r} "
-                "twice. Give one of them another."
+                "twice. Assign another id to one of them."
             )
         seen.add(question.id)
     return read
@@ -109,7 +109,7 @@ def _value(item, key, kind, default=None):
 
 def _not_squad(where, received, path="."):
     return DataError(
-        f"{where}: must be SQuAD json: data, paragraphs with context, qas with id, question and "
-        f"answers (text, answer_start). Received: {received}. "
-        f"{advice_on_path(path, 'Give a file of that form.')}"
+        f"{where}: must be JSON in the format of SQuAD: data, paragraphs with context, qas with "
+        f"id, question and answers (text, answer_start). Received: {received}. "
+        f"{advice_on_path(path, 'Use such a file.')}"
     )

@@ -48,20 +48,20 @@ def read_sentences(path):
         tag = columns[-1].strip()
         if any(CR in column.strip() for column in columns):
             raise DataError(
-                f"{path}:{number}: must hold one word. Received: {line[:60]!r}, with a CR inside. "
-                "End all lines with LF."
+                f"{path}:{number}: must contain one word. Received: {line[:60]!r}, with a CR "
+                "inside. End all lines with LF."
             )
         if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
-                f"{path}:{number}: must hold a word and its tag, O, B or I, with or without a type "
-                f"as in B-Disease. Received: {line[:60]!r}. Fix the line."
+                f"{path}:{number}: must contain a word and its tag, O, B or I, with or without a "
+                f"type as in B-Disease. Received: {line[:60]!r}. Fix the line."
             )
         words.append(columns[0].strip())
         tags.append(tag)
     if words:
         sentences.append(Sentence(words, tags))
     if not sentences:
-        raise DataError(f"{path}: must hold sentences. Received: none. Copy the file again.")
+        raise DataError(f"{path}: must contain sentences. Received: none. Copy the file again.")
     return sentences
 
 
@@ -97,7 +97,7 @@ def require_same_labels(path, names, other_path, other_names):
     """Raises a ConfigError if the `names` of the label_vocab_file `path` are not `other_names`."""
     if list(names) != list(other_names):
         raise ConfigError(
-            f"{path}: label_vocab_file must hold the labels of {other_path}, under the same "
+            f"{path}: label_vocab_file must contain the labels of {other_path}, under the same "
             f"numbers: {', '.join(other_names)}. Received: {', '.join(names)}. Name the "
             "label2id.json of the training records."
         )

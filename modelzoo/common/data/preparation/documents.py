@@ -31,8 +31,9 @@ def refuse_idle_key(files, text_key):
     if text_key != TEXT_KEY and not any(map(_may_have_rows, files)):
         raise ConfigError(
             "--text_key: must come with files of JSON lines, whose names end in .jsonl, as others "
-            f"are read as text. Received: {text_key!r} with {', '.join(map(str, files[:3]))}"
-            f"{', ...' if len(files) > 3 else ''}. Name such files, or leave it out."
+            f"are read as text. Received: {text_key!r} with "
+            f"{', '.join(map(str, files[:3]))}{', ...' if len(files) > 3 else ''}. Name such "
+            "files, or remove it."
         )
 
 
@@ -87,8 +88,8 @@ def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
     for item in _read(path, keys, start, end, on_read):
         if not isinstance(item, dict):
             raise DataError(
-                f"{path}: must hold JSON objects with {', '.join(keys)}, one a line. Received: "
-                "plain text. Name a .jsonl file."
+                f"{path}: must contain JSON objects with {', '.join(keys)}, one per line. "
+                "Received: plain text. Name a .jsonl file."
             )
         yield item
 
@@ -153,7 +154,7 @@ def _members(stream, path, keys):
             pass  # an archive ends before its file does, whose end is to be checked too
     except tarfile.ReadError as error:
         raise DataError(
-            f"{path}: must hold a whole tar archive. Received: {error}. Copy it again."
+            f"{path}: must contain a complete tar archive. Received: {error}. Copy it again."
         ) from error
 
 

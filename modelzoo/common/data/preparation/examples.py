@@ -94,6 +94,7 @@ def _feature(value):
         return _field(FLOAT_LIST, _field(1, array.astype("<f4").tobytes()))
     if array.dtype.kind not in "iub":
         raise TypeError(
-            f"a feature must hold integers, floating point numbers or bytes. Received: {value!r}."
+            "a feature must contain integers, floating point numbers or bytes. Received: "
+            f"{value!r}."
         )
     return _field(INT64_LIST, _field(1, encode_varints(array)))

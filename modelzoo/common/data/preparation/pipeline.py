@@ -174,8 +174,8 @@ def _run_in_processes(jobs, processes, on_progress):
     except concurrent.futures.process.BrokenProcessPool as error:
         raise CapacityError(
             f"{processes} worker processes: must all live until the end. Received: one was killed, "
-            "most often because memory ran out. Give a smaller --processes; the same command goes "
-            "on where it was stopped."
+            "most often because memory ran out. Use a smaller --processes; the same command "
+            "continues where it stopped."
         ) from error
     except BaseException:
         for child in set(multiprocessing.active_children()) - before:

@@ -133,7 +133,7 @@ def check_same(path, text):
     if path.exists() and path.read_bytes() != text.encode("utf-8"):
         raise ConfigError(
             f"{path}: is there, made of other input or with other settings. Received: a run that "
-            "would replace it. Name another --output_dir, or remove it."
+            "would replace it. Use another --output_dir, or remove it."
         )
 
 
@@ -145,7 +145,7 @@ def read_json(path, key="settings"):
             raise ValueError(f"no {key}")
     except ValueError as error:
         raise DataError(
-            f"{path}: must be what a preparation wrote. Received: {error}. Name another "
+            f"{path}: must be what a preparation wrote. Received: {error}. Use another "
             "--output_dir, or remove this one."
         ) from error
     return value
@@ -177,7 +177,7 @@ def lost_file(folder, described):
             path, size = folder / entry["file"], entry["bytes"]
             found = path.stat().st_size if path.is_file() else None
             if found != size:
-                state = "gone" if found is None else f"of {found} bytes in place of {size}"
+                state = "gone" if found is None else f"of {found} bytes instead of {size}"
                 return f"{entry['file']}, which is {state}"
             # Manifests of earlier versions do not have it.
             if entry.get("ends_sha256") not in (None, ends_sha256(path)):
@@ -199,7 +199,7 @@ def in_use(folder):
         os.close(opened)
         raise ConfigError(
             f"{folder}: must not be in use by another preparation. Received: one that writes to "
-            "it. Wait for it to end, or name another --output_dir."
+            "it. Wait for it to end, or use another --output_dir."
         ) from error
     except OSError:  # a file system without locks
         pass
@@ -250,8 +250,8 @@ class Progress:
         ]
         if changed:
             raise ConfigError(
-                f"{self.folder}: holds files made with another {' and '.join(changed)}. "
-                "Received: a run with new settings. Name another --output_dir, or remove this one."
+                f"{self.folder}: contains files made with another {' and '.join(changed)}. "
+                "Received: a run with new settings. Use another --output_dir, or remove this one."
             )
 
     def manifest(self):
@@ -263,7 +263,7 @@ class Progress:
         problem = lost_file(self.folder, manifest)
         if problem:
             raise DataError(
-                f"{self.folder}: must hold the files that its {MANIFEST} lists. Received: "
+                f"{self.folder}: must contain the files that its {MANIFEST} lists. Received: "
                 f"{problem}. Remove {MANIFEST} to make all of them again, or restore them."
             )
         return manifest

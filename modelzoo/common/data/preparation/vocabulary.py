@@ -90,14 +90,14 @@ def _train(inputs, files, output_dir, settings, on_progress):
             f"{settings.vocab_size}. Raise it, or use --algorithm bpe with --limit_alphabet."
         ) from error
     if not counts["lines"]:
-        raise DataError(f"{', '.join(inputs)}: must hold text. Received: no line. Add text.")
+        raise DataError(f"{', '.join(inputs)}: must contain text. Received: no line. Add text.")
     size = tokenizer.get_vocab_size()
     if size > settings.vocab_size:
         raise ConfigError(
-            f"vocab_size: must be at least {size} for this text, whose characters"
-            f"{' (each also as ##c)' if settings.algorithm == 'wordpiece' else ''} and the special "
-            f"tokens are that many. Received: {settings.vocab_size}. Raise it, or give a smaller "
-            "--limit_alphabet."
+            f"vocab_size: must be at least {size} for this text, whose "
+            f"characters{' (each also as ##c)' if settings.algorithm == 'wordpiece' else ''} and "
+            f"the special tokens are that many. Received: {settings.vocab_size}. Raise it, or use "
+            "a smaller --limit_alphabet."
         )
     texts = {"tokenizer.json": tokenizer.to_str(pretty=True), **_classic_files(tokenizer, settings)}
     written = [_write(progress.folder / name, text) for name, text in texts.items()]
@@ -131,7 +131,7 @@ def _checked(settings):
         if getattr(settings, key) not in (None, False) and algorithm not in algorithms:
             raise ConfigError(
                 f"{key}: goes with the algorithms {', '.join(algorithms)}. Received: {algorithm}. "
-                "Leave it out."
+                "Remove it."
             )
     return replace(settings, min_frequency=settings.min_frequency or MIN_FREQUENCY)
 

@@ -194,5 +194,5 @@ def test_a_wrong_mask_ends_reading(folder, tmp_path, number):
     writer.close()
     settings = hdf5_section(folder, shuffle=False, repeat=False)
     assert read_hdf5(settings, 2, training=False)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="input_mask must hold 0 and 1"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input_mask must contain 0 and 1"):
         read_hdf5(settings, 3, training=False)

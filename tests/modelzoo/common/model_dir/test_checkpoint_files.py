@@ -41,7 +41,7 @@ def test_data_files_that_the_index_names_must_be_there(tmp_path):
         check_files(prefix)
     index = tmp_path / "model.ckpt-5.index"
     index.write_bytes(index.read_bytes()[:100])
-    with raises(CheckpointError, "5.index: must be the whole index"):
+    with raises(CheckpointError, "5.index: must be the complete index"):
         check_files(prefix)
 
 
@@ -94,7 +94,9 @@ def test_damaged_checkpoints_of_a_folder_are_named_removed_ones_are_not(tmp_path
     (tmp_path / "model.ckpt-4.index").unlink()
     with pytest.raises(CheckpointError) as error:
         check_damaged(str(tmp_path))
-    names(error.value, "model.ckpt-1.index: must be the whole index", "no ", "/model.ckpt-4.index")
+    names(
+        error.value, "model.ckpt-1.index: must be the complete index", "no ", "/model.ckpt-4.index"
+    )
     assert "model.ckpt-2" not in str(error.value)
 
 
