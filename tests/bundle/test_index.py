@@ -250,7 +250,7 @@ def test_of_a_damaged_record_the_checkpoint_before_is_told(tmp_path, is_first):
     with pytest.raises(CheckpointError) as error:
         second.acquire(["a"])
     advice = (
-        "no earlier checkpoint is there."
+        "there is no earlier checkpoint."
         if is_first
         else f'{prefixes[0]}: make {tmp_path}/checkpoint the line model_checkpoint_path: "'
     )

@@ -165,7 +165,7 @@ def test_a_saver_of_some_variables_is_refused(graph, tmp_path):
 
 
 def test_the_error_of_missing_variables_is_a_not_found_error():
-    error = MissingVariablesError("checkpoint x: must hold")
+    error = MissingVariablesError("checkpoint x: must contain")
     assert isinstance(error, (CheckpointError, ValueError))
     assert isinstance(error, tf.errors.NotFoundError)
-    assert str(error) == error.message == "checkpoint x: must hold"
+    assert str(error) == error.message == "checkpoint x: must contain"

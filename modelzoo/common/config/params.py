@@ -63,8 +63,8 @@ def _parse_setting(key, text):
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError, *_WRONG_TAGS) as error:
         raise ConfigError(
-            f"--set {key}: must be a value of YAML. Received: {text!r}, {_problem(error)}. Put a "
-            "text in quotes."
+            f"--set {key}: must be a YAML value. Received: {text!r}, {_problem(error)}. Put "
+            "strings in quotes."
         ) from error
 
 
@@ -244,8 +244,8 @@ def _collect_lines(node, path, where, lines):
         line = key_node.start_mark.line + 1
         if key in lines:
             raise ConfigError(
-                f"{where}: key {key} must stand once. Received: lines {lines[key]} and {line}. "
-                "Remove one."
+                f"{where}: key {key} must occur only once. Received: lines {lines[key]} and "
+                f"{line}. Remove one."
             )
         lines[key] = line
         _collect_lines(value_node, key, where, lines)
@@ -260,7 +260,7 @@ def set_key(tree, key, value, where="params"):
         tree = tree[section]
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{where}: {'.'.join(sections[: at + 1])} must be a section of keys to set {key}. "
+                f"{where}: {'.'.join(sections[: at + 1])} must be a section to set {key}. "
                 f"Received: {schema.shortened(tree)}. Set it as a whole."
             )
     tree[last] = value

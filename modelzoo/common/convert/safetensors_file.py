@@ -113,7 +113,7 @@ def _check_place(name, place, data_bytes, path):
 
 def _damaged(path, received):
     return CheckpointError(
-        f"{path}: must be a whole .safetensors file. Received: {received}. Download or copy it "
+        f"{path}: must be a complete .safetensors file. Received: {received}. Download or copy it "
         "again."
     )
 

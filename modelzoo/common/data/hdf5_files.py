@@ -46,11 +46,11 @@ class Hdf5Records:
         patterns = [os.path.join(glob.escape(folder), "*.h5") for folder in folders]
         paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
         if not paths:
-            advice = "Make them with --file_format HDF5, or use GptTfRecordsProcessor."
+            advice = "Write them with --file_format HDF5, or use GptTfRecordsProcessor."
             for folder in folders:
                 advice = advice_on_path(folder, advice)
             raise DataError(
-                f"data_dir: must be a folder with files *.h5. Received: {', '.join(folders)}, "
+                f"data_dir: must be a folder with *.h5 files. Received: {', '.join(folders)}, "
                 f"without any. {advice}"
             )
         self._files = [_open(h5py, path, length) for path in paths]
@@ -79,7 +79,7 @@ def _open(h5py, path, length):
     if shape[1:] != (len(COLUMNS), length):
         raise DataError(
             f"{path}: data must be [records, {len(COLUMNS)}, {length}]. Received: {list(shape)}. "
-            "Set max_sequence_length to the last number, or make the file again."
+            "Set max_sequence_length to the last number, or write the file again."
         )
     return file
 

@@ -76,14 +76,14 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
         wrong = []
         for key, vocab_size in vocab_sizes.items():
             if own_size is not None and vocab_size is not None and differs(own_size, vocab_size):
-                wrong.append(f"a vocabulary of {own_size} tokens where {key} is {vocab_size}")
+                wrong.append(f"a vocabulary of {own_size} tokens, but {key} is {vocab_size}")
         if None not in (own_length, length) and own_length != length:
-            wrong.append(f"sequences of {own_length} where max_sequence_length is {length}")
+            wrong.append(f"sequences of {own_length} tokens, but max_sequence_length is {length}")
         if wrong:
             raise DataError(
                 f"{folder}: must contain records of the model's vocabulary and sequence length. "
-                f"Received: {', '.join(wrong)}, by its {MANIFEST}. Use another data_dir, make the "
-                "records again, or set these keys to what the records are."
+                f"Received: {', '.join(wrong)}, by its {MANIFEST}. Use another data_dir, prepare "
+                "the records again, or set these keys to match the records."
             )
     known = Tokens()
     known.compare("", vocab_file, _digests_of(vocab_file))
@@ -103,11 +103,11 @@ def check_listed(folder):
         found = {path.name for read in reads for path in folder.glob(read)} - listed
         others = sorted(name for name in found if not name.startswith("."))
         problem = f"{first_names(others)} as well" if others else None
-        advice = f"Take away what was added, or remove its {MANIFEST} to read what is there."
+        advice = f"Remove the added files, or remove {MANIFEST} to read all files."
     if problem:
         raise DataError(
-            f"{folder}: must contain the files of records that its {MANIFEST} lists, and no "
-            f"others. Received: {problem}. {advice}"
+            f"{folder}: must contain exactly the record files that its {MANIFEST} lists. Received: "
+            f"{problem}. {advice}"
         )
 
 
@@ -128,7 +128,8 @@ class Tokens:
         elif digests and self.digest not in digests:
             raise DataError(
                 f"{where} must contain the tokens of {self.name}, under the same numbers. "
-                f"Received: those of {name}. Name what training has, or make the records again."
+                f"Received: those of {name}. Use the vocabulary of training, or prepare the "
+                "records again."
             )
 
     def compare_records(self, folders):
@@ -198,9 +199,8 @@ def check_labels(sections, classes=None):
         for where, labels in labelled:
             if classes not in (None, len(labels)):
                 raise DataError(
-                    f"{where}: must have as many labels as model.num_cls_classes, {classes}. "
-                    f"Received: {', '.join(labels)}. Use other data, or set the key to "
-                    f"{len(labels)}."
+                    f"{where}: must have model.num_cls_classes labels, {classes}. Received: "
+                    f"{', '.join(labels)}. Use other data, or set the key to {len(labels)}."
                 )
             if expected is None:
                 name, expected = where, labels
@@ -286,7 +286,7 @@ def check_tokens(where, tokens, vocab_size):
     if vocab_size is not None and largest >= vocab_size:
         raise DataError(
             f"{where}: must contain tokens below vocab_size, {vocab_size}. Received: {largest}. "
-            "Use another data_dir, or make the records again with the vocabulary of the model."
+            "Use another data_dir, or prepare the records again with the vocabulary of the model."
         )
 
 
@@ -347,8 +347,4 @@ def _tokens_and_bytes(counts):
 
 @functools.cache  # one line a folder and run
 def _log_unchecked(folder):
-    tf.logging.info(
-        "%s: no %s of a preparation, so the vocabulary of its records is not known",
-        folder,
-        MANIFEST,
-    )
+    tf.logging.info("%s: no %s, so the vocabulary of its records is unknown", folder, MANIFEST)

@@ -41,8 +41,8 @@ def section_tokenizer(section, vocab_size):
     if tokenizer.vocab_size > vocab_size:
         raise ConfigError(
             f"tokenizer_type: must have at most the {vocab_size} tokens of the model. Received: "
-            f"{section.tokenizer_type} with {tokenizer.vocab_size}. Name the vocabulary that the "
-            "model was trained with, in vocab_file and encoder_file."
+            f"{section.tokenizer_type} with {tokenizer.vocab_size}. Set vocab_file and "
+            "encoder_file to the vocabulary that the model was trained with."
         )
     check_number("eos_id", section.eos_id, vocab_size)
     return tokenizer
@@ -86,7 +86,7 @@ def _of_row(row, where, tokenizer):
     given = [key for key in (*TEXT_KEYS, TOKENS_KEY) if key in row]
     if len(given) > 1:
         raise DataError(
-            f"{where}: a prompt must be one text, or tokens. Received: both {given[0]} and "
+            f"{where}: a prompt must be either text or tokens. Received: both {given[0]} and "
             f"{given[1]}. Remove one."
         )
     taken = given[0] if given else TEXT_KEYS[0]
@@ -114,14 +114,14 @@ def _check_others(others, where):
     made = [key for key in MADE_KEYS if key in others]
     if made:
         raise DataError(
-            f"{where}: a prompt's keys go with its completion, whose own are "
+            f"{where}: a prompt's keys are copied to its completion and must not be "
             f"{', '.join(MADE_KEYS)}. Received: {', '.join(made)}. Rename or remove it."
         )
     try:
         text = json.dumps(others, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{where}: a prompt's keys go with its completion and must contain finite numbers. "
+            f"{where}: a prompt's keys are copied to its completion and must be finite numbers. "
             f"Received: {others!r:.60} ({error}). Correct the line."
         ) from error
     require_unicode(text, where)
@@ -133,8 +133,8 @@ def _check(prompt, vocab_size, limit):
     tokens = prompt.tokens
     if not len(tokens):
         raise DataError(
-            f"{prompt.where}: a prompt must have a token. Received: none. Remove the line, "
-            "or begin the text."
+            f"{prompt.where}: a prompt must have at least one token. Received: none. Remove the "
+            "line, or add text."
         )
     if limit is not None and len(tokens) >= limit:
         raise DataError(

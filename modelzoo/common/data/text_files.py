@@ -117,7 +117,7 @@ def read_tokens(files):
         except OSError as error:
             raise DataError(
                 f"{path}: must be a readable file. Received: {error.strerror}. "
-                f"{advice_on_path(path, 'Check its rights.')}"
+                f"{advice_on_path(path, 'Check its permissions.')}"
             ) from error
         parts.append(np.frombuffer(data, np.uint8).astype(np.uint16))
         parts.append(np.array([END_OF_DOCUMENT], np.uint16))

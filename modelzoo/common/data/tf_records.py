@@ -33,13 +33,13 @@ def find_record_files(data_dir):
             state = "no such file" if os.path.isdir(folder) else "no such folder"
             meant = advice_on_path(folder, "")
             raise DataError(
-                f"data_dir: must be a folder with files *.tfrecord*. Received: {folder!r}, "
-                f"{state}. {meant or LOOKED_UP} Make them with `cerebras-tf prepare`."
+                f"data_dir: must be a folder with *.tfrecord* files. Received: {folder!r}, "
+                f"{state}. {meant or LOOKED_UP} Write them with `cerebras-tf prepare`."
             )
         for path in filter(os.path.isdir, found):
             raise DataError(
-                f"{path}: must be a TFRecord file by its name. Received: a folder. Rename it, or "
-                "name it in data_dir."
+                f"{path}: a TFRecord file must not be a folder. Received: a folder with such a "
+                "name. Rename it, or add it to data_dir."
             )
         files += found
     return files
@@ -92,8 +92,8 @@ def read_example(where, record, layout):
         features = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's own error type differs between its implementations
         raise DataError(
-            f"{where}: must be a TFRecord file of tf.train.Example. Received: a record that "
-            f"is none ({error}). Make the file again."
+            f"{where}: must be a TFRecord file of tf.train.Example. Received: another record "
+            f"({error}). Write the file again."
         ) from error
     found = {}
     for name, (length, kind) in layout.items():
@@ -108,8 +108,8 @@ def read_example(where, record, layout):
         if received != length:
             raise DataError(
                 f"{where}: feature {name} must have {length} values of {kind}. Received: "
-                f"{received}. Set the key it follows from (max_sequence_length for tokens) to what "
-                "the files contain, or make the files again with that length."
+                f"{received}. Set the key of this length (max_sequence_length for tokens) to that "
+                "of the files, or prepare the files again."
             )
     return found
 

@@ -20,8 +20,7 @@ try:
     from lm_eval.api.model import LM
 except ImportError as error:
     raise ConfigError(
-        f"lm-eval: must be installed for its harness. Received: {error}. Run: "
-        f"{pip_install('lm-eval')}"
+        f"lm-eval: must be installed. Received: {error}. Run: {pip_install('lm-eval')}"
     ) from error
 
 MAX_NEW_TOKENS = 256  # the default of the harness's own models

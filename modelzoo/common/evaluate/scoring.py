@@ -57,8 +57,9 @@ class Scorer:
             if not len(context) or not 0 < len(continuation) <= self._limit:
                 where = places[number] if places else f"continuation {number}"
                 raise DataError(
-                    f"{where}: what is scored must have 1 to {self._limit} tokens after at least "
-                    f"one. Received: {len(continuation)} after {len(context)}. Split or drop it."
+                    f"{where}: the scored text must have 1 to {self._limit} tokens, after at least "
+                    f"one token of context. Received: {len(continuation)} after {len(context)}. "
+                    "Split or remove it."
                 )
         scores = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda number: -self._length(pairs[number]))

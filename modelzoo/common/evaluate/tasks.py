@@ -35,16 +35,16 @@ class MultipleChoice:
         texts = isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)
         if not texts or len(choices) < 2:
             raise DataError(
-                f"{where}: choices must be a list of two texts or more. Received: {choices!r:.60}. "
-                "Fix the line."
+                f"{where}: choices must be a list of at least two strings. Received: "
+                f"{choices!r:.60}. Fix the line."
             )
         for choice in choices:
             require_unicode(choice, where)
         answer = row.get("answer")
         if type(answer) is not int or not 0 <= answer < len(choices):
             raise DataError(
-                f"{where}: answer must be the index of the right choice, 0 to {len(choices) - 1}. "
-                f"Received: {answer!r}. Fix the line."
+                f"{where}: answer must be the index of the correct choice, 0 to "
+                f"{len(choices) - 1}. Received: {answer!r}. Fix the line."
             )
         return cls(where, context, tuple(choices), answer)
 
@@ -103,7 +103,7 @@ class LastWord:
         words = text.rsplit(maxsplit=1)
         if len(words) < 2:
             raise DataError(
-                f"{where}: text must have two words or more. Received: {text!r:.60}. Fix the line."
+                f"{where}: text must have at least two words. Received: {text!r:.60}. Fix the line."
             )
         return cls(where, words[0], text[len(words[0]) :])
 

@@ -104,5 +104,5 @@ class _Decompressed(io.RawIOBase):
     def _broken(self, received):
         kind = self._path.rsplit(".", 1)[-1].lower()
         return DataError(
-            f"{self._path}: must be a whole {kind} file. Received: {received}. Copy it again."
+            f"{self._path}: must be a complete {kind} file. Received: {received}. Copy it again."
         )

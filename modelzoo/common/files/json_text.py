@@ -12,7 +12,7 @@ def parse_json(text):
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("values that nest too deep to follow") from error
+        raise ValueError("values that are nested too deep") from error
 
 
 def place(error):
@@ -38,7 +38,7 @@ def read_json_lines(path):
             ) from error
         if not isinstance(row, dict):
             raise DataError(
-                f"{where}: must be an object of keys. Received: {line[:60]!r}. Correct the line."
+                f"{where}: must be an object. Received: {line[:60]!r}. Correct the line."
             )
         yield where, row
 
@@ -60,8 +60,8 @@ def require_unicode(text, where):
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}: must be text of whole characters. Received: {text[error.start]!r}, which is "
-            "half of one. Correct the line."
+            f"{where}: must be valid Unicode. Received: {text[error.start]!r}, a lone surrogate. "
+            "Correct the line."
         ) from error
 
 

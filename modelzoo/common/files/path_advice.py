@@ -7,7 +7,8 @@ from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.suggestions import did_you_mean_path, nearest_path
 
 LOOKED_UP = (
-    "Relative paths are looked up from the current folder, the YAML's folder and those above it."
+    "Relative paths are searched in the current folder, the folder of the params file and its "
+    "parent folders."
 )
 # How the names of a checkpoint's files end.
 CHECKPOINT_END = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -39,7 +40,7 @@ def advice_on_vocabulary(path, error, algorithm):
     if unread(error) is ConfigError:
         return "Use another file."
     advice = (
-        f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one; a trained model needs the "
-        "one that it was trained with."
+        f"`cerebras-tf prepare vocab --algorithm {algorithm}` makes one. For a trained model, use "
+        "the vocabulary that it was trained with."
     )
     return f"{advice_on_path(path, '')} {advice}".strip()

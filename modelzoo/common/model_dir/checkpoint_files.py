@@ -65,7 +65,7 @@ def latest_checkpoint(folder):
     prefix = _listed(folder)
     if not prefix:
         size = os.path.getsize(path)
-        raise without_list(folder, f"{size} bytes of something else" if size else "an empty file")
+        raise without_list(folder, f"{size} bytes in another format" if size else "an empty file")
     try:
         check_files(prefix)
     except CheckpointError:
@@ -90,10 +90,10 @@ def without_list(folder, received):
     advice = "Remove it to start again."
     if found:
         line = f'model_checkpoint_path: "{os.path.basename(found[-1])}"'
-        advice = f"To resume from {found[-1]}, make it the line {line}"
+        advice = f"To resume from {found[-1]}, set its content to {line}"
     return CheckpointError(
-        f"{os.path.join(folder, LIST)}: must name the latest checkpoint of its folder. Received: "
-        f"{received}. {advice}"
+        f"{os.path.join(folder, LIST)}: must contain the latest checkpoint of its folder. "
+        f"Received: {received}. {advice}"
     )
 
 
@@ -134,8 +134,8 @@ def advice_instead(prefix):
     """Returns what to do about a damaged checkpoint: restore it, or take the one before."""
     before = CheckpointReader.before(prefix)
     if before is None:
-        return "Restore the files; no earlier checkpoint is there."
-    return f"Restore the files, or take the earlier one: {INSTEAD.replace('{}', before)}."
+        return "Restore the files; there is no earlier checkpoint."
+    return f"Restore the files, or use the earlier checkpoint: {INSTEAD.replace('{}', before)}."
 
 
 def data_files(prefix):
@@ -205,9 +205,9 @@ def check_start(runconfig):
         same = before and _plain(str(before)) == _plain(given)
         if not same and not (key == "resume_from" and only_copied(latest, given)):
             raise ConfigError(
-                f"{key}: only a run that begins can start from it. Received: {given}, and "
-                f"{runconfig.model_dir} has begun: its latest checkpoint is {latest}. Remove "
-                f"--{key} to resume from that, or use another folder after -o."
+                f"{key}: only a new run can start from another checkpoint. Received: {given}, but "
+                f"{runconfig.model_dir} has a checkpoint already, {latest}. Remove --{key} to "
+                "resume from it, or use another folder with -o."
             )
 
 
@@ -228,11 +228,11 @@ def validate_checkpoint(mode, runconfig):
     for name in names:
         read_variable(reader, prefix, name)
     tf.logging.info(
-        "%s: its index and the sizes of its files are right, and %s",
+        "%s: its index and file sizes are correct, and %s",
         prefix,
-        f"so are the checksums of all its {len(names)} variables"
+        f"so are the checksums of all {len(names)} variables"
         if names
-        else f"the checksums of its {size / 1e9:.3g} GB are compared when they are read",
+        else f"the checksums of its {size / 1e9:.3g} GB are verified when they are read",
     )
 
 
@@ -305,9 +305,8 @@ def copy_source(runconfig):
         prefix = find_checkpoint(runconfig.resume_from, "resume_from")
         if os.path.realpath(os.path.dirname(prefix)) == os.path.realpath(model_dir):
             raise CheckpointError(
-                "--resume_from: must name a checkpoint of another folder than the run's, which a "
-                f"failed start clears. Received: {prefix}, with model_dir {model_dir}. Use another "
-                "folder after -o."
+                "--resume_from: must be a checkpoint in another folder than model_dir. Received: "
+                f"{prefix}, with model_dir {model_dir}. Use another folder with -o."
             )
         paths = [os.path.join(os.path.dirname(prefix), name) for name in CARRIED]
         others_there = list(filter(os.path.exists, paths))

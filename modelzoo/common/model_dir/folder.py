@@ -29,8 +29,8 @@ def check_places(runconfig, mode):
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if "://" not in runconfig.model_dir and not there.is_dir():
         raise ConfigError(
-            f"model_dir: must be a folder to write to. Received: {runconfig.model_dir!r}, where "
-            f"{there} is a file. Use another one (-o of the model zoo's runner)."
+            f"model_dir: must be a writable folder. Received: {runconfig.model_dir!r}, but {there} "
+            "is a file. Use another folder (-o)."
         )
     streams = "train" in mode and not (runconfig.device or runconfig.compile_only)
     weights = runconfig.memoryx_dir if streams else None
@@ -47,8 +47,8 @@ def check_device(device):
     wanted = (device or names[0]).lower().replace("device:", "").lstrip("/")
     if f"/{wanted}" not in map(str.lower, names):
         raise ConfigError(
-            f"device: must be one that TensorFlow has here: {', '.join(names)}. Received: "
-            f"{device!r}. Remove it to train on the wafer."
+            f"device: must be a device that TensorFlow finds on this computer: {', '.join(names)}. "
+            f"Received: {device!r}. Remove it to train on the wafer."
         )
 
 
@@ -62,8 +62,7 @@ def no_checkpoint(path, option):
         else f"{advice_on_checkpoint(path, '')} Train first, or use another with --{option}."
     ).lstrip()
     return CheckpointError(
-        f"{path}: must be a checkpoint, or a folder that contains one. Received: none there. "
-        f"{advice}"
+        f"{path}: must be a checkpoint, or a folder that contains one. Received: none. {advice}"
     )
 
 

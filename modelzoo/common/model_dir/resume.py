@@ -22,8 +22,8 @@ from modelzoo.common.model_dir.checkpoint_files import POSITION, advice_instead,
 PARTS = "accum_step_counter"  # batches of a step that has not ended
 COSTS = "accum_step_costs"  # sums over them, see optimizers/training.py
 ORDER_DIFFERS = (
-    "; batches of another size come in another order, so until the epoch ends some records may "
-    "come again and others be skipped"
+    "; until the end of the epoch, some records may be repeated or skipped, because batches of "
+    "another size have another order"
 )
 
 
@@ -82,8 +82,8 @@ def read_history(model_dir):
         return []
     except (OSError, ValueError, TypeError) as error:
         raise DataError(
-            f"{path}: must contain how many batches were read. Received: {error}. Restore it; or "
-            "remove it, if every step here had as many batches as the params file says."
+            f"{path}: must contain the number of batches that were read. Received: {error}. "
+            "Restore it, or remove it if all steps had as many batches as in the params file."
         ) from error
 
 
@@ -164,7 +164,7 @@ def batches_to_skip(section, runconfig, batches_per_step=1):
             before,
             size,
             records,
-            f", of which the last {records % size} come again" if records % size else "",
+            f", of which the last {records % size} are repeated" if records % size else "",
             ORDER_DIFFERS if order_follows_batch_size(section) else "",
         )
     return records // size

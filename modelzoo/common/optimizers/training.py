@@ -137,7 +137,7 @@ def scaled_gradients(loss, variables, scale):
     if unused:
         raise GraphError(
             f"the loss must depend on every trainable variable. Received: {', '.join(unused)} "
-            "without gradient. Remove them from the model or make them trainable=False."
+            "without gradient. Remove them from the model, or set trainable=False."
         )
     grads = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in grads]
     if scale is None:

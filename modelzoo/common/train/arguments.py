@@ -65,7 +65,8 @@ def setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise argparse.ArgumentTypeError(
-            f"must read SECTION.KEY=VALUE, such as model.hidden_size=64. Received: {text!r}."
+            "must have the form SECTION.KEY=VALUE, such as model.hidden_size=64. Received: "
+            f"{text!r}."
         )
     return key, value
 
@@ -83,17 +84,15 @@ def add_params_argument(
         default=[],
         type=setting,
         metavar="SECTION.KEY=VALUE",
-        help="a key of the params file; the value is YAML (may be repeated)",
+        help="set a key of the params file to a YAML value (can be repeated)",
     )
 
 
 def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
     """Builds the runner's parser. Absent flags parse to None."""
-    parser = Parser(
-        prog=program, description="Train, evaluate or run the model that a params file names."
-    )
+    parser = Parser(prog=program, description="Train, evaluate or run the model of a params file.")
     add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of errors")
     return parser
 
 

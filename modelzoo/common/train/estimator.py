@@ -39,11 +39,9 @@ __all__ = [
 ]
 
 ANOTHER_FOLDER = (
-    "Use another folder after -o, or the params file that this checkpoint was trained with."
+    "Use another folder with -o, or the params file that this checkpoint was trained with."
 )
-ANOTHER_CHECKPOINT = (
-    "Start from another --checkpoint_path, or use the params file it was trained with."
-)
+ANOTHER_CHECKPOINT = "Use another --checkpoint_path, or the params file that it was trained with."
 MOST_NAMED = 12  # variables in an error
 # Of optimizers/training.py.
 GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
@@ -121,9 +119,10 @@ def changes_accumulation(params, by_estimator):
     before = resume.batches_after(step, resume.read_history(model_dir), batches_per_step)
     if done and before != batches_per_step:
         raise CheckpointError(
-            f"{model_dir}: must have completed its step before steps have {batches_per_step} "
-            f"batches (num_csx times grad_accum_steps). Received: {done} of {before} batches after "
-            f"step {step}. Run the previous command with --max_steps {step + 1} first."
+            f"{model_dir}: must complete its current step before the number of batches per step "
+            f"changes to {batches_per_step} (num_csx times grad_accum_steps). Received: {done} of "
+            f"{before} batches after step {step}. Run the previous command with --max_steps "
+            f"{step + 1} first."
         )
     by_estimator &= job.wafers() == 1 and EXECUTION_MODE.get() == "weight_streaming"
     in_model_fn = params.batches_in_turn > 1 and not by_estimator
@@ -191,8 +190,8 @@ class BatchesHook(tf.estimator.SessionRunHook):
         """Raises a DataError if there was no batch; of several wafers the first has one."""
         if not self._batches and job.is_first():
             raise DataError(
-                "eval_input: must have rows to evaluate. Received: no batch after its skip_steps. "
-                "Lower it, or use other data."
+                "eval_input: must have at least one batch. Received: none after skip_steps. Lower "
+                "it, or use other data."
             )
 
 
@@ -236,14 +235,14 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
     saved = saved_variables(path)
     shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
     wrong = [
-        f"{name} is {saved[name]} there and {shape} in the model"
+        f"{name} has shape {saved[name]} in the checkpoint and {shape} in the model"
         for name, shape in shapes.items()
         if name in saved and saved[name] != shape
     ] + [f"{name} is not there" for name in shapes if name not in saved]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(
-            f"{path}: must fit the model. Received: {'; '.join(wrong[:3])}{more}. {advice}"
+            f"{path}: must match the model. Received: {'; '.join(wrong[:3])}{more}. {advice}"
         )
 
 
@@ -294,9 +293,9 @@ def check_whole(path, variables):
     if beyond:
         more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
         raise CheckpointError(
-            f"{path}: must fit the model. Received: {len(beyond)} variables that the model lacks, "
-            f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
-            "Or set runconfig.restore_partially to True to continue without them."
+            f"{path}: must match the model. Received: {len(beyond)} variables that are not in the "
+            f"model and would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} Or "
+            "set runconfig.restore_partially to True to continue without them."
         )
 
 

@@ -113,16 +113,17 @@ class Evaluations(tf.estimator.Exporter):
         damaged = any(Path(folder).glob(f"model.ckpt-{best}.*"))
         if best in there and damaged:
             name = os.path.join(folder, os.path.basename(there[best]))
-            tf.logging.warning("%s is damaged: it is copied again from %s", name, there[best])
+            tf.logging.warning("%s is damaged and is copied again from %s", name, there[best])
         elif best not in there and best != self._lost:
             self._lost = best
             tf.logging.warning(
-                "the best so far, %s = %.6g at step %d, has no %s any more: best/ contains %s",
+                "the best evaluation so far, %s = %.6g at step %d, has no %s any more: best/ "
+                "contains %s",
                 self._keep.metric,
                 values[best],
                 best,
-                "whole checkpoint" if damaged else "checkpoint",
-                "none until a better one comes" if found is None else f"that of step {found}",
+                "complete checkpoint" if damaged else "checkpoint",
+                "none until there is a better one" if found is None else f"that of step {found}",
             )
         if found in there and found not in kept:
             self._copy_best(there[found], found)
@@ -132,8 +133,8 @@ class Evaluations(tf.estimator.Exporter):
         for key, rule in self.rules.items():
             if rule.metric not in names:
                 raise ConfigError(
-                    f"runconfig.{key}.metric: must be one of {', '.join(sorted(names))}. "
-                    f"Received: {rule.metric!r}. Name one of them."
+                    f"runconfig.{key}.metric: must be one of {', '.join(sorted(names))}. Received: "
+                    f"{rule.metric!r}. Use one of them."
                 )
 
     @property

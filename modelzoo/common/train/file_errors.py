@@ -87,8 +87,8 @@ def system_errors_named(output):
         if found is None:
             raise
         raise ConfigError(
-            f"{found[0] or output}: must be readable, or a place to write to. Received: "
-            f"{found[1]}. {_advice(found[0], error)}"
+            f"{found[0] or output}: must be readable or writable. Received: {found[1]}. "
+            f"{_advice(found[0], error)}"
         ) from error
 
 
@@ -160,9 +160,9 @@ def unreadable_record(params, sections, failure):
     if not named:
         return None
     return DataError(
-        f"{', '.join(named)}: every record must fit the model: tokens within its vocabulary, masks "
-        f"of 0 and 1, rows of the given length. Received: {failure} Correct the record, or use "
-        "data that were made for this model."
+        f"{', '.join(named)}: every record must match the model: tokens in its vocabulary, masks "
+        f"of 0 and 1, and rows of the configured length. Received: {failure} Correct the record, "
+        "or use data prepared for this model."
     )
 
 

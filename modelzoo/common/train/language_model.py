@@ -138,7 +138,7 @@ def _of_records(folders, vocab_size):
     if len(ratios) == 1 and None not in ratios and vocab_size in GPT2_SIZES:
         return ratios.pop()
     tf.logging.info(
-        "bits per byte are not shown: it is not known how many bytes the tokens of %s are",
+        "bits per byte are not shown, because the number of bytes of the tokens of %s is unknown",
         ", ".join(folders),
     )
     return None

@@ -72,7 +72,7 @@ def log_left_out(steps):
     import tensorflow.compat.v1 as tf
 
     tf.logging.info(
-        "runconfig.predict_steps %d: batches after the first %d are not predicted", steps, steps
+        "runconfig.predict_steps %d: only the first %d batches are predicted", steps, steps
     )
 
 
@@ -80,7 +80,7 @@ def require_rows(count, section):
     """Raises a DataError if `count`, the number of rows that predict_input `section` has, is 0."""
     if not count:
         raise DataError(
-            "predict_input: must have rows to predict. Received: none after skip_steps "
+            "predict_input: must have at least one row. Received: none after skip_steps "
             f"{section.skip_steps or 0}. Lower it, or use other data."
         )
 
@@ -123,7 +123,7 @@ def keep_scores(folder, checkpoint_path, scores):
     if scores:
         write_scalars(folder, step, scores)
     elif drop_scores(folder, step):
-        tf.logging.info("no references: removed step %d's scores of earlier predictions", step)
+        tf.logging.info("no references: removed the scores of earlier predictions of step %d", step)
 
 
 def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):

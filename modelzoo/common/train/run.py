@@ -75,14 +75,14 @@ def main(argv, model_name=None, program=None):
 
 def execute(args, model_name=None):
     """Runs what the RunArguments `args` ask for; see `main`."""
-    set_stop_message(f"{args.mode} was stopped while it read {args.params}; nothing was begun")
+    set_stop_message(f"{args.mode} was stopped while it read {args.params}, before it started")
     params = read_params(args, model_name)
     runconfig = params.runconfig
-    with ending_at_once("stopped while TensorFlow was loading; nothing was begun"):
+    with ending_at_once("stopped while TensorFlow was loading, before the start"):
         log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
         registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
-    set_stop_message(f"{args.mode} was stopped {place}; give the same command to start again")
+    set_stop_message(f"{args.mode} was stopped {place}; run the same command to start again")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
 
@@ -104,7 +104,7 @@ def read_params(args, model_name=None):
     missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
     if missing:
         raise ConfigError(
-            f"{args.params}: mode {args.mode} needs the section {' and '.join(missing)}. "
+            f"{args.params}: mode {args.mode} requires the section {' and '.join(missing)}. "
             f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
     check_options(args, runconfig)
@@ -125,24 +125,24 @@ def check_options(args, runconfig):
     trains = args.mode in TRAINING
     if trains and runconfig.max_steps is None and runconfig.steps is None:
         raise ConfigError(
-            f"{args.params}: training needs runconfig.max_steps or --steps. Set one of them."
+            f"{args.params}: training requires runconfig.max_steps or --steps. Set one of them."
         )
     for name, modes in EFFECTIVE.items():
         if name in args.given and args.mode not in modes:
             raise ConfigError(
                 f"--{name}: applies to {', '.join(modes)} only. Received: {args.given[name]}, with "
-                f"mode {args.mode}. Remove it; {BATCHES.get(args.mode, '--eval_steps')} gives a "
+                f"mode {args.mode}. Remove it; {BATCHES.get(args.mode, '--eval_steps')} sets the "
                 "number of batches."
             )
     if trains and runconfig.profile and runconfig.device:
         raise ConfigError(
-            f"runconfig.profile: counts steps on the wafer. Received: {runconfig.profile}, with "
-            f"device {runconfig.device}. Remove it."
+            "runconfig.profile: only steps on the wafer can be profiled. Received: "
+            f"{runconfig.profile}, with device {runconfig.device}. Remove it."
         )
     for name in ("keep_best_checkpoint", "early_stopping"):
         if args.mode == "train" and getattr(runconfig, name):
             raise ConfigError(
-                f"{args.params}: runconfig.{name} needs evaluations, and mode train makes none. "
+                f"{args.params}: runconfig.{name} requires evaluations, but mode train makes none. "
                 "Run with -m train_and_eval, or remove the key."
             )
 
@@ -163,7 +163,7 @@ def run_mode(mode, params):
             "(weight_streaming) and python (pipeline) do, or remove the key."
         )
     for key in runconfig.without_effect():
-        tf.logging.warning("runconfig.%s is of the real cluster: it changes nothing here", key)
+        tf.logging.warning("runconfig.%s is a key of the platform and has no effect here", key)
     trains = mode in TRAINING
     only_compiles = runconfig.validate_only or runconfig.compile_only
     if trains:
@@ -252,7 +252,7 @@ def compile_model(estimator, data, mode, params):
         try:
             estimator.compile(input_fn, mode=key, **given)
         except DataError as missing:
-            tf.logging.info("compiling for batches as the params file has them: %s", missing)
+            tf.logging.info("compiling for the batches of the params file: %s", missing)
             estimator.compile(data.INPUTS.without_data(section), mode=key, **given)
 
 
@@ -284,7 +284,8 @@ def train(estimator, model, data, mode, params):
         bounds = ["--max_steps"] if step >= end else []
         bounds += ["runconfig.early_stopping.patience"] if evaluations.stopped else []
         tf.logging.info(
-            "nothing to train: %s is at step %d of %d%s. Raise %s, or use another -o.",
+            "nothing to train: %s is at step %d of %d%s. Increase %s, or use another folder with "
+            "-o.",
             runconfig.model_dir,
             step,
             end,
@@ -301,7 +302,7 @@ def train(estimator, model, data, mode, params):
     reached = checkpoint_step(runconfig.model_dir)
     if reached < end and not (params.train_input.repeat or evaluations.stopped):
         tf.logging.warning(
-            "train_input has ended: step %d of %d. Set its repeat to True to read it again.",
+            "end of train_input at step %d of %d. Set train_input.repeat to True to continue.",
             reached,
             end,
         )
@@ -319,7 +320,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
     if evaluations.lacks(checkpoint_step(runconfig.model_dir), end):
         check_evaluation(model, data, params, evaluations)
         path = latest_checkpoint(runconfig.model_dir)
-        tf.logging.info("evaluating %s, which has no evaluation yet", path)
+        tf.logging.info("evaluating %s, which has not been evaluated yet", path)
         set_stop_message(f"stopped before its first step; the same command continues from {path}")
         hooks = [CheckpointHook(path), BatchesHook()]
         found = estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path)
@@ -400,7 +401,7 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
             # Of several wafers, others may have opened it in time.
             if os.path.exists(f"{path}.index") or job.wafers() > 1:
                 raise
-            tf.logging.warning("%s was removed meanwhile: it is not evaluated", path)
+            tf.logging.warning("%s was removed during the run and is not evaluated", path)
             if not paths and not evaluated:
                 paths = [chosen_checkpoint(runconfig)]
     if mode == "eval_all":
@@ -430,7 +431,7 @@ def predict(estimator, data, params, use_cs):
         except (CheckpointError, tf.OpError, ValueError):
             if os.path.exists(f"{path}.index"):
                 raise
-            tf.logging.warning("%s was removed meanwhile: another one predicts", path)
+            tf.logging.warning("%s was removed during the run; another checkpoint is used", path)
 
 
 if __name__ == "__main__":

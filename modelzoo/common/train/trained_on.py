@@ -31,9 +31,9 @@ def check_trained_on(params, step):
         if key in before and before[key][1] != digest:
             raise DataError(
                 f"{Path(folder, TRAINED_ON)}: training must continue with the vocabulary of its "
-                f"earlier steps, that of {before[key][0]}. Received: {name}, which has other "
-                "tokens. Name the former in train_input, or use another folder after -o. If the "
-                "tokens are the same, remove this file."
+                f"earlier steps, {before[key][0]}. Received: {name}, which has other tokens. Use "
+                "the earlier vocabulary in train_input, or another folder with -o. If the tokens "
+                "are the same, remove this file."
             )
 
 
@@ -60,6 +60,7 @@ def _read(folder):
         return {}
     except (ValueError, AttributeError) as error:
         raise DataError(
-            f"{path}: must be what a training wrote. Received: {error}. Restore it, or remove it."
+            f"{path}: must be a file written by training. Received: {error}. Restore it, or remove "
+            "it."
         ) from error
     return found

@@ -46,7 +46,7 @@ def check_script(command):
     is_python = os.path.basename(program) in ("python", "python-ws")
     if is_python and words and words[0][:1] != "-" and not os.path.exists(words[0]):
         raise ConfigError(
-            f"{words[0]}: must be a script that is there. Received: none. "
+            f"{words[0]}: must be an existing script. Received: none. "
             f"{advice_on_path(words[0], 'Correct the path.')}"
         )
 

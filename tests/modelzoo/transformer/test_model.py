@@ -177,7 +177,9 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole_sequence(tmp_path, 
             decoder.reorder(np.arange(12).reshape(4, 3)[:, [2, 0, 0]].reshape(-1))
             logits = decoder.append(ids[rows, place + 1])
     assert "a program of its own" not in caplog.text
-    assert "holds 1 weights that are not used here: deeper" in caplog.text  # by neither of the two
+    assert (
+        "contains 1 weights that are not used here: deeper" in caplog.text
+    )  # by neither of the two
 
 
 def test_blank_batches_have_the_shapes_of_data():

@@ -30,9 +30,9 @@ def refuse_idle_key(files, text_key):
     """Refuses a key of rows where no file can have rows."""
     if text_key != TEXT_KEY and not any(map(_may_have_rows, files)):
         raise ConfigError(
-            "--text_key: must come with files of JSON lines, whose names end in .jsonl, as others "
-            f"are read as text. Received: {text_key!r} with "
-            f"{', '.join(map(str, files[:3]))}{', ...' if len(files) > 3 else ''}. Name such "
+            "--text_key: must be used with JSON lines files (.jsonl), because other files are "
+            f"read as text. Received: {text_key!r} with "
+            f"{', '.join(map(str, files[:3]))}{', ...' if len(files) > 3 else ''}. Use .jsonl "
             "files, or remove it."
         )
 
@@ -89,7 +89,7 @@ def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
         if not isinstance(item, dict):
             raise DataError(
                 f"{path}: must contain JSON objects with {', '.join(keys)}, one per line. "
-                "Received: plain text. Name a .jsonl file."
+                "Received: plain text. Use a .jsonl file."
             )
         yield item
 
@@ -210,8 +210,8 @@ def _row_of(line, path, place, keys):
             received = ", ".join(f"{key}{kinds.get(key, '')}" for key in sorted(row)) or "no key"
         raise DataError(
             f"{path}:{place()}: must be a JSON object with text under "
-            f"{' and '.join(map(repr, missing))}. Received: {received}. Correct or remove it, "
-            "or name the key where there is an option for it (--text_key)."
+            f"{' and '.join(map(repr, missing))}. Received: {received}. Correct or remove it, or "
+            "set the key if there is an option for it (--text_key)."
         )
     for key in keys:
         require_unicode(row[key], f"{path}:{place()}")

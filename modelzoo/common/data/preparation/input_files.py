@@ -45,9 +45,9 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
             )
         if others:
             tell(
-                f"{path}: {len(others)} of {len(others) + len(inside)} files are skipped for "
-                f"their names, such as {others[0]}; files that are read end in "
-                f"{', '.join(suffixes)}"
+                f"{path}: {len(others)} of {len(others) + len(inside)} files are skipped because "
+                f"of their names, such as {others[0]}; only files that end in "
+                f"{', '.join(suffixes)} are read"
             )
         for file in inside:
             found.setdefault(os.path.join(os.path.realpath(file.parent), file.name), str(file))
@@ -61,8 +61,8 @@ def _files_below(top):
 
     def refuse(error):
         raise DataError(
-            f"{error.filename}: must be a folder that can be read. Received: {error.strerror}. "
-            "Correct its permissions, or name the files and folders to be read one by one."
+            f"{error.filename}: must be a readable folder. Received: {error.strerror}. Correct its "
+            "permissions, or list the files and folders to read."
         ) from error
 
     for folder, inside, names in os.walk(top, onerror=refuse, followlinks=True):
@@ -78,6 +78,4 @@ def _files_below(top):
 
 def _refuse_lost(paths):
     for path in paths:
-        raise DataError(
-            f"{path}: must be a file that is there. Received: none. {advice_on_path(path)}"
-        )
+        raise DataError(f"{path}: must be an existing file. Received: none. {advice_on_path(path)}")

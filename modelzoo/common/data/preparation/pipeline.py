@@ -111,8 +111,8 @@ def _prepare(units, work, output_dir, settings, processes, on_progress, facts):
     results = [progress.done(index) for index in range(len(units))]
     if None in results:
         raise DataError(
-            f"{progress.folder}: files must stay while others are made. Received: one that is gone "
-            "or cut short. Start the same command again."
+            f"{progress.folder}: files must not change during the preparation. Received: a missing "
+            "or truncated file. Run the same command again."
         )
     files = [entry for result in results for entry in result["files"]]
     counts: dict[str, int] = {}
@@ -173,8 +173,8 @@ def _run_in_processes(jobs, processes, on_progress):
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise CapacityError(
-            f"{processes} worker processes: must all live until the end. Received: one was killed, "
-            "most often because memory ran out. Use a smaller --processes; the same command "
+            f"{processes} worker processes: must run until the end. Received: one was killed, "
+            "probably because memory ran out. Use a smaller --processes; the same command "
             "continues where it stopped."
         ) from error
     except BaseException:

@@ -21,8 +21,8 @@ def check_name(option, name):
     """Raises a ConfigError if the beginning of file names, given by an option, is none."""
     if not name or "/" in name:
         raise ConfigError(
-            f"--{option}: must be the beginning of file names. Received: {name!r}. Name folders by "
-            "--output_dir."
+            f"--{option}: must be a prefix of file names, without folders. Received: {name!r}. Set "
+            "folders with --output_dir."
         )
 
 
@@ -132,8 +132,8 @@ def check_same(path, text):
     path = Path(path)
     if path.exists() and path.read_bytes() != text.encode("utf-8"):
         raise ConfigError(
-            f"{path}: is there, made of other input or with other settings. Received: a run that "
-            "would replace it. Use another --output_dir, or remove it."
+            f"{path}: exists, and was made from other input or with other settings. Received: a "
+            "run that would replace it. Use another --output_dir, or remove it."
         )
 
 
@@ -145,8 +145,8 @@ def read_json(path, key="settings"):
             raise ValueError(f"no {key}")
     except ValueError as error:
         raise DataError(
-            f"{path}: must be what a preparation wrote. Received: {error}. Use another "
-            "--output_dir, or remove this one."
+            f"{path}: must be a file written by cerebras-tf prepare. Received: {error}. Use "
+            "another --output_dir, or remove this one."
         ) from error
     return value
 
@@ -198,8 +198,8 @@ def in_use(folder):
     except BlockingIOError as error:
         os.close(opened)
         raise ConfigError(
-            f"{folder}: must not be in use by another preparation. Received: one that writes to "
-            "it. Wait for it to end, or use another --output_dir."
+            f"{folder}: must not be in use by another preparation. Received: a folder in use. Wait "
+            "until it ends, or use another --output_dir."
         ) from error
     except OSError:  # a file system without locks
         pass

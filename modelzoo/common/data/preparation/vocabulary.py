@@ -94,10 +94,10 @@ def _train(inputs, files, output_dir, settings, on_progress):
     size = tokenizer.get_vocab_size()
     if size > settings.vocab_size:
         raise ConfigError(
-            f"vocab_size: must be at least {size} for this text, whose "
+            f"vocab_size: must be at least {size}, the number of this text's "
             f"characters{' (each also as ##c)' if settings.algorithm == 'wordpiece' else ''} and "
-            f"the special tokens are that many. Received: {settings.vocab_size}. Raise it, or use "
-            "a smaller --limit_alphabet."
+            f"special tokens. Received: {settings.vocab_size}. Raise it, or use a smaller "
+            "--limit_alphabet."
         )
     texts = {"tokenizer.json": tokenizer.to_str(pretty=True), **_classic_files(tokenizer, settings)}
     written = [_write(progress.folder / name, text) for name, text in texts.items()]
@@ -117,8 +117,8 @@ def _checked(settings):
     if len(set(tokens)) < len(tokens) or (unknown and unknown not in tokens):
         needed = f" and hold {unknown}" if unknown else ""
         raise ConfigError(
-            f"special_tokens: must differ from one another{needed}. Received: "
-            f"{' '.join(tokens)}. Correct the list."
+            f"special_tokens: must be distinct{needed}. Received: {' '.join(tokens)}. Correct the "
+            "list."
         )
     least = len(tokens) + (BYTES if algorithm == "byte_bpe" else 1)
     if settings.vocab_size < least:
@@ -130,8 +130,8 @@ def _checked(settings):
     for key, algorithms in OF_ALGORITHMS.items():
         if getattr(settings, key) not in (None, False) and algorithm not in algorithms:
             raise ConfigError(
-                f"{key}: goes with the algorithms {', '.join(algorithms)}. Received: {algorithm}. "
-                "Remove it."
+                f"{key}: must be used with the algorithms {', '.join(algorithms)}. Received: "
+                f"{algorithm}. Remove it."
             )
     return replace(settings, min_frequency=settings.min_frequency or MIN_FREQUENCY)
 

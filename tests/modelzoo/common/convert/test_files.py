@@ -100,7 +100,7 @@ SHORT = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}
 @pytest.mark.parametrize(
     ("change", "facts"),
     [
-        (lambda whole: whole[:-4], ("a whole .safetensors file", "tensor scalar ends at")),
+        (lambda whole: whole[:-4], ("a complete .safetensors file", "tensor scalar ends at")),
         *((lambda whole, n=n: whole[:n], (f"{n} bytes",)) for n in (0, 7, 8, 40)),
         (lambda whole: with_header(b"no json"), ("cannot be understood",)),
         (lambda whole: with_header(b"[]"), ("cannot be understood",)),

@@ -68,14 +68,14 @@ def test_file_cut_at_any_byte_is_refused(form):
         # A file cut between two streams is a whole file of the first.
         ends = {len(streams[0])} if len(streams) > 1 else set()
         for end in set(range(len(whole))) - ends:
-            with pytest.raises(DataError, match=f"{path}: must be a whole .* file"):
+            with pytest.raises(DataError, match=f"{path}: must be a complete .* file"):
                 read(whole[:end], path)
 
 
 @pytest.mark.parametrize("more", [b"x", b"more", b"\0more", b"garbage" * 2000])
 def test_data_after_the_end_are_refused(form, more):
     path, compress = form
-    with pytest.raises(DataError, match=f"{path}: must be a whole .* file"):
+    with pytest.raises(DataError, match=f"{path}: must be a complete .* file"):
         read(compress(TEXT) + more, path)
 
 
@@ -96,7 +96,7 @@ def test_changed_byte_fails_the_checksum(name):
     path, compress = FORMS[name]
     spoilt = bytearray(compress(bytes(range(256)) * 8))
     spoilt[len(spoilt) // 2] ^= 1
-    with pytest.raises(DataError, match="must be a whole"):
+    with pytest.raises(DataError, match="must be a complete"):
         read(bytes(spoilt), path)
 
 

@@ -204,7 +204,7 @@ def test_wrong_prompts_are_refused_before_the_model_runs(tmp_path):
     for given, facts in (
         ({"prompts": long}, ("prompts.jsonl:2", POSITIONS)),
         ({"prompt_file": "none.txt"}, ("none.txt",)),
-        ({"skip_steps": 99}, ("rows to predict",)),
+        ({"skip_steps": 99}, ("at least one row",)),
     ):
         with raises(DataError, *facts):
             predict(tmp_path, "gpt3", **given)

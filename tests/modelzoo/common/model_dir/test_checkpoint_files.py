@@ -75,14 +75,14 @@ def test_validating_reads_a_small_checkpoint_whole(tmp_path, caplog, monkeypatch
     runconfig = SimpleNamespace(model_dir=str(tmp_path), checkpoint_path=None, resume_from=None)
     with caplog.at_level("INFO", logger="tensorflow"):
         validate_checkpoint("train", runconfig)
-        names(caplog.text, last, "checksums of all its 2 variables")
+        names(caplog.text, last, "checksums of all 2 variables")
         damage(last)
         for mode in ("train", "eval_all"):
             with raises(CheckpointError, last, "variable a", first):
                 validate_checkpoint(mode, runconfig)
         monkeypatch.setattr(checkpoint_files, "MOST_VALIDATED_BYTES", 1000)
         validate_checkpoint("eval", runconfig)
-    names(caplog.text, last, "compared when they are read")
+    names(caplog.text, last, "verified when they are read")
 
 
 def test_damaged_checkpoints_of_a_folder_are_named_removed_ones_are_not(tmp_path):

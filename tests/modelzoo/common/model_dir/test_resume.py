@@ -80,7 +80,7 @@ def test_data_continue_after_as_many_records_with_another_batch_size(tmp_path, c
     assert "again" not in line
     assert skipped(14, 16) == (8, "")  # of the same size
     found, line = skipped(14, 24)
-    assert found == 5 and "128 records read so far, of which the last 8 come again" in line
+    assert found == 5 and "128 records read so far, of which the last 8 are repeated" in line
     assert skipped(15, 24) == (6, "")
     found, line = skipped(15, 8)  # the 8 that came again count once
     assert found == 18 and "144 records" in line

@@ -102,7 +102,7 @@ def test_another_rule_chooses_among_the_checkpoints_that_exist(tmp_path, caplog)
         evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest()).keep_best()
     assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-8"}
     assert "the best so far, loss = 1 at step 4, has no checkpoint any more" in caplog.text
-    assert "best/ holds that of step 8" in caplog.text
+    assert "best/ contains that of step 8" in caplog.text
     evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest("loss", "max")).keep_best()
     assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-6"}
 
@@ -123,14 +123,15 @@ def test_a_damaged_best_checkpoint_is_logged_and_replaced(tmp_path, caplog, name
 
     damage()
     evaluations(tmp_path, 6, **rule).keep_best()
-    assert "best/model.ckpt-2 is damaged: it is copied again from" in caplog.text
+    assert "best/model.ckpt-2 is damaged and is copied again from" in caplog.text
     assert all_checkpoints(str(tmp_path / "best")) == [str(tmp_path / "best/model.ckpt-2")]
     assert len(best(tmp_path)) == 2
     damage()
     (tmp_path / "model.ckpt-2.data-00000-of-00001").write_bytes(b"")
     evaluations(tmp_path, 6, **rule).keep_best()
-    assert "loss = 1 at step 2, has no whole checkpoint any more: best/ holds that of step 6" in (
-        caplog.text
+    assert (
+        "loss = 1 at step 2, has no complete checkpoint any more: best/ contains that of step 6"
+        in (caplog.text)
     )
     assert best(tmp_path) == [f"model.ckpt-6.{end}" for end in ("data-00000-of-00001", "index")]
 

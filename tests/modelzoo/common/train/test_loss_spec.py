@@ -129,7 +129,7 @@ def test_no_row_at_all_is_refused():
         predict_input=types.SimpleNamespace(skip_steps=3),
     )
     inputs = types.SimpleNamespace(predict=lambda params: tf.data.Dataset.range(0).batch(4))
-    with raises(DataError, "rows to predict"):
+    with raises(DataError, "at least one row"):
         list(predictions.predicted_rows(Estimator(), inputs, params, "it", True))
 
 
@@ -144,5 +144,5 @@ def test_a_step_has_the_scores_of_its_last_predictions(tmp_path, caplog, monkeyp
     for removed in (True, False):
         predictions.write_scores(tmp_path, "ckpt", {})
         assert json.loads((tmp_path / "scores.json").read_text()) == {}
-        assert ("removed step 100's scores" in caplog.text) is removed
+        assert ("scores of earlier predictions of step 100" in caplog.text) is removed
         caplog.clear()

@@ -306,7 +306,7 @@ def test_a_checkpoint_that_training_removes_is_not_predicted_with(tmp_path, capl
     with pytest.raises(DataError, match="of another cause"):
         run.predict(None, SimpleNamespace(INPUTS=None), params, True)
     assert steps == [3, 4]
-    assert "model.ckpt-3 was removed meanwhile" in caplog.text
+    assert "model.ckpt-3 was removed during the run" in caplog.text
 
 
 @pytest.mark.parametrize("mode, wanted", [("eval", [3, 4]), ("eval_all", [1, 2, 3])])
@@ -327,4 +327,4 @@ def test_checkpoints_that_training_removes_are_not_evaluated(tmp_path, caplog, m
     data = SimpleNamespace(INPUTS=SimpleNamespace(eval=None))
     run.evaluate(Estimator(), data, mode, runconfig, True)
     assert Estimator.steps == wanted
-    assert f"model.ckpt-{wanted[0]} was removed meanwhile" in caplog.text
+    assert f"model.ckpt-{wanted[0]} was removed during the run" in caplog.text
