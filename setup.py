@@ -92,7 +92,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     keywords="tensorflow estimator wafer weight-streaming training emulator",
-    python_requires=">=3.10,<3.12",
+    python_requires=">=3.10,<3.14",
     packages=[
         *find_packages(
             include=["cerebras_tf", "cerebras_tf.*", "modelzoo", "modelzoo.*"],
