@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from cerebras_tf.tf_compat import estimator_api
+from cerebras_tf.tf_compat import loading
 
 __version__ = "0.1.0"
 
@@ -27,4 +27,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'cerebras_tf' has no attribute {name!r}")
 
 
-estimator_api.provide()
+loading.prepare()
