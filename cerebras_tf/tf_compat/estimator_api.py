@@ -1,7 +1,7 @@
 """Provides tf.estimator on TensorFlow 2.16 and later, which were released without it.
 
 The code is that of the package tensorflow-estimator 2.15.0, which is pure Python. It imports three
-internals that TensorFlow 2.16 removed; `_supply_internals` replaces them before it is loaded. The
+internals that TensorFlow 2.16 removed; `supply_internals` replaces them before it is loaded. The
 module is loaded at the first use of `tf.estimator`.
 """
 
@@ -61,7 +61,7 @@ class _EstimatorModule(types.ModuleType):
 @functools.cache
 def _load(version: str) -> types.ModuleType:
     """Imports tf.estimator's names of version "1" or "2"."""
-    _supply_internals()
+    supply_internals()
     try:
         return importlib.import_module(_API.format(version))
     except ModuleNotFoundError as error:
@@ -77,7 +77,7 @@ def _load(version: str) -> types.ModuleType:
 
 
 @functools.cache
-def _supply_internals() -> None:
+def supply_internals() -> None:
     """Supplies what tensorflow-estimator 2.15.0 imports and TensorFlow 2.16 no longer has."""
     from cerebras_tf.tf_compat.internals import tf_export
 

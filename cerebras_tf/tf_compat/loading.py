@@ -40,10 +40,11 @@ def prepare() -> None:
     if it was not used yet.
     """
     tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None:
-        if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _Finder())
-    elif not _has_estimator(getattr(tensorflow, "__file__", None)):
+    if tensorflow is not None and _has_estimator(getattr(tensorflow, "__file__", None)):
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    if tensorflow is not None:
         _select_legacy_keras()
         estimator_api.set_attributes(tensorflow)
 
@@ -55,6 +56,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Optional[Sequence[str]], target: Any = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Returns the spec of these modules, and None for others."""
+        if fullname == "tensorflow_estimator":  # a script imports its private modules
+            estimator_api.supply_internals()
         if fullname != "tensorflow" and fullname not in _LOGGING_MODULES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)

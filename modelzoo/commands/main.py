@@ -119,6 +119,12 @@ ROOT = Command(
         "bench": Command(
             "run a benchmark of the checkout", commands=BENCHMARKS, default="training"
         ),
+        "python": Command(
+            "run a script with tf.estimator, on any TensorFlow", "cerebras_tf.cli.run_script"
+        ),
+        "bundle": Command(
+            "download the packages for a set-up without internet", "modelzoo.commands.bundle"
+        ),
         "info": Command(
             "show versions, cores, memory, BLAS and kernel cache", "cerebras_tf.cli.info"
         ),

@@ -20,6 +20,7 @@ assert tf.compat.v1.estimator.tpu.TPUEstimator
 from tensorflow import estimator
 from tensorflow.compat.v1 import estimator as estimator_v1
 assert estimator.RunConfig is estimator_v1.RunConfig
+from tensorflow_estimator.python.estimator.canned import head
 assert "train_and_evaluate" in dir(tf.estimator)
 with tf.Graph().as_default():
     assert tf.keras.layers.Dense(3)(tf.ones([2, 4])).graph is tf.compat.v1.get_default_graph()
@@ -42,6 +43,12 @@ def run(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("first", ["cerebras_tf", "tensorflow", "cerebras.tf.cs_estimator"])
 def test_tf_estimator_is_provided(first):
     ran = run(f"import {first}\nimport cerebras_tf\nimport tensorflow as tf\n{CHECKS}")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_private_modules_of_the_package_can_be_imported_first():
+    script = "from tensorflow_estimator.python.estimator.canned import head"
+    ran = run(f"import cerebras_tf\n{script}\nassert head")
     assert ran.returncode == 0, ran.stderr
 
 
