@@ -23,8 +23,8 @@ suits = (3, 10) <= sys.version_info[:2] < (3, 14) and (has("ensurepip") or has("
 sys.exit(0 if suits else 1)' >/dev/null 2>&1
 }
 
-# Prints the path of the newest suitable interpreter; fails when there is none. Of one version, those
-# on PATH come first; pyenv and conda also have some that are not on PATH.
+# Prints the path of the newest suitable interpreter; fails when there is none. Of one version,
+# those on PATH come first; pyenv and conda also have some that are not on PATH.
 find_python() {
   local version path name conda=${CONDA_EXE:-/opt/conda/bin/conda}
   conda=${conda%/bin/conda}

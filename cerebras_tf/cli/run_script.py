@@ -7,9 +7,11 @@ The script is not changed. It runs in a Python that has imported cerebras_tf, wh
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 
 from cerebras_tf.errors import ConfigError
 
@@ -17,8 +19,12 @@ from cerebras_tf.errors import ConfigError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.usage = f"{parser.prog} SCRIPT [ARGUMENTS]\n       {parser.prog} -m MODULE [ARGUMENTS]"
-    parser.add_argument("-m", dest="module", metavar="MODULE", help="a module instead of a script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script and its arguments")
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the command's own options, and the script with its arguments."""
+    own = list(itertools.takewhile(lambda word: word.startswith("-") and word != "-m", argv))
+    return own, list(argv[len(own) :])
 
 
 def run(args: argparse.Namespace) -> None:
@@ -27,12 +33,13 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: there is no such script.
     """
-    module = [] if args.module is None else ["-m", args.module]
-    if not module and not os.path.isfile("".join(args.arguments[:1])):
+    words = args.rest
+    if not (len(words) > 1 if words[:1] == ["-m"] else os.path.isfile("".join(words[:1]))):
         raise ConfigError(
-            f"python: must be given a script. Received: {' '.join(args.arguments) or 'nothing'}."
+            "python: must be given a script, or -m and a module. "
+            f"Received: {' '.join(words) or 'nothing'}."
         )
-    os.execv(sys.executable, [sys.executable, "-m", __name__, *module, *args.arguments])
+    os.execv(sys.executable, [sys.executable, "-m", __name__, *words])
 
 
 def main(argv: list[str]) -> None:

@@ -185,7 +185,10 @@ def run_command(argv: Sequence[str]) -> Optional[int]:
     parser = Parser(prog=program, description=sentence(command.summary))
     module.add_arguments(parser, **command.given)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args = parser.parse_args(argv)
+    # Of a command that starts another program, the rest of the line belongs to that program.
+    own, rest = module.split(argv) if hasattr(module, "split") else (argv, [])
+    args = parser.parse_args(own)
+    args.rest = rest
     places = (getattr(args, name, None) for name in OUTPUTS)
     with system_errors_named(next(filter(None, places), program)):
         exit_code: Optional[int] = module.run(args)
