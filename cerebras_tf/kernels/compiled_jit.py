@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+
 from cerebras_tf.environment import NUMBA_CACHE_DIR, XDG_CACHE_HOME
 
 _ENVIRONMENT = NUMBA_CACHE_DIR.name
@@ -23,11 +25,12 @@ ANY_ORDER = {"contract", "reassoc", "nsz", "arcp"}
 
 
 def _source_digest() -> str:
-    """Digest of the sources of compiled kernels.
+    """Digest of the sources of compiled kernels, and of the release of NumPy.
 
-    Numba invalidates a kernel when its own file changes, not when a file that it inlines from does.
+    Numba invalidates a kernel when its own file, Python or Numba changes, not when a file that it
+    inlines from does.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(np.__version__.encode())
     for path in sorted(Path(__file__).parent.glob("co*.py")):
         if path.name.startswith(("compiled_", "codegen")):
             digest.update(path.read_bytes())
