@@ -109,9 +109,9 @@ class CachedDecoder:
     def _update_cache(self, present, counts):
         """Appends the first `counts` of each row's new keys and values to the cache."""
         needed = int((self.lengths + counts).max())
-        if needed > self._past.shape[-1]:
+        if needed > np.shape(self._past)[4]:
             old, self._past = self._past, self._empty_cache(len(counts), self._padded(needed))
-            self._past[:, :, :, :, : old.shape[-1]] = old
+            self._past[:, :, :, :, : np.shape(old)[4]] = old
         for row, (start, count) in enumerate(zip(self.lengths, counts)):
             new = present[:, :, row, :, :count]
             self._past[:, :, row, :, start : start + count] = new
