@@ -83,8 +83,7 @@ def supply_internals() -> None:
 
     training = types.ModuleType("tensorflow.python.distribute.estimator_training")
     vars(training).update(
-        init_run_config=lambda config, tf_config: None,
-        should_run_distribute_coordinator=lambda config: False,
+        init_run_config=_init_run_config, should_run_distribute_coordinator=lambda config: False
     )
     sys.modules.setdefault(training.__name__, training)
     tf_export.ESTIMATOR_API_NAME = "estimator"
@@ -95,6 +94,28 @@ def supply_internals() -> None:
     for name in _TPU_MODULES:
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = _RemovedModule(name)
+
+
+def _init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
+    """Completes a RunConfig with distribution strategies, as TensorFlow 2.15 does on one computer.
+
+    Raises:
+        NotImplementedError: the strategy is to train on a cluster.
+    """
+    given = vars(config).get("_experimental_distribute")
+    if given is not None:
+        config._train_distribute = config._train_distribute or given.train_distribute
+        config._eval_distribute = config._eval_distribute or given.eval_distribute
+    cluster = tf_config.get("cluster", {})
+    on_cluster = config._train_distribute and cluster and "master" not in cluster
+    if on_cluster or (given is not None and given.remote_cluster):
+        raise NotImplementedError(
+            "tf.estimator: a strategy on a cluster must not be used on this TensorFlow, which has "
+            f"no coordinator of tasks. Received: {cluster or given.remote_cluster}. Use TensorFlow "
+            "2.15, or several wafers."
+        )
+    config._init_distributed_setting_from_environment_var(tf_config)
+    config._maybe_overwrite_session_config_for_distributed_training()
 
 
 class _RemovedModule(types.ModuleType):

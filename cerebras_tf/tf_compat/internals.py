@@ -108,4 +108,8 @@ MEMBERS = {
         "_session_config _train_with_estimator_spec _validate_features_in_predict_input "
         "_warm_start_settings"
     ),
+    "tensorflow_estimator.python.estimator.run_config.RunConfig": (
+        "_eval_distribute _init_distributed_setting_from_environment_var "
+        "_maybe_overwrite_session_config_for_distributed_training _train_distribute"
+    ),
 }
