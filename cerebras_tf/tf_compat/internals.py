@@ -7,38 +7,33 @@ seen in the releases FIRST_RELEASE and LAST_RELEASE.
 
 from __future__ import annotations
 
-# Sessions: tf.estimator creates its own in session_manager.
-from tensorflow.python.checkpoint import graph_view
+from tensorflow.python.checkpoint import graph_view  # what a Saver with objects saves
 from tensorflow.python.client import session as client_session
-
-# The iterator of a dataset, which tf.estimator creates, and the composite tensors of its batches.
-from tensorflow.python.data.ops import dataset_ops
-from tensorflow.python.data.util import structure
-
-# Registers the gradient of an operation with tapes.
-from tensorflow.python.eager import record
-
-# Definitions of op types, parsed once; the registry of gradient functions, where overrides are kept
-# by name; the seed of graphs without one; and the class of function bodies.
-from tensorflow.python.framework import op_def_registry, random_seed
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.framework.func_graph import FuncGraph
-
-# tf.gradients, optimizers and Keras all call _GradientsHelper.
-# What a Saver without a list saves, and resources that are not variables.
-from tensorflow.python.ops import gradients_util, resources
-from tensorflow.python.ops import variables as tf_variables
-
-# The writers that hooks share.
-from tensorflow.python.summary.writer import writer_cache
-
-# Timers of savers and evaluations; the tensor that reads the step, which TensorFlow's own hooks
-# use; the names that a Saver gives to saved objects.
-from tensorflow.python.training import basic_session_run_hooks, session_manager, training_util
-from tensorflow.python.training.saving import saveable_object_util
-
-# The switch of deprecation warnings, and the names under which functions are exported.
-from tensorflow.python.util import deprecation, tf_export
+from tensorflow.python.data.ops import dataset_ops  # of the iterators that tf.estimator creates
+from tensorflow.python.data.util import structure  # composite tensors of batches
+from tensorflow.python.eager import record  # registers the gradient of an operation with tapes
+from tensorflow.python.framework import (
+    op_def_registry,  # definitions of op types, parsed once
+    random_seed,  # the seed of graphs without one
+)
+from tensorflow.python.framework import ops as tf_ops  # the registry of gradient functions
+from tensorflow.python.framework.func_graph import FuncGraph  # the class of function bodies
+from tensorflow.python.ops import (
+    gradients_util,  # tf.gradients, optimizers and Keras all call its _GradientsHelper
+    resources,  # resources that are not variables
+)
+from tensorflow.python.ops import variables as tf_variables  # what a Saver without a list saves
+from tensorflow.python.summary.writer import writer_cache  # the writers that hooks share
+from tensorflow.python.training import (
+    basic_session_run_hooks,  # timers of savers and evaluations
+    session_manager,  # where tf.estimator creates its sessions
+    training_util,  # the tensor that reads the step, which TensorFlow's own hooks use
+)
+from tensorflow.python.training.saving import saveable_object_util  # names of saved objects
+from tensorflow.python.util import (
+    deprecation,  # the switch of deprecation warnings
+    tf_export,  # the names under which functions are exported
+)
 
 __all__ = [
     "FuncGraph",
