@@ -18,7 +18,8 @@ from cerebras_tf.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.usage = f"{parser.prog} SCRIPT [ARGUMENTS]\n       {parser.prog} -m MODULE [ARGUMENTS]"
+    parser.usage = f"{parser.prog} [-h] [--debug] SCRIPT [ARGUMENTS]"
+    parser.epilog = f"{parser.prog} -m MODULE [ARGUMENTS] runs a module."
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

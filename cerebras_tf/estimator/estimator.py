@@ -68,8 +68,7 @@ from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_p
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
-# Private API of TensorFlow: the module of tf.estimator's class, even if a test replaces that class by
-# this one.
+# Private API: the module of tf.estimator's class, even if a test replaces that class by this one.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
 
 

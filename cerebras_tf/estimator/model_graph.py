@@ -355,8 +355,8 @@ def record(call_model_fn: Callable[[], Any]) -> Recording:
     placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
     placement.update()
     for op in graph.get_operations():
-        # Private API of TensorFlow: stack traces of device scopes, a tenth of an operation's memory,
-        # used only in messages about devices.
+        # Private API: stack traces of device scopes, a tenth of an operation's memory, used only in
+        # messages about devices.
         op._device_code_locations = op._colocation_code_locations = None
     variables = {variable.op.name: variable for variable in owned.values()}
     return Recording(spec, global_step, variables, handles, recorder.calls, custom, placement)
