@@ -14,25 +14,43 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
 ON_X86_LINUX = "platform_system == 'Linux' and platform_machine == 'x86_64'"
-ELSEWHERE = "platform_system != 'Linux' or platform_machine != 'x86_64'"
+ELSEWHERE = "(platform_system != 'Linux' or platform_machine != 'x86_64')"
+OLDER, NEWER = "python_version < '3.12'", "python_version >= '3.12'"
 
+# What compiles and runs programs.
 CORE = [
-    # The last release with tf.estimator, of which private interfaces are used.
-    f"tensorflow-cpu>=2.15.1,<2.16; {ON_X86_LINUX}",
-    f"tensorflow>=2.15.1,<2.16; {ELSEWHERE}",
-    "numpy>=1.26,<2",
+    "numpy>=1.26",
     "numba>=0.60",
     # Matrix products; without it NumPy's BLAS serves, slower.
     f"scipy-openblas32>=0.3.29; {ON_X86_LINUX}",
     "PyYAML>=6.0",
     "tqdm>=4.62",
-    "protobuf>=4.22,<5",
-    # TensorBoard 2.15 imports pkg_resources, which setuptools 82 no longer has.
+    "protobuf>=4.22,<8",
+]
+# TensorFlow 2.15 is the last release with tf.estimator, and has no wheels for Python 3.12. On later
+# releases cerebras_tf/tf_compat provides tf.estimator by the package tensorflow-estimator. tf_keras
+# requires the distribution tensorflow, not tensorflow-cpu.
+TENSORFLOW = [
+    f"tensorflow-cpu>=2.15.1,<2.16; {OLDER} and {ON_X86_LINUX}",
+    f"tensorflow>=2.15.1,<2.16; {OLDER} and {ELSEWHERE}",
+    f"tensorflow>=2.16,<2.22; {NEWER}",
+    f"tf_keras>=2.16,<2.22; {NEWER}",
+    f"tensorflow-estimator>=2.15,<2.16; {NEWER}",
+    f"tensorboard>=2.16; {NEWER}",
+    # TensorBoard imports pkg_resources, which setuptools 82 no longer has.
     "setuptools<82",
 ]
 # For data preparation and scores of translations in the model zoo.
 DATA = ["tokenizers>=0.20", "zstandard>=0.22", "ftfy>=6.1", "sacrebleu>=2.4"]
-TEST = [*DATA, "pytest>=9", "pytest-xdist>=3.6", "mypy>=2", "ruff>=0.17", "types-PyYAML"]
+TEST = [
+    *TENSORFLOW,
+    *DATA,
+    "pytest>=9",
+    "pytest-xdist>=3.6",
+    "mypy>=2",
+    "ruff>=0.17",
+    "types-PyYAML",
+]
 # Independent implementations of models and scores, for tests that compare with them.
 PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
@@ -89,10 +107,12 @@ setup(
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     keywords="tensorflow estimator wafer weight-streaming training emulator",
-    python_requires=">=3.10,<3.12",
+    python_requires=">=3.10",
     packages=[
         *find_packages(
             include=["cerebras_tf", "cerebras_tf.*", "modelzoo", "modelzoo.*"],
@@ -110,6 +130,7 @@ setup(
     },
     install_requires=CORE,
     extras_require={
+        "tensorflow": TENSORFLOW,
         "data": DATA,
         "test": TEST,
         "peers": PEERS,

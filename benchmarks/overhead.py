@@ -83,14 +83,12 @@ def idle_backend(swarm: Any, profiler: Any) -> tuple[Any, list[Any]]:
 @contextmanager
 def watched(clock: Clock) -> Iterator[None]:
     """Within: training runs no kernels, and the clock has the times of its parts."""
-    # Private API of TF 2.15: the call into its C++ session, after all of Python.
-    from tensorflow.python.client.session import BaseSession
-
     from cerebras_tf.frontend import model_step
     from cerebras_tf.runtime.executor import Executor
+    from cerebras_tf.tf_compat.internals import client_session
 
     parts = (
-        (SESSION, BaseSession, "_call_tf_sessionrun"),
+        (SESSION, client_session.BaseSession, "_call_tf_sessionrun"),
         (WAFER, model_step.ModelStep, "run"),
         (INSTRUCTIONS, Executor, "execute"),
     )

@@ -14,6 +14,7 @@ from cerebras_tf.whole_file import write_whole
 
 median = statistics.median
 Measured = dict[str, list[Turn]]
+MOST_OF_SGEMM = 1.1  # a larger share is explained
 BAR, ROW, LEFT, WIDE = 22, 34, 130, 480  # of the plot, in pixels
 
 
@@ -45,6 +46,12 @@ def print_figures(shape: Any, flops: int, turns: Measured, compared: Any) -> Non
     speeds = [turn.sgemm / 1e9 for own in turns.values() for turn in own]
     print(f"{'sgemm':44}{median(speeds):10.1f}  ({min(speeds):.1f} to {max(speeds):.1f};", end="")
     print(f" {shape.product} x {shape.product})")
+    fast = [side for side, own in turns.items() if share_of_sgemm(flops, own) > MOST_OF_SGEMM]
+    if fast:
+        print(
+            f"more than 100 % of sgemm ({', '.join(fast)}): products in bfloat16, padding that is "
+            "not computed, or a computer that was busier while sgemm was measured"
+        )
     for side, other in compared:
         if side in turns and other in turns:
             ratios = speedups(turns[side], turns[other])

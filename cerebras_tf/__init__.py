@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from cerebras_tf.tf_compat import loading
+
 __version__ = "0.1.0"
 
 _PUBLIC = {
@@ -23,3 +25,6 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'cerebras_tf' has no attribute {name!r}")
+
+
+loading.prepare()

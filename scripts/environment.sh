@@ -5,7 +5,7 @@ SCRIPTS=$(cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(dirname "$SCRIPTS")
 VENV=${CEREBRAS_TF_VENV:-$ROOT/.venv}
 case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
-SUPPORTED="3.10 or 3.11"
+SUPPORTED="3.10 to 3.13"
 
 # Defaults that only count when they are in the environment before Python starts. A value the
 # user has set stays.
@@ -19,24 +19,35 @@ python_is_suitable() {
   "$1" -I -c '
 import importlib.util, sys, venv
 has = importlib.util.find_spec
-suits = (3, 10) <= sys.version_info[:2] < (3, 12) and (has("ensurepip") or has("pip"))
+suits = (3, 10) <= sys.version_info[:2] < (3, 14) and (has("ensurepip") or has("pip"))
 sys.exit(0 if suits else 1)' >/dev/null 2>&1
 }
 
-# Prints the path of the first suitable interpreter; fails when there is none.
+# Prints the path of the newest suitable interpreter; fails when there is none. Of one version,
+# those on PATH come first; pyenv and conda also have some that are not on PATH.
 find_python() {
-  local name path
-  for name in python3.11 python3.10 python3; do
+  local version path name conda=${CONDA_EXE:-/opt/conda/bin/conda}
+  conda=${conda%/bin/conda}
+  if [ -n "${CEREBRAS_TF_PYTHON-}" ]; then
+    type -P "$CEREBRAS_TF_PYTHON" && python_is_suitable "$CEREBRAS_TF_PYTHON"
+    return
+  fi
+  for version in 3.13 3.12 3.11 3.10 3; do
+    name=python$version
     while IFS= read -r path; do
-      if python_is_suitable "$path"; then
+      if [ -x "$path" ] && python_is_suitable "$path"; then
         printf '%s\n' "$path"
         return 0
       fi
-    done < <(type -aP "$name")
+    done < <(
+      type -aP "$name"
+      printf '%s\n' "${PYENV_ROOT:-${HOME-}/.pyenv}/versions"/*/bin/"$name" \
+        {"$conda","${HOME-}"/{mini,ana}conda3,"${HOME-}"/miniforge3}{,/envs/*}/bin/"$name"
+    )
   done
   if command -v uv >/dev/null 2>&1; then
-    echo "cerebras_tf: no Python $SUPPORTED on PATH; asking uv for Python 3.11" >&2
-    uv python install --quiet 3.11 >&2 && uv python find 3.11 && return 0
+    echo "cerebras_tf: no Python $SUPPORTED was found; asking uv for Python 3.13" >&2
+    uv python install --quiet 3.13 >&2 && uv python find 3.13 && return 0
   fi
   return 1
 }
@@ -219,9 +230,14 @@ END
 
 # Ends with the reason where no Python is found.
 no_python() {
+  if [ -n "${CEREBRAS_TF_PYTHON-}" ]; then
+    echo "cerebras_tf: CEREBRAS_TF_PYTHON: must be a Python $SUPPORTED with the venv module." \
+      "Received: $CEREBRAS_TF_PYTHON. Unset it, and one is looked for." >&2
+    exit 2
+  fi
   echo "cerebras_tf: needs Python $SUPPORTED with the venv module, and none was found on" \
-    "PATH. Install one (on Debian or Ubuntu: apt install python3.11-venv), or install uv," \
-    "which fetches one." >&2
+    "PATH, in pyenv or in conda. Install one (on Debian or Ubuntu: apt install python3-venv), or" \
+    "install uv, which fetches one." >&2
   exit 2
 }
 

@@ -27,6 +27,20 @@ from pathlib import Path
 STEP_S = 10.0  # between two lines of progress
 POLL_S = 0.2
 TAIL_LINES = 6
+# What pip logs where the package index does not answer, and what to call it.
+INDEX_FAILURES = {
+    "Temporary failure in name resolution": "its name could not be resolved",
+    "Name or service not known": "its name could not be resolved",
+    "Failed to resolve": "its name could not be resolved",
+    "NameResolutionError": "its name could not be resolved",
+    "Network is unreachable": "the network is unreachable",
+    "Connection refused": "the connection was refused",
+    "Read timed out": "it did not answer in time",
+    "ConnectTimeoutError": "it did not answer in time",
+    "timed out": "it did not answer in time",
+    "ProxyError": "the proxy failed",
+    "SSLError": "its certificate could not be verified",
+}
 
 
 class SetUpError(Exception):
@@ -67,13 +81,26 @@ def last_words(log: Path) -> str:
     return "\n".join(f"    {line.strip()}" for line in (errors or lines)[-TAIL_LINES:])
 
 
+def index_failure(log: Path) -> str:
+    """Returns how the package index failed to answer according to pip's log, or nothing."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return next((why for words, why in INDEX_FAILURES.items() if words in text), "")
+
+
 def run_logged(command: list[str], log: Path, started: float) -> None:
     """Runs a command with its output in a log file, and logs its progress.
 
     Raises:
       SetUpError: the command failed; holds the end of the log.
     """
-    environment = dict(os.environ, PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    environment = {
+        # An index that is not there is tried for a minute, not for several.
+        "PIP_RETRIES": "2",
+        "PIP_DEFAULT_TIMEOUT": "20",
+        **os.environ,
+        "PIP_USER": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
     with open(log, "ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
@@ -84,6 +111,14 @@ def run_logged(command: list[str], log: Path, started: float) -> None:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
+    if process.returncode and (why := index_failure(log)):
+        raise SetUpError(
+            f"the environment could not be set up: the package index did not answer: {why}. "
+            f"The whole log is {log}. Check the network and the index (pip config list), then run "
+            "the same command again. Without internet, set up from a folder of wheels: "
+            "`cerebras-tf bundle DIR` makes it on another computer, and `scripts/set_up --offline "
+            "DIR` uses it here."
+        )
     if process.returncode:
         raise SetUpError(
             f"the environment could not be set up: pip ended with status {process.returncode}:\n"
@@ -103,7 +138,8 @@ def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
         except subprocess.TimeoutExpired:
             if time.monotonic() >= next_line:
                 next_line = time.monotonic() + STEP_S
-                report(f"  {time.monotonic() - started:.0f} s  {last_package(log)}".rstrip())
+                slow = "the package index is slow" if index_failure(log) else last_package(log)
+                report(f"  {time.monotonic() - started:.0f} s  {slow}".rstrip())
 
 
 def pip_of(environment: Path) -> list[str]:
@@ -131,6 +167,33 @@ def pip_of(environment: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "--python", str(python)]
 
 
+def use_wheels(environment: Path) -> None:
+    """Makes the environment's pip use the folder of CEREBRAS_TF_OFFLINE and no package index.
+
+    Raises:
+      SetUpError: the folder has no wheels.
+    """
+    settings = environment / "pip.conf"
+    folder = os.environ.get("CEREBRAS_TF_OFFLINE")
+    if not folder:
+        settings.unlink(missing_ok=True)
+        return
+    if not any(Path(folder).glob("*.whl")):
+        raise SetUpError(
+            f"--offline: the folder must have the wheels that `cerebras-tf bundle` writes. "
+            f"Received: {folder}, without any."
+        )
+    settings.write_text(f"[global]\nno-index = true\nfind-links = {Path(folder).resolve()}\n")
+
+
+def tensorflow_of(lock: Path) -> str:
+    """Returns a few words on the release of TensorFlow that this Python gets."""
+    python = f'python_version == "{sys.version_info[0]}.{sys.version_info[1]}"'
+    found = re.findall(r"^tensorflow-cpu==(\S+?);(.*)$", lock.read_text("utf-8"), re.MULTILINE)
+    versions = [version for version, marker in found if python in marker]
+    return f"TensorFlow {versions[0]} among them" if versions else "TensorFlow among them"
+
+
 def set_up(root: Path, environment: Path, stamp: str) -> None:
     """Installs the locked packages and the checkout, and stamps the environment as complete."""
     started = time.monotonic()
@@ -144,9 +207,14 @@ def set_up(root: Path, environment: Path, stamp: str) -> None:
         pip = pip_of(environment)
         log = environment / "set_up.log"
         log.write_text("", encoding="utf-8")
+        use_wheels(environment)
         lock = root / "scripts" / "requirements.lock"
-        report("installing the packages of scripts/requirements.lock, TensorFlow 2.15.1 among them")
-        run_logged([*pip, "install", "--requirement", str(lock)], log, started)
+        report(f"installing the packages of scripts/requirements.lock, {tensorflow_of(lock)}")
+        options = ["--requirement", str(lock)]
+        if sys.version_info >= (3, 12):
+            # tf_keras requires the distribution tensorflow, whose place tensorflow-cpu takes.
+            options.append("--no-deps")
+        run_logged([*pip, "install", *options], log, started)
         editable = ["--no-deps", "--no-build-isolation", "--editable", str(root)]
         run_logged([*pip, "install", *editable], log, started)
         complete.write_text(stamp, encoding="utf-8")

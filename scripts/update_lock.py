@@ -1,13 +1,13 @@
 """Writes the lock files: every version, transitive ones too, for each Python supported.
 
-    python scripts/update_lock.py python3.10 python3.11
+    python scripts/update_lock.py python3.10 python3.11 python3.12 python3.13
 
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
 `.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,
 Transformers and lm-eval, which only tests with other people's implementations need. mpi.lock holds
 what several wafers need besides, and docs.lock what the documentation needs. A line that
-does not hold on all interpreters gets a marker. What setup.py asks for on other platforms only is
-resolved on this one. Of the ranges in setup.py pip takes the newest that fit together.
+does not hold on all interpreters gets a marker. Of the ranges in setup.py pip takes the newest that
+fit together. Run it on x86-64 Linux.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ LOCK = ROOT / "scripts" / "requirements.lock"
 PEERS = ROOT / "scripts" / "peers.lock"
 MPI = ROOT / "scripts" / "mpi.lock"
 DOCS = ROOT / "scripts" / "docs.lock"
+ON_X86_LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'
+ELSEWHERE = 'platform_system != "Linux" or platform_machine != "x86_64"'
+# On x86-64 Linux the build for processors alone is locked, of half the size.
+TENSORFLOW, TENSORFLOW_CPU = "tensorflow", "tensorflow-cpu"
+X86_LINUX_ONLY = ("scipy-openblas32",)  # as in setup.py
 # What PyTorch's builds for GPUs bring, each build its own exact versions.
 OF_GPU_BUILDS = ("cuda-", "nvidia-", "triton=")
 HEADER = """\
@@ -65,58 +70,39 @@ def resolve(interpreter: str, extras: str, *options: str) -> tuple[str, list[dic
         report = Path(folder) / "report.json"
         subprocess.run([interpreter, "-m", "venv", f"{folder}/venv"], check=True)
         python = f"{folder}/venv/bin/python"
+        # Newer releases of pip read the metadata of a wheel without the wheel.
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--upgrade", "pip"], check=True)
         dry = ["--quiet", "--dry-run", "--ignore-installed", "--report", str(report), *options]
-
-        def install(*wanted: str) -> list[dict[str, Any]]:
-            subprocess.run([python, "-m", "pip", "install", *dry, *wanted], check=True)
-            resolved = json.loads(report.read_text(encoding="utf-8"))
-            return [item["metadata"] for item in resolved["install"]]
-
-        packages = install(f"{ROOT}[{extras}]")
-        elsewhere = requirements_elsewhere(packages)
-        if elsewhere:
-            packages += install("--no-deps", *elsewhere)
+        command = [python, "-m", "pip", "install", *dry, f"{ROOT}[{extras}]"]
+        subprocess.run(command, check=True)
+        resolved = json.loads(report.read_text(encoding="utf-8"))
         asked = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
         version = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-    return version, packages
+    return version, [item["metadata"] for item in resolved["install"]]
 
 
-def own_platform_markers(packages: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Returns what this project requires on some platforms only: {name: (requirement, marker)}."""
-    (project,) = (metadata for metadata in packages if metadata["name"] == "cerebras_tf")
-    found = {}
-    for line in project["requires_dist"]:
-        requirement, _, marker = (part.strip() for part in line.partition(";"))
-        if "platform_" in marker:
-            found[normalized(re.split(r"[^\w.-]", requirement)[0])] = requirement, marker
-    return found
-
-
-def requirements_elsewhere(packages: list[dict[str, Any]]) -> list[str]:
-    """Returns what this project requires on other platforms than this one, without markers."""
-    here = {normalized(metadata["name"]) for metadata in packages}
-    own = own_platform_markers(packages)
-    return [requirement for name, (requirement, _) in own.items() if name not in here]
+def platforms_of(name: str) -> list[tuple[str, str]]:
+    """Returns the names under which a package is locked, each with a marker of platforms or ""."""
+    if name in (TENSORFLOW, TENSORFLOW_CPU):
+        return [(TENSORFLOW_CPU, ON_X86_LINUX), (TENSORFLOW, ELSEWHERE)]
+    return [(name, ON_X86_LINUX if name in X86_LINUX_ONLY else "")]
 
 
 def lock_lines(resolved: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Merges resolutions, {python version: metadata of packages}, into the lines of a lock."""
-    pythons_of: dict[tuple[str, str], list[str]] = {}
-    platforms: dict[str, str] = {}
+    pythons_of: dict[tuple[str, str, str], list[str]] = {}
     for python, packages in resolved.items():
-        platforms.update((name, own[1]) for name, own in own_platform_markers(packages).items())
         for metadata in packages:
             if metadata["name"] != "cerebras_tf":
                 # A local version, as of a build for one kind of machine, stands for all builds.
                 version = metadata["version"].partition("+")[0]
-                pin = (normalized(metadata["name"]), version)
-                pythons_of.setdefault(pin, []).append(python)
+                for name, platform in platforms_of(normalized(metadata["name"])):
+                    pythons_of.setdefault((name, version, platform), []).append(python)
     lines = []
-    for (name, version), pythons in pythons_of.items():
-        holds = " or ".join(f'python_version == "{python}"' for python in pythons)
-        markers = [platforms[name]] if name in platforms else []
+    for (name, version, platform), pythons in pythons_of.items():
+        markers = [platform] if platform else []
         if len(pythons) < len(resolved):
-            markers.append(holds)
+            markers.append(" or ".join(f'python_version == "{python}"' for python in pythons))
         text = markers[0] if len(markers) == 1 else " and ".join(f"({each})" for each in markers)
         lines.append(f"{name}=={version}{'; ' if markers else ''}{text}")
     return sorted(lines)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import cerebras_tf  # noqa: F401  # sets tf.estimator where TensorFlow lacks it
+
 # Libraries that read their number of threads when they are loaded. This project's own threads sleep
 # when they have no work, so they stay as many as the cores.
 THREADS = (

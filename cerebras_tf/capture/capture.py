@@ -15,9 +15,6 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-# Private API of TF 2.15: the class of function bodies has no public name.
-from tensorflow.python.framework.func_graph import FuncGraph
-
 from cerebras_tf.capture.custom_gradients import CustomGradient, apply_override
 from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
 from cerebras_tf.capture.gradients import lower_call, mark_boundaries
@@ -33,6 +30,7 @@ from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
+from cerebras_tf.tf_compat.internals import FuncGraph
 
 
 class Capture(GraphLowering):

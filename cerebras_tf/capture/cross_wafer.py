@@ -10,10 +10,8 @@ from typing import Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: registers the gradient of an operation with tapes.
-from tensorflow.python.eager import record
-
 from cerebras_tf.capture.operations import Operation, Tensor
+from cerebras_tf.tf_compat.internals import record
 
 # Attributes that begin with an underscore may be put on any operation.
 _MARK = "_cerebras_tf_cross_wafer_sum"
@@ -45,7 +43,7 @@ def cross_wafer_sum(x: Tensor, name: Optional[str] = None) -> Tensor:
     x = tf.convert_to_tensor(x)
     with record.stop_recording():
         result: Tensor = tf.identity(x, name or "cross_wafer_sum")
-    # Private API of TF 2.15: there is no public way to put an attribute on an operation.
+    # Private API of TensorFlow: there is no public way to put an attribute on an operation.
     result.op._set_attr(_MARK, tf.compat.v1.AttrValue(b=True))  # type: ignore[attr-defined]
     result.op._set_attr(  # type: ignore[attr-defined]
         "_gradient_op_type", tf.compat.v1.AttrValue(s=_GRADIENT.encode())

@@ -18,9 +18,6 @@ from typing import Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: the registry of gradient functions, where overrides are kept by name.
-from tensorflow.python.framework import ops as tf_ops
-
 from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES
 from cerebras_tf.capture.operations import Operation, Tensor
@@ -28,9 +25,10 @@ from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.capture.registry import GraphLowering, lowers
 from cerebras_tf.errors import GradientError
 from cerebras_tf.ir import Graph, StepGraph, Value
+from cerebras_tf.tf_compat.internals import tf_ops
 
 # Modules whose gradient functions the rules of ops/ replace.
-_FRAMEWORKS = ("tensorflow.", "tensorflow_estimator.", "keras.")
+_FRAMEWORKS = ("tensorflow.", "tensorflow_estimator.", "keras.", "tf_keras.")
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: the definitions of op types, parsed once.
-from tensorflow.python.framework import op_def_registry
-
 from cerebras_tf.capture.order import all_before
+from cerebras_tf.tf_compat.internals import op_def_registry
 
 # Operation type -> attributes that name the functions it runs.
 FUNCTION_ATTRIBUTES = {
@@ -39,7 +37,7 @@ def parameters(op: Any, body: Any) -> list[tuple[Any, Any]]:
 
 def branches_around(op: Any) -> list[tuple[Any, int]]:
     """(predicate, side) of the v1 branches around an operation, innermost first; 0 is false."""
-    # Private API of TF 2.15, as is the class of these contexts.
+    # Private API of TensorFlow, as is the class of these contexts.
     context = op._get_control_flow_context()
     found = []
     while context is not None:
@@ -157,5 +155,5 @@ def _is_within(op: Any, outside: Any) -> bool:
 
 
 def _body(op: Any, name: str) -> Any:
-    # Private API of TF 2.15: there is no public way from a function's name to its graph.
+    # Private API of TensorFlow: there is no public way from a function's name to its graph.
     return op.graph._get_function(name).graph

@@ -96,6 +96,7 @@ _FRAMEWORKS = (
     f"{os.sep}tensorflow{os.sep}",
     f"{os.sep}tensorflow_estimator{os.sep}",
     f"{os.sep}keras{os.sep}",
+    f"{os.sep}tf_keras{os.sep}",
     f"{os.sep}cerebras_tf{os.sep}",
 )
 # Parts of a v1 loop, and v2 loops; both are reported as While.

@@ -65,7 +65,7 @@ class Operation(Protocol):
         """Value of an attribute: a number, bytes, a dtype, or a list of these."""
 
     def _get_control_flow_context(self) -> Any:
-        """The conditional of version 1 that contains it; private API of TF 2.15."""
+        """The conditional of version 1 that contains it; private API of TensorFlow."""
 
 
 class FunctionBody(Protocol):

@@ -189,7 +189,7 @@ class Placement:
     def replace_control_inputs(self, op: Any, others: list[Any]) -> None:
         """Changes the control inputs of an operation in the session; captures ignore the change."""
         self._original_edges.setdefault(op, list(op.control_inputs))
-        # Private API of TF 2.15: there is no public way to change control inputs.
+        # Private API of TensorFlow: there is no public way to change control inputs.
         op._remove_all_control_inputs()
         op._add_control_inputs(others)
 

@@ -16,14 +16,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-# Private API of TF 2.15: the class of function bodies has no public name.
-from tensorflow.python.framework.func_graph import FuncGraph
-
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.ir import TensorType, Value
 from cerebras_tf.ir.step import Draw
+from cerebras_tf.tf_compat.internals import FuncGraph
 
 _RENAMED = {
     "RandomStandardNormal": "random_normal",

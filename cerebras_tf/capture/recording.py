@@ -16,11 +16,8 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-# Private API of TF 2.15: tf.gradients, optimizers and Keras all call this function, which has no
-# public hook.
-from tensorflow.python.ops import gradients_util
-
 from cerebras_tf.capture.replacement import Replacement
+from cerebras_tf.tf_compat.internals import gradients_util
 
 
 @dataclass

@@ -7,9 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-# Private API of TF 2.15: the switch of the warnings that tf.estimator is deprecated, about a dozen
-# in a run.
-from tensorflow.python.util import deprecation
+from cerebras_tf.tf_compat.internals import deprecation
 
 
 class Replacement:

@@ -164,13 +164,16 @@ def _tile(low: Lowering, op: Operation) -> Sequence[Value]:
 
 @lowers("Range")
 def _range(low: Lowering, op: Operation) -> Sequence[Value]:
-    numbers = [low.maybe_static(tensor) for tensor in op.inputs]
-    known = [number for number in numbers if number is not None]
-    if len(known) == len(numbers):
+    found = [low.maybe_static(tensor) for tensor in op.inputs]
+    known = [number for number in found if number is not None]
+    if len(known) == len(found):
         start, limit, delta = known
-        return [low.b.constant(np.arange(start, limit, delta, dtype=start.dtype))]
-    found = _symbolic_range(low, op)
-    return [low.b.op("range", *low.inputs(op)) if found is None else found]
+        # The types of NumPy 2.5 do not know that arrays without axes are numbers.
+        ends = start, limit, delta
+        numbers = np.arange(*ends, dtype=start.dtype)  # type: ignore[call-overload,unused-ignore]
+        return [low.b.constant(numbers)]
+    symbolic = _symbolic_range(low, op)
+    return [low.b.op("range", *low.inputs(op)) if symbolic is None else symbolic]
 
 
 def _symbolic_range(low: Lowering, op: Operation) -> Optional[Value]:

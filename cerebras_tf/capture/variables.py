@@ -56,7 +56,7 @@ def managed_variables(graph: tf.Graph, model_start: int = 0) -> dict[Operation, 
     inputs = set(graph.get_operations()[:model_start])
     found = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
-        # Private API of TF 2.15: the parts of a partitioned variable.
+        # Private API of TensorFlow: the parts of a partitioned variable.
         parts: Iterable[tf.Variable] = getattr(variable, "_variable_list", None) or [variable]
         for part in parts:
             if part is step or part.dtype.base_dtype == tf.string or part.op in inputs:

@@ -24,7 +24,7 @@ class Partitions:
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
-        # Private API of TF 2.15, which Saver reads too. The slots of a part have one as well.
+        # Private API of TensorFlow, which Saver reads too. The slots of a part have one as well.
         found = {name: variable._get_save_slice_info() for name, variable in variables.items()}
         self._infos = {name: info for name, info in found.items() if info is not None}
         self.slices = {

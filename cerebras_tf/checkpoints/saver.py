@@ -18,10 +18,6 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-# Private API of TF 2.15: the names that a Saver gives to saved objects.
-from tensorflow.python.ops import variables as tf_variables
-from tensorflow.python.training.saving import saveable_object_util
-
 from cerebras_tf.bundle.index import Entry, index_path, read_index
 from cerebras_tf.bundle.links import link_checkpoint
 from cerebras_tf.checkpoints.partitions import Key, Partitions
@@ -44,6 +40,7 @@ from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import record_checkpoint
+from cerebras_tf.tf_compat.internals import saveable_object_util, tf_variables
 from cerebras_tf.tf_session.structures import for_tensorflow
 
 # A shard has at most this many bytes, or a single larger variable.
@@ -98,7 +95,7 @@ class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
         before, self._fetched = self._fetched, int(run_values.results)
         if before is not None:
             self._steps_per_run = max(self._steps_per_run, self._fetched - before)
-            self._set_steps_per_run(self._steps_per_run)  # private API of TF 2.15
+            self._set_steps_per_run(self._steps_per_run)  # private API of TensorFlow
         super().after_run(run_context, run_values)
 
 
@@ -140,7 +137,7 @@ class HostSaver(tf.compat.v1.train.Saver):
         """
         reader = open_checkpoint(save_path)
         found = reader.get_variable_to_shape_map()
-        # Private API of TF 2.15: what a Saver without a list of variables saves.
+        # Private API of TensorFlow: what a Saver without a list of variables saves.
         saved = tf_variables._all_saveable_objects()
         unknown = unknown_variables(reader, _names(saved))
         missing = _missing_variables(saved, found) if self._partially else []
@@ -210,7 +207,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
     def build(self) -> None:
         """Finds the objects of the session to save; see tf.train.Saver.build."""
         if not self._is_built:
-            # Private API of TF 2.15: a Saver with deferred build takes no list of variables.
+            # Private API of TensorFlow: a Saver with deferred build takes no list of variables.
             self._session_objects = self._var_list = list(self._find_session_objects())
         super().build()
 
@@ -270,7 +267,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
             self.export_meta_graph(path)
 
     def _record(self, prefix: str, latest_filename: Optional[str]) -> None:
-        # Private API of TF 2.15: the bookkeeping of kept checkpoints has no public entry.
+        # Private API of TensorFlow: the bookkeeping of kept checkpoints has no public entry.
         self._RecordLastCheckpoint(prefix)
         tf.compat.v1.train.update_checkpoint_state(
             os.path.abspath(os.path.dirname(prefix)),  # keeps relative names relative

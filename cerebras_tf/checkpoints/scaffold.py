@@ -13,17 +13,13 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: what a Saver without a list saves, and resources that are not variables.
-from tensorflow.python.checkpoint import graph_view
-from tensorflow.python.ops import resources
-from tensorflow.python.ops import variables as tf_variables
-
 from cerebras_tf.checkpoints.partitions import Partitions
 from cerebras_tf.checkpoints.reader import named
 from cerebras_tf.checkpoints.saver import WaferSaver
 from cerebras_tf.checkpoints.stored_variables import StoredVariables, UserSaver
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
+from cerebras_tf.tf_compat.internals import graph_view, resources, tf_variables
 from cerebras_tf.tf_session import initial_values
 
 v1 = tf.compat.v1
@@ -103,7 +99,7 @@ class _UserParts:
     @classmethod
     def of(cls, given: Any) -> _UserParts:
         return cls(
-            # Private API of TF 2.15: a scaffold has no public init_fn.
+            # Private API of TensorFlow: a scaffold has no public init_fn.
             init_fn=given._user_init_fn,
             init_op=_user_part(given.init_op, _KEYS.INIT_OP),
             saver=_user_part(given.saver, _KEYS.SAVERS),

@@ -109,7 +109,7 @@ class StoredVariables:
                 for reader in readers:
                     for index, tensor in enumerate(reader.inputs):
                         if tensor is op.outputs[0]:
-                            # private API of TF 2.15
+                            # private API of TensorFlow
                             reader._update_input(index, is_set)
 
     def values(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:

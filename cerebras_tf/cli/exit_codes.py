@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Optional, Union
 
 from cerebras_tf.errors import CerebrasError
+from cerebras_tf.installing import pip_install
 
 SUCCESS = 0
 UNEXPECTED_ERROR = 1
@@ -119,6 +120,7 @@ def run_main(
     |---|---|---|
     | returns a number or None | - | the number, or 0 |
     | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
+    | TensorFlow is not installed | a paragraph | 2 |
     | Ctrl-C | what `set_stop_message` was given | 130 |
     | SIGTERM, SIGHUP | the same | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
@@ -166,7 +168,12 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
     except BrokenPipeError:
         _drop_output()
         return NOBODY_READS
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+            text = "tensorflow: must be installed for this. Received: an installation without it. "
+            text += pip_install("'cerebras_tf[tensorflow]'") + " installs it."
+            print(format_error(text, program, shutil.get_terminal_size().columns), file=sys.stderr)
+            return USER_ERROR
         # After a signal this may come from what was interrupted; else report what was not closed.
         if not received or (_last_line is None and signal.SIGINT not in received):
             traceback.print_exc()

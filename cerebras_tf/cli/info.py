@@ -12,7 +12,15 @@ import platform
 from pathlib import Path
 from typing import Any, Optional
 
-PACKAGES = ("tensorflow-cpu", "tensorflow", "tensorflow-estimator", "numpy", "numba", "mpi4py")
+PACKAGES = (
+    "tensorflow-cpu",
+    "tensorflow",
+    "tensorflow-estimator",
+    "tf_keras",
+    "numpy",
+    "numba",
+    "mpi4py",
+)
 
 
 def package_versions() -> dict[str, str]:

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
-
-# tf.train has no public tensor that reads the step; its own hooks use this one. TF 2.15.1 is final.
-from tensorflow.python.training import training_util
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.shown_steps import ShownSteps
+from cerebras_tf.tf_compat.internals import training_util
 
 Clock = Callable[[], float]
 

@@ -9,8 +9,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# tf.train has no public tensor that reads the step; its own hooks use this one. TF 2.15.1 is final.
-from tensorflow.python.training import training_util
+from cerebras_tf.tf_compat.internals import training_util
 
 
 class ShownSteps:

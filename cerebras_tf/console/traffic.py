@@ -9,13 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private API of TF 2.15: the tensor that reads the step, which TensorFlow's own hooks use.
-from tensorflow.python.training import training_util
-
 from cerebras_tf import quantities
 from cerebras_tf.console import log
 from cerebras_tf.memoryx.store import IoStats
 from cerebras_tf.swarmx.swarm import Traffic
+from cerebras_tf.tf_compat.internals import training_util
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """CerebrasEstimator: tf.estimator.Estimator whose steps run on the emulated wafer.
 
 tf.estimator's own loop runs unchanged, with its hooks, checkpoints, summaries and metrics. Methods
-with a leading underscore that the class overrides or calls are private API of tf.estimator 2.15:
+with a leading underscore that the class overrides or calls are private API of tf.estimator:
 they build the graph and run the loop, and no public method does.
 """
 
@@ -68,8 +68,7 @@ from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_p
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
 _TRAIN = tf.estimator.ModeKeys.TRAIN
-# Private API of TF 2.15: the module of tf.estimator's class, even if a test replaces that class by
-# this one.
+# Private API: the module of tf.estimator's class, even if a test replaces that class by this one.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
 
 
@@ -135,7 +134,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _assert_members_are_not_overridden(self) -> None:
         """Allows overriding tf.estimator's methods here, and none of these in subclasses."""
-        # Private API of TF 2.15: the check that every estimator makes of its subclasses.
+        # Private API of TensorFlow: the check that every estimator makes of its subclasses.
         _theirs._assert_members_are_not_overridden(CerebrasEstimator, self)
 
     @property

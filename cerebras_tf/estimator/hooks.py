@@ -17,14 +17,12 @@ from typing import Any, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-# tf.train has no public tensor that reads the step; its own hooks use this one. TF 2.15.1 is final.
-from tensorflow.python.training import training_util
-
 from cerebras_tf.checkpoints.reader import CheckpointReader
 from cerebras_tf.console.progress import Clock, StepWindow
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.errors import NumericsError
 from cerebras_tf.swarmx import job
+from cerebras_tf.tf_compat.internals import training_util
 
 _ONE_REQUEST_S = 2.0  # in which signals to a process of a job are the same request
 

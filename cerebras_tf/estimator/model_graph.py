@@ -11,9 +11,6 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: the estimator's own reading of the global step, made before model_fn.
-from tensorflow.python.training import training_util
-
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
@@ -48,6 +45,7 @@ from cerebras_tf.step.split_batch import SplitBatch
 from cerebras_tf.step.tensorflow_step import TensorFlowModel, TensorFlowStep, can_split
 from cerebras_tf.step.wiring import Wiring
 from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.tf_compat.internals import training_util
 from cerebras_tf.tf_session.structures import leaves, map_fetches
 
 Phase = Callable[..., Any]
@@ -357,8 +355,8 @@ def record(call_model_fn: Callable[[], Any]) -> Recording:
     placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
     placement.update()
     for op in graph.get_operations():
-        # Private API of TF 2.15: stack traces of device scopes, a tenth of an operation's memory,
-        # used only in messages about devices.
+        # Private API: stack traces of device scopes, a tenth of an operation's memory, used only in
+        # messages about devices.
         op._device_code_locations = op._colocation_code_locations = None
     variables = {variable.op.name: variable for variable in owned.values()}
     return Recording(spec, global_step, variables, handles, recorder.calls, custom, placement)

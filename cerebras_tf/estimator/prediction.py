@@ -10,9 +10,6 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-# Private API of TF 2.15: the tensor that reads the step, which TensorFlow's own hooks use.
-from tensorflow.python.training import training_util
-
 from cerebras_tf.compiler.workload import workload_of_program
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.environment import EXECUTION_MODE
@@ -20,6 +17,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.report.page import floorplan_note, report_page
 from cerebras_tf.report.pictures import floorplan_pixels, png
 from cerebras_tf.report.record import REPORT
+from cerebras_tf.tf_compat.internals import training_util
 from cerebras_tf.wafer.pipelined import predict_pipelined, predict_split
 from cerebras_tf.wafer.prediction import STREAMING, Prediction, one_line
 from cerebras_tf.wafer.streaming import predict_streaming

@@ -93,16 +93,16 @@ def _rows(
     """BatchRows with a bias that broadcasts to [B, A, S, T], or none."""
     if bias is None:
         return BatchRows(F(scale), causal, np.empty((0, 0), F), 0, 0, 0, lse)
-    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    if bias.shape[3] != keys:
-        bias = np.broadcast_to(bias, (*bias.shape[:3], keys))
-    batch, heads, queries = bias.shape[:3]
+    added: np.ndarray = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    batch, heads, queries, columns = added.shape
+    if columns != keys:
+        added = np.broadcast_to(added, (batch, heads, queries, keys))
     steps = (
         heads * queries if batch > 1 else 0,
         queries if heads > 1 else 0,
         1 if queries > 1 else 0,
     )
-    return BatchRows(F(scale), causal, as_contiguous(bias).reshape(-1, keys), *steps, lse)
+    return BatchRows(F(scale), causal, as_contiguous(added).reshape(-1, keys), *steps, lse)
 
 
 def _transpose_heads(array: np.ndarray) -> np.ndarray:

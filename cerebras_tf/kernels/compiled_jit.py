@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+
 from cerebras_tf.environment import NUMBA_CACHE_DIR, XDG_CACHE_HOME
 
 _ENVIRONMENT = NUMBA_CACHE_DIR.name
@@ -23,11 +25,12 @@ ANY_ORDER = {"contract", "reassoc", "nsz", "arcp"}
 
 
 def _source_digest() -> str:
-    """Digest of the sources of compiled kernels.
+    """Digest of the sources of compiled kernels, and of the release of NumPy.
 
-    Numba invalidates a kernel when its own file changes, not when a file that it inlines from does.
+    Numba invalidates a kernel when its own file, Python or Numba changes, not when a file that it
+    inlines from does.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(np.__version__.encode())
     for path in sorted(Path(__file__).parent.glob("co*.py")):
         if path.name.startswith(("compiled_", "codegen")):
             digest.update(path.read_bytes())
@@ -69,6 +72,7 @@ if CACHE_FOLDER is not None:
     os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
 
 import numba  # noqa: E402  (reads the environment when imported)
+from numba.core import caching  # noqa: E402
 from numba.core.codegen import get_host_cpu_features  # noqa: E402
 
 if CACHE_FOLDER is not None:
@@ -79,6 +83,39 @@ if numba.config.CPU_FEATURES is None:
     numba.config.CPU_FEATURES = get_host_cpu_features().replace("+avx512fp16", "-avx512fp16")
 
 
+class _Locator(caching._CacheLocator):
+    """Finds a kernel's code by the digest of all sources, wherever their files are.
+
+    Numba's own locators look for the path and the time of the file, so that a second checkout
+    would compile again.
+    """
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Locator:
+        return cls(py_func.__code__.co_firstlineno)
+
+    def get_cache_path(self) -> str:
+        return str(CACHE_FOLDER)
+
+    def get_source_stamp(self) -> str:
+        assert CACHE_FOLDER is not None
+        return CACHE_FOLDER.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]
+
+
+class _Cache(caching.FunctionCache):
+    _impl_class = _Implementation
+
+
 def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: compiles a kernel on its first call, without the GIL, cached on disk.
 
@@ -86,13 +123,19 @@ def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..
         any_order: allow sums in any order, which vectorises reductions.
         cache: store the machine code; False if the function has no file.
     """
-    return numba.njit(
-        nogil=True,
-        cache=cache and CACHE_FOLDER is not None,
-        fastmath=ANY_ORDER if any_order else EXACT_ORDER,
-        error_model="numpy",
-        boundscheck=False,
-    )
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(
+            nogil=True,
+            fastmath=ANY_ORDER if any_order else EXACT_ORDER,
+            error_model="numpy",
+            boundscheck=False,
+        )(function)
+        if cache and CACHE_FOLDER is not None:
+            dispatcher._cache = _Cache(function)
+        return dispatcher
+
+    return compiled
 
 
 def inlined(function: Callable[..., Any]) -> Any:

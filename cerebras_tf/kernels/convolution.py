@@ -9,6 +9,7 @@ channel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,14 +54,14 @@ def counts_of(size: Any, window: Any, strides: Pair, padding: Padding, dilations
     return height, width
 
 
-def _patches(
+def windows_of(
     x: np.ndarray, window: Any, strides: Pair, padding: Padding, dilations: Pair
 ) -> np.ndarray:
-    """[N H' W', R S C]: every window of the padded image as a row."""
+    """[N,H',W',R,S,C]: a view of every window of the padded image."""
     counts = counts_of(x.shape[1:3], window, strides, padding, dilations)
     image = pad_image(x, padding)
     step = image.strides
-    view = np.lib.stride_tricks.as_strided(
+    return np.lib.stride_tricks.as_strided(
         image,
         (x.shape[0], *counts, *window, x.shape[3]),
         (
@@ -73,7 +74,14 @@ def _patches(
         ),
         writeable=False,
     )
-    return view.reshape(x.shape[0] * counts[0] * counts[1], -1)
+
+
+def _patches(
+    x: np.ndarray, window: Any, strides: Pair, padding: Padding, dilations: Pair
+) -> np.ndarray:
+    """[N H' W', R S C]: every window of the padded image as a row."""
+    view = windows_of(x, window, strides, padding, dilations)
+    return view.reshape(math.prod(view.shape[:3]), -1)
 
 
 def _crop(image: np.ndarray, padding: Padding, size: Pair) -> np.ndarray:

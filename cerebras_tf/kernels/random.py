@@ -160,7 +160,7 @@ def truncated_normal(step, seeds, *, shape, dtype):
         words = _philox(start, offsets.reshape(-1).astype(np.uint64), seed)
         normal = _box_muller(words, dtype).reshape(groups, -1)
         kept = np.abs(normal) < 2
-        if blocks == skip or kept.sum(axis=1).min(initial=per_counter) >= per_counter:
+        if blocks == skip or np.min(kept.sum(axis=1), initial=per_counter) >= per_counter:
             break
         blocks = min(2 * blocks, skip)
     order = np.argsort(~kept, axis=1, kind="stable")[:, :per_counter]

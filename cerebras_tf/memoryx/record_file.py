@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional, cast
 
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, padded
@@ -75,7 +75,7 @@ class RecordFile:
 
     def _move(self, move: Callable[..., int], offset: int, buffers: Sequence[Array]) -> int:
         total = 0
-        left = [memoryview(buffer) for buffer in buffers]  # type: ignore[arg-type]
+        left = [memoryview(buffer) for buffer in cast(Sequence[Any], buffers)]
         while left:
             part: list[memoryview] = []
             size = 0

@@ -57,7 +57,8 @@ class CpuBackend:
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:
         """See Backend.place."""
-        return np.ndarray(type.static_shape, type.storage_dtype, memory, offset)
+        placed: Array = np.ndarray(type.static_shape, type.storage_dtype, memory, offset)
+        return placed
 
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]

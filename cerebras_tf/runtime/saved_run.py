@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -177,8 +177,9 @@ def describe_saved(path: str) -> str:
 
 def write_results(path: str, results: Mapping[str, Array]) -> None:
     """Writes results to an .npz file."""
+    arrays: dict[str, Any] = dict(results)
     with open(path, "wb") as file:
-        np.savez(file, **dict(results))
+        np.savez(file, **arrays)
 
 
 def shown_results(results: Mapping[str, Array]) -> str:

@@ -365,7 +365,7 @@ class Session:
         if (codes == codes[0]).all() and codes[0] != 2:
             return padded
         reasons: list[str] = self._swarm.objects(padded)
-        return reasons[int(codes.argmax())]
+        return reasons[int(np.argmax(codes))]
 
     def _variant(self, request: Request) -> Optional[tuple[_Variant, dict[str, int]]]:
         """The program that serves a request, and sizes of its symbols."""

@@ -18,17 +18,12 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-# Private API of TF 2.15: the seed of graphs without one, the writers that hooks share, and the
-# timers of savers and evaluations.
-from tensorflow.python.framework import random_seed
-from tensorflow.python.summary.writer import writer_cache
-from tensorflow.python.training import basic_session_run_hooks
-
 from cerebras_tf.capture.replacement import Replacement
 from cerebras_tf.errors import CapacityError, ConfigError, DataError, GraphError, UnsupportedOpError
 from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import mistake_file
 from cerebras_tf.swarmx.swarm import Alone, Swarm
+from cerebras_tf.tf_compat.internals import basic_session_run_hooks, random_seed, writer_cache
 
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 # Errors that another attempt would repeat.

@@ -14,12 +14,12 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.client import session as client_session
 
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.runtime.capacity import return_freed_memory
 from cerebras_tf.step.wiring import TRAINS, Wiring
+from cerebras_tf.tf_compat.internals import client_session
 from cerebras_tf.tf_session.structures import leaves, map_fetches
 
 # Limit of cached plans: a script may fetch something new in every run.
@@ -220,7 +220,7 @@ class WaferHook(tf.estimator.SessionRunHook):
             return run(plan.fetches, feed_dict, options, run_metadata)
         if plan.call is None:
             plan.call = session.make_callable(plan.fetches)
-        # Private API of TF 2.15: adds to an error where the operation was built.
+        # Private API of TensorFlow: adds to an error where the operation was built.
         return session._do_call(plan.call)
 
 
@@ -298,7 +298,7 @@ def _contracted(expanded: Iterable[_Expanded], values: Iterable[Any]) -> Iterato
 
 def _expanded(leaf: Any) -> _Expanded:
     """The tensors of a leaf, and a function from their values to the leaf's value."""
-    # Private API of TF 2.15: the table by which sessions expand composite tensors.
+    # Private API of TensorFlow: the table by which sessions expand composite tensors.
     for kind, expand, *_ in client_session._REGISTERED_EXPANSIONS:
         if isinstance(leaf, kind):
             return expand(leaf)

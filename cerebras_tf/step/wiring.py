@@ -151,7 +151,7 @@ class Wiring:
         attributes = dict(op.node_def.attr)
         attributes.pop("_lower_using_switch_merge", None)  # would drop checks that nobody reads
         with tf.name_scope(_SCOPE), tf.control_dependencies(None):
-            # Private API of TF 2.15: there is no public way to copy an operation with its
+            # Private API of TensorFlow: there is no public way to copy an operation with its
             # attributes.
             return [
                 graph._create_op_internal(
@@ -187,7 +187,7 @@ class Wiring:
         for op, index, tensor in self.placement.host_readers():
             if op.type == "SaveV2" or tensor.op in alone:  # a user's Saver is served likewise
                 continue
-            # Private API of TF 2.15: there is no public way to change an operation's input.
+            # Private API of TensorFlow: there is no public way to change an operation's input.
             op._update_input(index, self.entry(tensor))
         before = self._before_step(awaiting)
         for op in self.placement.graph.get_operations():
@@ -219,7 +219,7 @@ class Wiring:
         readers = self._global_step.handle.consumers()
         reads = [op for op in readers if op.type == "ReadVariableOp" and not op.control_inputs]
         before = set(self.train_op.control_inputs)
-        # Private API of TF 2.15: there is no public way to add control inputs.
+        # Private API of TensorFlow: there is no public way to add control inputs.
         self.train_op._add_control_inputs([op for op in reads if op not in before])
 
     def _before_step(self, awaiting: set[Any]) -> set[Any]:

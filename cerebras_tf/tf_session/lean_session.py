@@ -14,13 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private API of TF 2.15: tf.estimator creates its session in session_manager, and LeanSession
-# overrides private methods of sessions.
-from tensorflow.python.client import session as client_session
-from tensorflow.python.training import session_manager
-
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.replacement import Replacement
+from cerebras_tf.tf_compat.internals import client_session, session_manager
 
 # Graphs whose sessions are lean.
 _GRAPHS: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -120,13 +116,13 @@ class LeanSession(tf.compat.v1.Session):
         with copy.as_default():
             tf.import_graph_def(definition, known, name="")
         for name, others in waiting:
-            # Private API of TF 2.15: an import cannot map control inputs.
+            # Private API of TensorFlow: an import cannot map control inputs.
             copy.get_operation_by_name(name)._add_control_inputs(others)
         self._names |= added
 
     def _add_functions(self, names: Iterable[str]) -> None:
         """Copies functions, and functions that they call, that have no copy yet."""
-        functions, waiting = self._graph._functions, list(names)  # private API of TF 2.15
+        functions, waiting = self._graph._functions, list(names)  # private API of TensorFlow
         while waiting:
             name = waiting.pop()
             if name in functions and name not in self._functions:

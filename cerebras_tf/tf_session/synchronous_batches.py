@@ -12,9 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private API of TF 2.15: tf.estimator creates the iterator of a dataset itself.
-from tensorflow.python.data.ops import dataset_ops
-from tensorflow.python.data.util import structure
+from cerebras_tf.tf_compat.internals import dataset_ops, structure
 
 _NAME = "IteratorGetNext"  # of tf.estimator's operation; hooks may fetch it by name
 

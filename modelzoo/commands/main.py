@@ -121,6 +121,12 @@ ROOT = Command(
         "bench": Command(
             "run a benchmark (only in a checkout)", commands=BENCHMARKS, default="training"
         ),
+        "python": Command(
+            "run a script with tf.estimator, on any TensorFlow", "cerebras_tf.cli.run_script"
+        ),
+        "bundle": Command(
+            "download the packages for a set-up without internet", "modelzoo.commands.bundle"
+        ),
         "info": Command(
             "show versions, cores, memory, BLAS and kernel cache", "cerebras_tf.cli.info"
         ),
@@ -181,7 +187,10 @@ def run_command(argv: Sequence[str]) -> Optional[int]:
     parser = Parser(prog=program, description=sentence(command.summary))
     module.add_arguments(parser, **command.given)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args = parser.parse_args(argv)
+    # Of a command that starts another program, the rest of the line belongs to that program.
+    own, rest = module.split(argv) if hasattr(module, "split") else (argv, [])
+    args = parser.parse_args(own)
+    args.rest = rest
     places = (getattr(args, name, None) for name in OUTPUTS)
     with system_errors_named(next(filter(None, places), program)):
         exit_code: Optional[int] = module.run(args)

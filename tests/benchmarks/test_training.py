@@ -11,8 +11,13 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from benchmarks.report import print_figures
+from benchmarks.training import sgemm_flops_per_s
+from benchmarks.turns import Turn
 
 BENCH = [sys.executable, "-m", "modelzoo.commands.main", "bench"]
 
@@ -149,3 +154,18 @@ def test_bench_compares_files_with_memory(tmp_path):
     (moved,) = re.findall(r"^files: (\S+) GB moved per step, \d+% of the time", ran.stdout, re.M)
     assert float(moved) >= 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_share_beyond_the_speed_of_sgemm_is_explained(capsys):
+    shape = SimpleNamespace(tokens=8, product=256)
+    slow, fast = (Turn([seconds], [seconds], 1.0, sgemm=100.0) for seconds in (2.0, 0.5))
+    for turns, explained in [({"wafer": [slow]}, 0), ({"wafer": [slow], "bfloat16": [fast]}, 1)]:
+        print_figures(shape, 100, turns, [])
+        out = capsys.readouterr().out
+        assert out.count("more than 100 % of sgemm (bfloat16)") == explained
+
+
+def test_the_limit_is_the_fastest_product_of_this_computer(monkeypatch):
+    """A product of NumPy's may be several times slower."""
+    monkeypatch.setattr("numpy.matmul", lambda *given, **more: pytest.fail("NumPy's product"))
+    assert sgemm_flops_per_s(64) > 0

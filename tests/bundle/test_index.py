@@ -252,7 +252,7 @@ def test_of_a_damaged_record_the_checkpoint_before_is_told(tmp_path, is_first):
     advice = (
         "there is no earlier checkpoint."
         if is_first
-        else f'{prefixes[0]}: set the content of {tmp_path}/checkpoint to the line model_checkpoint_path: "'
+        else f"{prefixes[0]}: set the content of {tmp_path}/checkpoint to the line model_"
     )
     assert advice in str(error.value)
     for store in (first, second):

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-# Private API of TF 2.15: the definitions behind tf.raw_ops.
+# Private API of TensorFlow: the definitions behind tf.raw_ops.
 from tensorflow.python.framework import op_def_registry
 
 from tests.capture.steps_of_both import Built, check_steps

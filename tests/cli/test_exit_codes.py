@@ -204,3 +204,12 @@ def test_output_left_in_the_buffer_ends_the_program_with_one_line_or_none(
     assert "Exception ignored" not in ended.stderr
     lines = [line for line in ended.stderr.splitlines() if "params.yaml: wrong" not in line]
     assert told in ended.stderr and len(lines) <= 2
+
+
+def test_tensorflow_that_is_not_installed_is_a_paragraph(capsys):
+    def main(_):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    assert run_main(main, [], "program") == 2
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown and "cerebras_tf[tensorflow]" in shown

@@ -29,7 +29,7 @@ def package(packages: str = "", outside: str = "") -> Package:
 
 BELOW_ESTIMATOR = (
     "config ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console "
-    "tf_session frontend step checkpoints"
+    "tf_compat tf_session frontend step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
 EVERYWHERE = {"environment", "errors", "installing", "quantities", "suggestions", "whole_file"}
@@ -53,18 +53,23 @@ PACKAGES = {
     "bundle": package("ir kernels memoryx", outside="numpy"),
     "swarmx": package(outside="numpy mpi4py"),
     "runtime": package("ir ops kernels wafer bundle memoryx swarmx", outside="numpy"),
-    "capture": package("ir ops kernels", outside="tensorflow numpy"),
-    "console": package("ir kernels memoryx runtime swarmx", outside="tensorflow numpy tqdm"),
-    "tf_session": package("ir kernels memoryx capture", outside="tensorflow numpy"),
+    # The only package that imports private names of TensorFlow, see test_tensorflow_internals.py.
+    "tf_compat": package(outside="tensorflow"),
+    "capture": package("ir ops kernels tf_compat", outside="tensorflow numpy"),
+    "console": package(
+        "ir kernels memoryx runtime swarmx tf_compat", outside="tensorflow numpy tqdm"
+    ),
+    "tf_session": package("ir kernels memoryx tf_compat capture", outside="tensorflow numpy"),
     # What any front end needs: no framework here.
     "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
     "step": package(
-        "ir kernels compiler memoryx swarmx runtime frontend capture console tf_session",
+        "ir kernels compiler memoryx swarmx runtime frontend tf_compat capture console tf_session",
         outside="tensorflow numpy",
     ),
     # Lists of checkpoints are protocol buffers (google.protobuf, which TensorFlow brings).
     "checkpoints": package(
-        "ir kernels bundle memoryx swarmx runtime frontend capture console tf_session step",
+        "ir kernels bundle memoryx swarmx runtime frontend tf_compat capture console tf_session "
+        "step",
         outside="tensorflow tensorflow_estimator numpy google",
     ),
     "estimator": package(
@@ -76,7 +81,8 @@ PACKAGES = {
     # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).
     "dropin": package(f"{ABOVE} root", outside="google"),
     # Public names, loaded on first use: cerebras_tf/__init__.py and cerebras_tf/api.py.
-    "root": package(),
+    # It sets tf.estimator where TensorFlow lacks it.
+    "root": package("tf_compat"),
     "api": package(),
 }
 # Top-level names that cerebras_tf/dropin is installed under.

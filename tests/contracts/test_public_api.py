@@ -26,6 +26,7 @@ MEASURED = {
     "kernels.instruction_set",
     "memoryx.disk_speed",
     "memoryx.store",
+    "tf_compat.internals",
     "runtime",
     "step",
     "swarmx.mpi",

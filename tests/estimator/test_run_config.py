@@ -74,7 +74,7 @@ def test_replace_changes_own_fields_and_leaves_the_original(tmp_path):
     assert changed.cs_ip is None
     assert changed.model_dir == str(tmp_path)
     assert config.cs_ip == "192.0.2.1:9000"
-    for wrong in ({"num_csx": 2}, {"wafer_memory_gb": 0}, {"memoryx_ram_gb": 1}):
+    for wrong in ({"num_csx": 0}, {"wafer_memory_gb": 0}, {"memoryx_ram_gb": 1}):
         with pytest.raises(ConfigError) as error:
             config.replace(**wrong)
         assert names(error.value, *wrong)
@@ -90,17 +90,23 @@ def test_a_plain_run_config_gets_the_defaults(tmp_path):
 
 def test_as_many_wafers_as_the_launcher_has_started(monkeypatch):
     monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
-    assert [CSRunConfig(num_csx=number).num_csx for number in (None, 1, 2)] == [2, 2, 2]
+    found = [CSRunConfig(num_csx=number).num_csx for number in (None, 1, 2, 4)]
+    assert found == [2, 2, 2, 4]  # each process computes the batches of two wafers then
     with pytest.raises(ConfigError) as error:
-        CSRunConfig(num_csx=4)
-    assert names(error.value, "num_csx", "csrun_wse --num_csx 4")
+        CSRunConfig(num_csx=3)
+    assert names(error.value, "num_csx", "csrun_wse --num_csx 3")
+
+
+def test_one_process_computes_the_batches_of_all_wafers():
+    assert CSRunConfig(num_csx=2).num_csx == 2
+    assert CSRunConfig(cs_config=SomeConfig(16)).num_csx == 16
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"num_csx": number} for number in (2, 0, True)),
-        {"cs_config": SomeConfig(16)},
+        *({"num_csx": number} for number in (0, -1, True, 1.5)),
+        {"cs_config": SomeConfig(0)},
         *({"wafer_memory_gb": number} for number in (0, -1.5, True, float("nan"), float("inf"))),
         *({"memoryx_dir": "here", "memoryx_ram_gb": number} for number in (1e9, 1e300, 10**400)),
         *({"memoryx_dir": folder} for folder in ("", "  ", "a\0b", 5, "~/store", "gs://a/b")),

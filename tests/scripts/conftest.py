@@ -37,11 +37,14 @@ class Launchers:
 
     Attributes:
         venv: the environment's folder, where CEREBRAS_TF_VENV points.
+        pyenv: the folder of pyenv, which is not there.
+        conda: the folder of conda, which is not there.
         cwd: the folder commands are run from.
     """
 
     def __init__(self, folder: Path):
         self.venv = folder / "venv"
+        self.pyenv, self.conda = folder / "pyenv", folder / "conda"
         self.cwd = folder / "user's folder"
         self.cwd.mkdir()
 
@@ -62,7 +65,9 @@ class Launchers:
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a script of the checkout; the first word is its name or a path."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("CEREBRAS_", "TF_"))}
-        variables = {**kept, "CEREBRAS_TF_VENV": str(self.venv), **environment}
+        # Pythons of this machine that are not on PATH are not found.
+        elsewhere = {"PYENV_ROOT": str(self.pyenv), "CONDA_EXE": str(self.conda / "bin/conda")}
+        variables = {**kept, "CEREBRAS_TF_VENV": str(self.venv), **elsewhere, **environment}
         program = command[0] if "/" in command[0] else str(SCRIPTS / command[0])
         return subprocess.run(
             [program, *command[1:]],

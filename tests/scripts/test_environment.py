@@ -55,11 +55,11 @@ def test_no_python_is_one_sentence_and_status_2(launchers, programs):
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert ran.stderr.count("\n") == 1
-    assert "needs Python 3.10 or 3.11" in ran.stderr
+    assert "needs Python 3.10 to 3.13" in ran.stderr
 
 
 def test_pythons_that_do_not_start_or_are_too_new_count_as_none(launchers, programs):
-    for name in ("python3.11", "python3.10", "python3"):
+    for name in ("python3.13", "python3.12", "python3.11", "python3.10", "python3"):
         add_program(programs, name, UNSUITABLE)
     ran = launchers.run("python-ws", "x.py", PATH=str(programs))
     assert ran.returncode == 2
@@ -76,12 +76,44 @@ def test_a_broken_shim_does_not_hide_the_python_behind_it(launchers, programs, t
     assert (ran.returncode, ran.stdout) == (0, "x.py,")
 
 
-def test_newest_supported_python_is_taken(launchers, programs):
-    for name in ("python3.10", "python3"):
+@pytest.mark.parametrize(
+    ("found", "taken"),
+    [
+        (("python3.10", "python3"), "python3.10"),
+        (("python3.11", "python3.12"), "python3.12"),
+        (("python3.11", "python3.13", "python3"), "python3.13"),
+        (("python3",), "python3"),
+    ],
+)
+def test_newest_supported_python_is_taken(launchers, programs, found, taken):
+    for name in found:
         add_program(programs, name, SUITABLE)
     add_tools(programs)
     ran = launchers.run("python-ws", "x.py", PATH=str(programs))
-    assert ran.stderr == "set up with python3.10\n"
+    assert ran.stderr == f"set up with {taken}\n"
+
+
+@pytest.mark.parametrize("place", ["pyenv/versions/3.13.0/bin", "conda/envs/py313/bin"])
+def test_pythons_of_pyenv_and_conda_are_found_where_path_has_an_older_one(
+    launchers, programs, tmp_path, place
+):
+    (tmp_path / place).mkdir(parents=True)
+    add_program(tmp_path / place, "python3.13", SUITABLE)
+    add_program(programs, "python3.12", SUITABLE)
+    add_tools(programs)
+    ran = launchers.run("python-ws", "x.py", PATH=str(programs))
+    assert ran.stderr == "set up with python3.13\n"
+
+
+def test_a_python_that_is_asked_for_is_taken_or_refused(launchers, programs):
+    for name in ("python3.13", "python3.11"):
+        add_program(programs, name, SUITABLE)
+    add_tools(programs)
+    path = {"PATH": str(programs)}
+    ran = launchers.run("python-ws", "x.py", CEREBRAS_TF_PYTHON="python3.99", **path)
+    assert ran.returncode == 2 and "Received: python3.99." in ran.stderr
+    ran = launchers.run("python-ws", "x.py", CEREBRAS_TF_PYTHON="python3.11", **path)
+    assert ran.stderr == "set up with python3.11\n"
 
 
 def test_uv_is_asked_for_a_python_when_there_is_none(launchers, programs):
@@ -152,6 +184,44 @@ def test_failing_pip_gives_its_last_words_the_log_and_status_2(tmp_path):
     assert "no-such-package==1.0" in ran.stderr
     assert "no-such-package==1.0" in log.read_text(encoding="utf-8")
     assert not (environment / ".complete").exists()
+
+
+def test_an_index_that_does_not_answer_is_one_paragraph(tmp_path):
+    index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+    ran = run_set_up(tmp_path, tmp_path / "venv", "no-such-package==1.0\n", **index)
+    assert ran.returncode == 2
+    last = ran.stderr.splitlines()[-1]
+    assert "the package index did not answer: the connection was refused" in last
+    assert "scripts/set_up --offline DIR" in last
+
+
+def test_a_folder_of_wheels_serves_without_an_index(tmp_path):
+    import zipfile
+
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    about = "empty_package-1.0.dist-info"
+    with zipfile.ZipFile(wheels / "empty_package-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("empty_package.py", "")
+        wheel.writestr(
+            f"{about}/METADATA", "Metadata-Version: 2.1\nName: empty-package\nVersion: 1.0"
+        )
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any")
+        wheel.writestr(f"{about}/RECORD", "")
+    environment = tmp_path / "venv"
+    lock = "empty-package==1.0\n"
+    index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    ran = run_set_up(tmp_path, environment, lock, CEREBRAS_TF_OFFLINE=str(wheels), **index)
+    # Only the checkout in miniature cannot be installed: it has no setup.py.
+    assert "empty-package-1.0" in (environment / "set_up.log").read_text(encoding="utf-8")
+    assert f"find-links = {wheels}" in (environment / "pip.conf").read_text(encoding="utf-8")
+    ran = run_set_up(tmp_path, environment, lock, CEREBRAS_TF_OFFLINE=str(tmp_path), **index)
+    assert ran.returncode == 2 and f"Received: {tmp_path}, without any." in ran.stderr
+
+
+def test_set_up_refuses_what_is_no_folder_of_wheels(launchers, tmp_path):
+    ran = launchers.run("set_up", "--offline", str(tmp_path / "nothing"))
+    assert ran.returncode == 2 and "--offline: must be a folder of wheels." in ran.stderr
 
 
 def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path):

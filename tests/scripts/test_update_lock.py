@@ -38,40 +38,19 @@ def test_lock_lines_marks_only_versions_that_differ_between_pythons(update_lock)
     ]
 
 
-@pytest.fixture
-def project():
-    """Metadata of a project with requirements of some platforms only."""
-    ours = [
-        'tensorflow-cpu<2.16,>=2.15.1; platform_system == "Linux"',
-        'tensorflow<2.16,>=2.15.1; platform_system != "Linux"',
-        "numpy<2,>=1.26",
-    ]
-    return package("cerebras_tf", "0.1.0", requires_dist=ours)
-
-
-def test_what_other_platforms_need_is_resolved_besides(update_lock, project):
-    here = [project, package("tensorflow_cpu", "2.15.1"), package("numpy", "1.26.4")]
-    assert update_lock.requirements_elsewhere(here) == ["tensorflow<2.16,>=2.15.1"]
-
-
-def test_lock_lines_are_exact_and_keep_the_platforms_of_setup(update_lock, project):
-    versions = {"tensorflow_cpu": "2.15.1", "tensorflow": "2.15.1", "numpy": "1.26.4"}
-    resolved = {"3.11": [project, *(package(*item) for item in versions.items())]}
-    assert update_lock.lock_lines(resolved) == [
-        "numpy==1.26.4",
-        'tensorflow-cpu==2.15.1; platform_system == "Linux"',
-        'tensorflow==2.15.1; platform_system != "Linux"',
-    ]
-
-
-def test_markers_of_platform_and_python_are_joined(update_lock, project):
+def test_tensorflow_is_locked_in_the_build_for_each_platform(update_lock):
+    on_x86, elsewhere = update_lock.ON_X86_LINUX, update_lock.ELSEWHERE
     resolved = {
-        "3.10": [project, package("tensorflow", "2.15.0")],
-        "3.11": [project, package("tensorflow", "2.15.1")],
+        "3.11": [package("tensorflow_cpu", "2.15.1"), package("scipy-openblas32", "0.3")],
+        "3.13": [package("tensorflow", "2.21.0"), package("scipy-openblas32", "0.3")],
     }
+    old, new = ('(python_version == "3.11")', '(python_version == "3.13")')
     assert update_lock.lock_lines(resolved) == [
-        'tensorflow==2.15.0; (platform_system != "Linux") and (python_version == "3.10")',
-        'tensorflow==2.15.1; (platform_system != "Linux") and (python_version == "3.11")',
+        f"scipy-openblas32==0.3; {on_x86}",
+        f"tensorflow-cpu==2.15.1; ({on_x86}) and {old}",
+        f"tensorflow-cpu==2.21.0; ({on_x86}) and {new}",
+        f"tensorflow==2.15.1; ({elsewhere}) and {old}",
+        f"tensorflow==2.21.0; ({elsewhere}) and {new}",
     ]
 
 

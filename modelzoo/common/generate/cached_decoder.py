@@ -45,7 +45,7 @@ class CachedDecoder:
             Logits of the token after each prompt: [B, V] float32.
         """
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-        ids = np.zeros([len(prompts), self._padded(lengths.max())], np.int32)
+        ids = np.zeros([len(prompts), self._padded(np.max(lengths))], np.int32)
         for row, prompt in zip(ids, prompts):
             row[: len(prompt)] = prompt
         self._others = others
@@ -109,9 +109,9 @@ class CachedDecoder:
     def _update_cache(self, present, counts):
         """Appends the first `counts` of each row's new keys and values to the cache."""
         needed = int((self.lengths + counts).max())
-        if needed > self._past.shape[4]:
+        if needed > np.shape(self._past)[4]:
             old, self._past = self._past, self._empty_cache(len(counts), self._padded(needed))
-            self._past[:, :, :, :, : old.shape[4]] = old
+            self._past[:, :, :, :, : np.shape(old)[4]] = old
         for row, (start, count) in enumerate(zip(self.lengths, counts)):
             new = present[:, :, row, :, :count]
             self._past[:, :, row, :, start : start + count] = new

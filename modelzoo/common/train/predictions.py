@@ -3,6 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -152,7 +153,9 @@ def write_predictions(predictions, folder, name):
     folder.mkdir(parents=True, exist_ok=True)
     jsonl, npz = folder / f"{name}.jsonl", folder / f"{name}.npz"
     partial_npz = folder / f".{npz.name}.{os.getpid()}"
-    columns = {key: np.stack([row[key] for row in rows]) for key in (rows[0] if rows else ())}
+    columns: dict[str, Any] = {
+        key: np.stack([row[key] for row in rows]) for key in (rows[0] if rows else ())
+    }
     with open(partial_npz, "wb") as file:
         np.savez(file, **columns)
     write_json_lines(jsonl, ({key: _plain(row[key]) for key in row} for row in rows))

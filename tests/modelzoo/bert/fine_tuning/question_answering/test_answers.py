@@ -73,7 +73,7 @@ ARTICLE = "article 't'"
         (question(answers=[{"text": "a"}]), [ARTICLE, "answer_start"]),
         ("{", ["a.json:1"]),
         (b"\x1f\x8b{}", ["a.json:1", "UTF-8", "0x8b"]),
-        ("[" * 3000, ["SQuAD"]),
+        ("[" * 100_000, ["SQuAD"]),
         ('{"data": []}', ["SQuAD"]),
         ('{"data": ["words"]}', ["article '0'", "words"]),
     ],

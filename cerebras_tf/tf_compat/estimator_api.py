@@ -1,0 +1,137 @@
+"""Provides tf.estimator on TensorFlow 2.16 and later, which were released without it.
+
+The code is that of the package tensorflow-estimator 2.15.0, which is pure Python. It imports three
+internals that TensorFlow 2.16 removed; `supply_internals` replaces them before it is loaded. The
+module is loaded at the first use of `tf.estimator`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+import types
+from typing import Any
+
+_API = "tensorflow_estimator.python.estimator.api._v{}.estimator"
+# Modules that only tf.estimator's classes for TPUs use.
+_TPU_MODULES = (
+    "tensorflow.python.tpu.tpu_embedding",
+    "tensorflow.python.tpu.tpu_embedding_gradient",
+    "tensorflow.python.tpu.feature_column",
+    "tensorflow.python.tpu.feature_column_v2",
+    "tensorflow.python.tpu.tensor_tracer",
+    "tensorflow.python.tpu.session_support",
+    "tensorflow.python.tpu.preempted_hook",
+)
+
+
+def set_attributes(tensorflow: Any) -> None:
+    """Sets tf.estimator in the namespaces where TensorFlow 2.15 has it.
+
+    The first import of `tensorflow.compat.v1` by its name replaces the module `tf.compat`.
+    """
+    v1: Any = importlib.import_module("tensorflow.compat.v1")
+    v2: Any = importlib.import_module("tensorflow.compat.v2")
+    tensorflow.estimator = v2.estimator = _EstimatorModule("2", tensorflow, v2)
+    v1.estimator = _EstimatorModule("1", v1)
+
+
+class _EstimatorModule(types.ModuleType):
+    """A module that loads one version of tf.estimator's names at the first use of one of them."""
+
+    def __init__(self, version: str, *parents: Any) -> None:
+        super().__init__("tensorflow.estimator")
+        self._version, self._parents = version, parents
+
+    def __getattr__(self, name: str) -> Any:
+        # Python asks modules for these when it imports or inspects them.
+        if name in ("__path__", "__file__", "__wrapped__"):
+            raise AttributeError(name)
+        module = _load(self._version)
+        for parent in self._parents:
+            parent.estimator = module
+        return getattr(module, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_load(self._version))
+
+
+@functools.cache
+def _load(version: str) -> types.ModuleType:
+    """Imports tf.estimator's names of version "1" or "2"."""
+    supply_internals()
+    try:
+        return importlib.import_module(_API.format(version))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("tensorflow_estimator", "tf_keras"):
+            raise
+        raise ModuleNotFoundError(
+            "tf.estimator: this TensorFlow needs the packages tensorflow-estimator 2.15.0 and "
+            f"tf_keras. Received: no {package}. Install them with pip; tf_keras in "
+            "TensorFlow's version.",
+            name=error.name,
+        ) from error
+
+
+@functools.cache
+def supply_internals() -> None:
+    """Supplies what tensorflow-estimator 2.15.0 imports and TensorFlow 2.16 no longer has."""
+    from cerebras_tf.tf_compat.internals import tf_export
+
+    training = types.ModuleType("tensorflow.python.distribute.estimator_training")
+    vars(training).update(
+        init_run_config=_init_run_config, should_run_distribute_coordinator=lambda config: False
+    )
+    sys.modules.setdefault(training.__name__, training)
+    tf_export.ESTIMATOR_API_NAME = "estimator"
+    for attributes, suffix in ((tf_export.API_ATTRS, ""), (tf_export.API_ATTRS_V1, "_v1")):
+        attributes["estimator"] = tf_export._Attributes(
+            f"_estimator_api_names{suffix}", f"_estimator_api_constants{suffix}"
+        )
+    for name in _TPU_MODULES:
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = _RemovedModule(name)
+
+
+def _init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
+    """Completes a RunConfig with distribution strategies, as TensorFlow 2.15 does on one computer.
+
+    Raises:
+        NotImplementedError: the strategy is to train on a cluster.
+    """
+    given = vars(config).get("_experimental_distribute")
+    if given is not None:
+        config._train_distribute = config._train_distribute or given.train_distribute
+        config._eval_distribute = config._eval_distribute or given.eval_distribute
+    cluster = tf_config.get("cluster", {})
+    on_cluster = config._train_distribute and cluster and "master" not in cluster
+    if on_cluster or (given is not None and given.remote_cluster):
+        raise NotImplementedError(
+            "tf.estimator: a strategy on a cluster must not be used on this TensorFlow, which has "
+            f"no coordinator of tasks. Received: {cluster or given.remote_cluster}. Use TensorFlow "
+            "2.15, or several wafers."
+        )
+    config._init_distributed_setting_from_environment_var(tf_config)
+    config._maybe_overwrite_session_config_for_distributed_training()
+
+
+class _RemovedModule(types.ModuleType):
+    """Stands for a module of TensorFlow that is gone; each of its names is a class."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (_RemovedClass,), {"__module__": self.__name__})
+
+
+class _RemovedClass:
+    """A class that needs a TPU."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        raise NotImplementedError(
+            f"{type(self).__module__}.{type(self).__name__}: must not be used on this TensorFlow, "
+            "which has no embeddings on TPUs. Received: a call. Use a tf.estimator.Estimator."
+        )

@@ -1,0 +1,54 @@
+"""`cerebras-tf bundle`: a folder of wheels, for setting up a checkout without internet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import modelzoo
+from cerebras_tf.errors import ConfigError
+
+LOCKS = {"mpi": "several wafers", "peers": "tests against PyTorch", "docs": "the documentation"}
+
+
+def add_arguments(parser):
+    """Adds the arguments of the command."""
+    parser.add_argument("folder", metavar="DIR", help="where to write the wheels")
+    what = ", ".join(f"{name} ({use})" for name, use in LOCKS.items())
+    parser.add_argument(
+        "--include",
+        nargs="+",
+        default=[],
+        choices=tuple(LOCKS),
+        metavar="NAME",
+        help=f"further packages: {what}",
+    )
+
+
+def run(args):
+    """Downloads the wheels of the lock files, for this version of Python and this platform.
+
+    Raises:
+        ConfigError: there is no lock file here, or a package could not be downloaded.
+    """
+    checkout = Path(modelzoo.__file__).parents[1]
+    locks = [checkout / "scripts" / f"{name}.lock" for name in ("requirements", *args.include)]
+    if not locks[0].exists():
+        raise ConfigError(
+            "bundle: needs a checkout of the source, which has the lock files. Received: a package "
+            f"installed in {checkout}. Run scripts/cerebras-tf bundle in a checkout."
+        )
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", args.folder]
+    for lock in locks:
+        command += ["--requirement", str(lock)]
+    if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
+        raise ConfigError(
+            "bundle: every package of the lock files must be downloaded. Received: the error of "
+            "pip above. Check the network and the package index, then run the same command again."
+        )
+    wheels = list(Path(args.folder).glob("*.whl"))
+    size = sum(path.stat().st_size for path in wheels) / 1e9
+    python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+    print(f"{args.folder}: {len(wheels)} wheels, {size:.1f} GB, for {python}")
+    print(f"Without internet: scripts/set_up --offline {args.folder}")
