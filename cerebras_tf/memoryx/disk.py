@@ -175,8 +175,8 @@ class FileDisk:
                 current = RecordFile(path)
             except OSError as error:
                 raise StoreError(
-                    f"memoryx_dir: {path} must be made, for variable {record.spec.name}. Received: "
-                    f"{error.strerror}. Check the disk; {UNTOUCHED}."
+                    f"memoryx_dir: {path} must be created, for variable {record.spec.name}. "
+                    f"Received: {error.strerror}. Check the disk; {UNTOUCHED}."
                 ) from error
             self._files.append(current)
             self._current[record.number] = current

@@ -208,8 +208,8 @@ def require_usable(folder: str) -> None:
 
 def _unusable(folder: Path, received: str) -> StoreError:
     return StoreError(
-        f"memoryx_dir {folder}: must be a folder that files can be written to. Received: "
-        f"{received}. Use another folder or correct its permissions."
+        f"memoryx_dir {folder}: must be a writable folder. Received: {received}. Use another "
+        "folder or correct its permissions."
     )
 
 

@@ -87,7 +87,7 @@ class MaskSparsifier(BaseSparsifier):
         _require(single, "sparsity_level must be one number for er and erk", sparsity_level)
         _require(erk_power_scale >= 0, "erk_power_scale must be 0 or more", erk_power_scale)
         for name, value in (("epsilon", epsilon), ("zeta", zeta), ("mask_file", mask_file)):
-            _require(value is None, f"{name} must be None, masks are static and computed", value)
+            _require(value is None, f"{name} must be None, because masks are static", value)
         self.n_iter = n_iter
         self.sparsity_level = sparsity_level
         self.sparsity_distribution = sparsity_distribution

@@ -52,7 +52,7 @@ def levels_by_name(shapes: Shapes, level: Mapping[str, float]) -> dict[str, floa
                 found.setdefault(name, share)
     if unused:
         raise ConfigError(
-            "sparsity_level: every name must fit a weight. Received: "
+            "sparsity_level: every name must match a weight. Received: "
             f"{', '.join(sorted(unused))}; the weights are {', '.join(sorted(shapes)[:5])}, ... "
             "Correct it."
         )

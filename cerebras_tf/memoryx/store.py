@@ -341,8 +341,8 @@ class MemoryStore(BaseStore):
             made = np.empty(type.static_shape, type.storage_dtype)
         except MemoryError as error:
             raise CapacityError(
-                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, besides "
-                f"{self.resident_bytes} of other variables. Use a smaller model or a computer "
+                f"variable {name}: must fit in memory. Received: {type.bytes} bytes, in addition "
+                f"to {self.resident_bytes} of other variables. Use a smaller model or a computer "
                 "with more memory."
             ) from error
         self._arrays[name] = made
@@ -431,7 +431,7 @@ def require_values(store: Store, names: Sequence[str]) -> None:
     if missing:
         raise CheckpointError(
             f"variable {missing[0]}: must have a value before the first step. Received: none. "
-            "Initialise the model or restore a checkpoint that contains it."
+            "Initialize the model, or restore a checkpoint that contains it."
         )
 
 

@@ -22,7 +22,7 @@ from cerebras_tf.memoryx.store import IoStats
 _READERS = 2
 _WRITERS = 2
 # Part of errors of the disk: there may be no checkpoint, or many.
-UNTOUCHED = "checkpoints that were written are untouched"
+UNTOUCHED = "written checkpoints are not affected"
 # Adjacent records of a file are moved together up to this size; threads share larger runs.
 _RUN_BYTES = 1 << 26
 
@@ -207,10 +207,10 @@ def _check(move: _Move, buffer: Array, count: int) -> None:
         if source is not None:
             path, advice = source.path, source.advice_on_damage()
         elif move.file.is_frozen:
-            advice = "Start again: checkpoints that share it are refused, with advice."
+            advice = "Start again; loading a checkpoint that shares it raises an error with advice."
         raise CheckpointError(
-            f"{path}: the content of variable {move.record.spec.name} must be what was "
-            f"written. Received: {found}. {advice}"
+            f"{path}: the content of variable {move.record.spec.name} must be undamaged. Received: "
+            f"{found}. {advice}"
         )
 
 

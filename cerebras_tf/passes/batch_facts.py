@@ -110,19 +110,19 @@ class BatchFacts:
                 continue
             if fact.kind == JOINED and fact.node is not None:
                 raise UnsupportedOpError(
-                    "micro_batches: a record's term of the loss must depend on that record only. "
-                    f"Received: '{fact.node.source}' ({fact.node.op}), which may read several. "
-                    "Remove micro_batches."
+                    "micro_batches: the loss term of an example must depend only on that example. "
+                    f"Received: '{fact.node.source}' ({fact.node.op}), which may read several "
+                    "examples. Remove micro_batches."
                 )
             if i < ys and fact.kind != RECORDS and value in self._shared:
                 continue
             received = "one number per record" if fact.kind == RECORDS else fact.kind
             of = value.node.source if value.node is not None else value.name
             raise UnsupportedOpError(
-                "micro_batches: gradients must be those of a mean over the batch. Received: "
+                "micro_batches: gradients must be gradients of a mean over the batch. Received: "
                 f"'{of}', {received}. Use tf.reduce_mean, or multiply a sum by "
-                "cross_wafer_sum(1.0) / cross_wafer_sum(count), count being its terms, or remove "
-                "micro_batches."
+                "cross_wafer_sum(1.0) / cross_wafer_sum(count), where count is its number of "
+                "terms, or remove micro_batches."
             )
 
     def _of(self, node: Node, found: Sequence[Optional[Fact]]) -> Sequence[Optional[Fact]]:

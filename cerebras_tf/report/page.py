@@ -87,7 +87,7 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
         section("Before and between steps", _PHASES_NOTE, _phases(found)),
         section(
             "The same program on this computer",
-            "Memory and time that the emulated wafer takes on the computer that compiled it.",
+            "Memory and time on the emulated wafer of this computer.",
             "".join(f"<p>{html.escape(line)}</p>" for line in here),
         ),
         section("Accuracy", _TRUST_NOTE, _measured(rows) + _assumptions(found)),
@@ -110,7 +110,7 @@ def _introduction(found: Prediction) -> str:
     system = f"{found.num_csx} {found.system.name} system{'s' if found.num_csx > 1 else ''}"
     passes = "training" if found.workload.trains else "the forward pass"
     how = (
-        "in weight streaming mode: layers run one after another on the whole wafer"
+        "in weight streaming mode: layers run sequentially on the whole wafer"
         if found.mode == STREAMING
         else "in pipelined mode: every layer has its own part of the wafer"
     )

@@ -72,7 +72,7 @@ def read_record(path: str) -> Record:
     found = re.search(re.escape(_MARK) + r"(.*?)</script>", text, flags=re.DOTALL)
     if found is None:
         raise ConfigError(
-            f"compare: must be a {REPORT}, or a folder that has one. Received: {path}. "
+            f"compare: must be a {REPORT}, or a folder that contains one. Received: {path}. "
             f"{did_you_mean_path(place) or 'Write one with --compile_only.'}"
         )
     # Older reports have no micro-batches.

@@ -21,7 +21,7 @@ def suggestions(found: Prediction) -> list[str]:
     if found.bound == "host":
         lines.append(
             f"The host's loop takes {seconds(found.host_s)} per batch, the wafer "
-            f"{seconds(found.wafer_s)}: a larger batch takes hardly longer."
+            f"{seconds(found.wafer_s)}: a larger batch hardly takes longer."
         )
     lines += (
         _streaming_suggestions(found) if found.mode == STREAMING else _replica_suggestions(found)

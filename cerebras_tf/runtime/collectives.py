@@ -78,9 +78,9 @@ class Exchanges:
         shapes = {tuple(shape) for shape in self._swarm.objects(x.shape)}
         if len(shapes) > 1:
             raise DataError(
-                f"'{source}': rows of a sparse gradient must be as many on every wafer. Received: "
-                f"{sorted(shapes)}. Give batches of one shape, or multiply the table by 1.0 to "
-                "make its gradient dense."
+                f"'{source}': sparse gradients must have the same number of rows on every wafer. "
+                f"Received: {sorted(shapes)}. Use batches of one shape, or multiply the table by "
+                "1.0 to make its gradient dense."
             )
         return np.concatenate(list(self._swarm.gather(x)))
 

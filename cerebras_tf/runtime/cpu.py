@@ -51,8 +51,8 @@ class CpuBackend:
             return scratch.aligned(size)
         except MemoryError as error:
             raise CapacityError(
-                f"activations: must fit in memory. Received: {size / 1e9:.1f} GB, which the system "
-                "does not give. Lower batch_size or max_sequence_length."
+                f"activations: must fit in memory. Received: {size / 1e9:.1f} GB, which the "
+                "operating system does not provide. Lower batch_size or max_sequence_length."
             ) from error
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:

@@ -155,11 +155,11 @@ def _visible(bias: Array, dims: tuple[int, int]) -> Array:
     lengths = real.sum(axis=1)
     if not lengths.all():
         at = int(np.argmin(lengths))
-        raise PaddingError(f"sequence {at} of the batch is padding as a whole")
+        raise PaddingError(f"sequence {at} of the batch consists of padding only")
     prefix = np.arange(dims[1]) < lengths[:, None]
     if not (real == prefix).all():
         at = int(np.argmax((real != prefix).any(axis=1)))
-        raise PaddingError(f"sequence {at} of the batch has padding in front of real tokens")
+        raise PaddingError(f"sequence {at} of the batch has padding before real tokens")
     found: Array = lengths
     return found
 

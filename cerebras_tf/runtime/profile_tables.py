@@ -69,15 +69,15 @@ def sentence(bounds: Bounds) -> str:
         "arithmetic": bounds.arithmetic,
         "memory": bounds.memory,
         "moving weights": bounds.streams,
-        "what stands between kernels": bounds.machine,
-        "what is outside of the wafer (input, session, hooks)": bounds.loop,
+        "time between kernels": bounds.machine,
+        "time outside of the wafer (input, session, hooks)": bounds.loop,
     }
     most = max(shares, key=lambda name: shares[name])
     total = bounds.total
     text = f"The step is bound by {most}, {shares[most] / total:.0%} of its {_ms(total)} ms"
     limit = {"arithmetic": bounds.arithmetic_limit, "memory": bounds.memory_limit}.get(most)
     if limit is not None:
-        text += f"; the kernels of this kind run at {limit / shares[most]:.0%} of the limit"
+        text += f"; its kernels run at {limit / shares[most]:.0%} of the limit"
     others = [
         f"{name} {share / total:.0%}"
         for name, share in sorted(shares.items(), key=lambda item: -item[1])

@@ -48,7 +48,7 @@ def read_features(path: str, program: Program) -> dict[str, Array]:
     others = sorted(found.keys() - needed.keys())
     if others:
         raise DataError(
-            f"{path}: must have the features of the program alone. Received: {', '.join(others)} "
+            f"{path}: must have only the features of the program. Received: {', '.join(others)} "
             f"besides {', '.join(needed)}. Remove them."
         )
     return {name: found[name] for name in needed}
@@ -70,8 +70,8 @@ def read_variable(name: str, entry: Entry) -> Array:
         found = "other bytes"
     if content.nbytes != entry.size or crc32c(content) != entry.checksum:
         raise CheckpointError(
-            f"{entry.path}: must contain variable {name} as it was written. Received: {found}. "
-            "Take another checkpoint."
+            f"{entry.path}: must contain variable {name} undamaged. Received: {found}. Use another "
+            "checkpoint."
         )
     return content.view(kind).reshape(entry.shape)
 
@@ -101,8 +101,8 @@ class BundleFormat:
             if entry is None or (entry.dtype, entry.shape) != kind:
                 found = "no such variable" if entry is None else f"{entry.dtype}{list(entry.shape)}"
                 raise CheckpointError(
-                    f"{prefix}: must contain variable {name} {spec.type}. Received: {found}. Take "
-                    "a checkpoint of the model that was compiled."
+                    f"{prefix}: must contain variable {name} {spec.type}. Received: {found}. Use a "
+                    "checkpoint of the model that was compiled."
                 )
             write(store, name, read_variable(name, entry))
         return {
@@ -167,7 +167,7 @@ def describe_saved(path: str) -> str:
     program = load_program(path)
     lines = [f"{len(program.layers)} layers, {len(program.variables)} variables"]
     if program.wafers > 1:
-        lines.append(f"runs on {program.wafers} wafers together, and not alone")
+        lines.append(f"runs on {program.wafers} wafers, and not on one")
     lines.extend(f"input   {name} {type}" for name, type in program.given.items())
     for name, slot in program.results.items():
         if program.slots[slot].kind != CONSTANT:

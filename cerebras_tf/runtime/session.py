@@ -213,7 +213,7 @@ class Session:
     def _format(self) -> CheckpointFormat:
         if self._checkpoints is None:
             raise ConfigError(
-                "session: must have a checkpoint format to save and restore. Received: none. Give "
+                "session: must have a checkpoint format to save and restore. Received: none. Pass "
                 "it as `checkpoints`."
             )
         return self._checkpoints
@@ -447,8 +447,9 @@ class Session:
         """See SessionProtocol.submit."""
         if program.wafers != self._swarm.size:
             raise DataError(
-                f"program: must be run by as many wafers as it was compiled for, {program.wafers}. "
-                f"Received: {self._swarm.size}. Compile the model with that num_csx."
+                "program: must run on the number of wafers that it was compiled for, "
+                f"{program.wafers}. Received: {self._swarm.size}. Compile the model with that "
+                "num_csx."
             )
         fault = self.memory_fault(program)
         if fault is not None:

@@ -106,8 +106,8 @@ def main(arguments: Sequence[str]) -> int:
         print_line(str(error))
     except OSError as error:
         print_line(
-            f"{logs}: must be a folder for logs that can be written. Received: {error}. Free "
-            "disk space, correct the folder's permissions, or choose another model_dir."
+            f"{logs}: must be a writable folder for logs. Received: {error}. Free disk space, "
+            "correct the folder's permissions, or choose another model_dir."
         )
     return MISTAKE_STATUS
 
@@ -126,9 +126,9 @@ def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
             return failure.status
         in_vain = 0 if _newest(folder) != before else in_vain + 1
         if in_vain == _MOST_RESTARTS_IN_VAIN:
-            print_line(f"{in_vain} attempts wrote no checkpoint; giving up")
+            print_line(f"{in_vain} attempts wrote no checkpoint; stopping")
             return failure.status
-        print_line(f"starting again{' from the last checkpoint' if _newest(folder) else ''}")
+        print_line(f"restarting{' from the last checkpoint' if _newest(folder) else ''}")
 
 
 def _append_to_console() -> None:
@@ -149,8 +149,7 @@ def _check(args: Any) -> None:
     """Raises ConfigError for an option without effect."""
     if args.wafers == 1 and args.hang_timeout is not None:
         raise ConfigError(
-            "--hang-timeout: limits how long processes wait for each other, and needs at least 2 "
-            "wafers. Received: 1 wafer. Remove it."
+            "--hang-timeout: must be used with at least 2 wafers. Received: 1 wafer. Remove it."
         )
 
 
@@ -205,9 +204,7 @@ def _environment(args: Any, folder: Path, is_slurm: bool) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0))
     threads = args.cpus_per_task or max(cores // args.wafers, 1)
     if threads > cores:
-        print_line(
-            f"--cpus-per-task: a process gets the {cores} cores that there are, not {threads}"
-        )
+        print_line(f"--cpus-per-task: a process gets the {cores} available cores, not {threads}")
     found.setdefault(THREADS_VARIABLE, str(min(threads, cores)))
     return found
 
@@ -233,8 +230,8 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
         mpiexec = _mpiexec()
         if not mpiexec.exists():
             raise ConfigError(
-                f"num_csx: {args.wafers} wafers need the packages mpi4py and mpich. Received: no "
-                f"{mpiexec}. Start with csrun_wse, which installs them, or run "
+                f"num_csx: mpi4py and mpich must be installed for {args.wafers} wafers. Received: "
+                f"no {mpiexec}. Start with csrun_wse, which installs them, or run "
                 f"`{pip_install('mpi4py mpich')}`."
             )
         return [str(mpiexec), "-n", str(args.wafers)], "local processes of mpich's launcher"
@@ -340,7 +337,7 @@ def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:
         return ""
     busy = [rank for rank, seconds in waited.items() if not seconds]
     if not busy:
-        return f"all ranks have waited for one another for {min(waited.values()):.0f} s"
+        return f"all ranks have waited for each other for {min(waited.values()):.0f} s"
     named = ", ".join(map(str, busy))
     return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
 
@@ -414,8 +411,8 @@ def _advice(args: Any, folder: Path) -> str:
         return ""
     last = _newest(folder)
     if last:
-        return f"The same command resumes from {last}; --requeue does it by itself."
-    return "It had written no checkpoint: the same command starts where it did."
+        return f"The same command resumes from {last}; --requeue does it automatically."
+    return "It had written no checkpoint. The same command starts from the beginning."
 
 
 def _tail(path: Path) -> str:

@@ -84,8 +84,8 @@ class MpiSwarm:
             from mpi4py import MPI
         except ImportError as error:
             raise ConfigError(
-                f"num_csx: {size} wafers need the packages mpi4py and mpich. Received: {error}. "
-                "Start with csrun_wse, which installs them, or run "
+                f"num_csx: mpi4py and mpich must be installed for {size} wafers. Received: "
+                f"{error}. Start with csrun_wse, which installs them, or run "
                 f"`{pip_install('mpi4py mpich')}`."
             ) from error
         self._mpi: Any = MPI
@@ -94,8 +94,8 @@ class MpiSwarm:
         if world.size != size:
             raise ConfigError(
                 f"num_csx: MPI must have {size} ranks. Received: a world of {world.size}. The "
-                "launcher and the library do not know each other: use csrun_wse, with Slurm "
-                "srun --mpi=pmi2, and the mpich of this environment."
+                "launcher and the MPI library do not match. Use csrun_wse, or with Slurm srun "
+                "--mpi=pmi2, and the mpich of this environment."
             )
         self.rank: int = world.rank
         self.size: int = world.size
@@ -188,10 +188,10 @@ def check_threads(mpi: Any) -> None:
     """Raises ConfigError if MPI does not allow calls from several threads at once."""
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise ConfigError(
-            "num_csx: MPI must let several threads call it at once (MPI_THREAD_MULTIPLE). "
-            f"Received: thread level {mpi.Query_thread()} of {mpi.THREAD_MULTIPLE}. Unset "
-            "MPI4PY_RC_THREADS and MPI4PY_RC_THREAD_LEVEL, let nothing start MPI before "
-            "cerebras_tf, and use the mpich that csrun_wse installs."
+            "num_csx: MPI must support MPI_THREAD_MULTIPLE. Received: thread level "
+            f"{mpi.Query_thread()} of {mpi.THREAD_MULTIPLE}. Unset MPI4PY_RC_THREADS and "
+            "MPI4PY_RC_THREAD_LEVEL, do not initialize MPI before cerebras_tf, and use the mpich "
+            "that csrun_wse installs."
         )
 
 
@@ -283,9 +283,9 @@ class _Task:
                 self.done.wait()
         if self.error is not None:
             raise SwarmError(
-                "wafers: every message must arrive. Received: "
-                f"{type(self.error).__name__}: {self.error}. Look at the logs of the other ranks, "
-                "and start again from the last checkpoint."
+                f"wafers: every message must arrive. Received: {type(self.error).__name__}: "
+                f"{self.error}. See the logs of the other ranks, and resume from the last "
+                "checkpoint."
             ) from self.error
 
 

@@ -93,7 +93,7 @@ def main(command: list[str]) -> int:
     if reason is None and status < 0:
         reason = f"was ended by signal {-status} ({signal.Signals(-status).name})"
         if status == -signal.SIGKILL:
-            reason += "; the system does so where memory runs out"
+            reason += ", probably because memory ran out"
     elif reason is None and status:
         status = MISTAKE_STATUS if mistake_file(folder, int(number)).exists() else status
         reason = f"ended with status {status}"
@@ -198,7 +198,7 @@ def _watch(
         if is_left or over_file(folder).exists():
             process.kill()
             process.wait()
-            return f"was ended, as the process above it ({above}) was gone" if is_left else _OVER
+            return f"was ended, because its parent process ({above}) ended" if is_left else _OVER
         if received and not signal_file(folder).exists():
             # MPI's launchers end the processes that remain.
             if has_failed(folder, job.wafers()):

@@ -195,9 +195,9 @@ def check_tokens(where, record, length):
         ) from error
     if not 0 < len(tokens) <= length:
         raise DataError(
-            f"{where}: each record must have a feature list tokens, 1 to {length} long. Received: "
-            f"{len(tokens)} tokens. Make the file with --mlm_only --disable_masking, or set "
-            "max_sequence_length to what it contains."
+            f"{where}: each record must have a feature list `tokens` of 1 to {length} tokens. "
+            f"Received: {len(tokens)} tokens. Make the file with --mlm_only --disable_masking, or "
+            "set max_sequence_length to its length."
         )
 
 

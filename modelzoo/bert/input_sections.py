@@ -32,8 +32,8 @@ class VocabularyKeys:
         if self.vocab_size is None and lines is None:
             yield (
                 "vocab_size",
-                "is required without a readable vocab_file. `cerebras-tf prepare vocab --algorithm "
-                "wordpiece` makes such a file.",
+                "is required without a readable vocab_file. `cerebras-tf prepare vocab "
+                "--algorithm wordpiece` writes such a file.",
             )
         elif self.vocab_size is not None and lines not in (None, self.vocab_size):
             yield "vocab_size", f"must equal the {lines} lines of {self.vocab_file}."
@@ -81,11 +81,11 @@ class BertTfRecordsInput(MaskedLmKeys, StreamKeys, VocabularyKeys, RecordInput):
         yield from VocabularyKeys.problems(self)
         buckets = self.buckets
         if isinstance(buckets, int) and buckets < 1:
-            yield "buckets", "must be at least 1, or a list of bounds."
+            yield "buckets", "must be at least 1, or a list of lengths."
         if isinstance(buckets, tuple):
             inside = all(1 <= bound <= self.max_sequence_length for bound in buckets)
             if not inside or list(buckets) != sorted(set(buckets)):
-                yield "buckets", "must ascend within max_sequence_length."
+                yield "buckets", "must be ascending and at most max_sequence_length."
         if self.max_predictions_per_seq > self.max_sequence_length:
             yield "max_predictions_per_seq", "must not exceed max_sequence_length."
         vocab_size = count_vocabulary(self)

@@ -99,8 +99,8 @@ class TokenMasker:
             if length > section.max_sequence_length:
                 raise DataError(
                     f"data_dir: each record must have at most {section.max_sequence_length} "
-                    f"tokens. Received: {length}. Set max_sequence_length to what the files "
-                    "contain."
+                    f"tokens. Received: {length}. Set max_sequence_length to the length in the "
+                    "files."
                 )
             words = row[:length].tolist()
             inner = np.array([word not in (b"[CLS]", b"[SEP]") for word in words])

@@ -73,8 +73,8 @@ class PreparationSettings:
         limit = self.max_seq_length - 2
         if self.disable_masking and not self.mlm_only:
             raise ConfigError(
-                "disable_masking: goes with mlm_only, because pairs of sentences are stored "
-                "masked. Received: disable_masking alone. Add --mlm_only."
+                "disable_masking: must be used with mlm_only, because pairs of sentences are "
+                "stored with masks. Received: only disable_masking. Add --mlm_only."
             )
         if limit < MIN_PAIR + 1 or not 0 <= self.overlap_size < limit:
             raise ConfigError(
@@ -271,9 +271,9 @@ def other_documents(found, index, settings, units):
             return others
     if len(found) + len(others) == 1:
         raise DataError(
-            f"{units[index][0][0]}: must come with a second document, for random next sentences. "
-            "Received: one in the whole input. Use --multiple_docs_in_single_file if blank lines "
-            "separate documents, more files, or --mlm_only."
+            f"{units[index][0][0]}: the input must have at least two documents, for random next "
+            "sentences. Received: one. Use --multiple_docs_in_single_file if blank lines separate "
+            "documents, more files, or --mlm_only."
         )
     return others
 
@@ -339,8 +339,8 @@ def listed_inputs(metadata_files, prefix="", log=lambda line: None):
             path = os.path.join(prefix, line.strip())
             if not os.path.isfile(path):
                 raise DataError(
-                    f"{where}: must name a file. Received: {path!r}. Correct the line, or give the "
-                    "folder with --input_files_prefix."
+                    f"{where}: must be the path of a file. Received: {path!r}. Correct the line, "
+                    "or set the folder with --input_files_prefix."
                 )
             paths.append(path)
     return paths

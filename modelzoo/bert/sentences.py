@@ -50,7 +50,7 @@ def spacy_splitter(model):
         pipeline = spacy.load(model)
     except (ImportError, OSError) as error:
         raise ConfigError(
-            f"--spacy_model {model}: needs the package spacy and that model. Received: {error}. "
+            f"--spacy_model {model}: spacy and this model must be installed. Received: {error}. "
             f"Run `{pip_install('spacy')} && {run_python(f'-m spacy download {model}')}`."
         ) from error
 

@@ -181,7 +181,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
         )
     if settings.short_seq_prob and settings.max_seq_length <= MIN_LENGTH:
         raise ConfigError(
-            f"max_seq_length: must be above {MIN_LENGTH} for records to be shortened. Received: "
+            f"max_seq_length: must be above {MIN_LENGTH} to shorten records. Received: "
             f"{settings.max_seq_length}, with short_seq_prob {settings.short_seq_prob}. Raise it, "
             "or remove short_seq_prob."
         )

@@ -173,8 +173,9 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
     limit = settings.max_seq_length - SPECIAL - max_new_tokens
     if limit < 1:
         raise ConfigError(
-            f"--prompts: must leave tokens for an article out of {settings.max_seq_length}. "
-            f"Received: {max_new_tokens}. Lower it, or raise --max_seq_length."
+            "--prompts: must be small enough to leave tokens for an article, of "
+            f"{settings.max_seq_length}. Received: {max_new_tokens}. Lower it, or raise "
+            "--max_seq_length."
         )
     encode = load_tokenizer(settings).encode
     eos_id, sep_id, _ = special_ids(settings)
@@ -188,7 +189,7 @@ def write_prompts(inputs, output_dir, settings, max_new_tokens, on_progress=lamb
                 rows.append({"prompt_tokens": tokens, "reference": "\n".join(highlights)})
     if not rows:
         raise DataError(
-            f"{', '.join(inputs)}: must contain at least one article with its abstract. Received: "
+            f"{', '.join(inputs)}: must contain at least one article with an abstract. Received: "
             "none. Add files."
         )
     text = "".join(f"{json.dumps(row)}\n" for row in rows)

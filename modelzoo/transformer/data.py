@@ -217,16 +217,15 @@ def read_records(files, session, vocab_sizes):
         except tf.errors.InvalidArgumentError as error:
             raise DataError(
                 f"{files[0]}: must contain tf.train.Example with {' and '.join(RECORD_FEATURES)}. "
-                f"Received: {error.message}. Make them with `cerebras-tf prepare translation`, or "
-                "cerebras-tf prepare translation."
+                f"Received: {error.message}. Write them with `cerebras-tf prepare translation`."
             ) from error
         for name, rows in values.items():
             ids, splits = rows.values, rows.row_splits
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_sizes[name]:
                 raise DataError(
                     f"{os.path.dirname(files[0])}: {name} must contain tokens from 0 to "
-                    f"{vocab_sizes[name] - 1}. Received: {ids.min()} to {ids.max()}. Name records "
-                    "that were made for this model."
+                    f"{vocab_sizes[name] - 1}. Received: {ids.min()} to {ids.max()}. Use records "
+                    "that were prepared for this model."
                 )
             read[name] += np.split(ids.astype(np.int32), splits[1:-1])
 
@@ -247,7 +246,8 @@ def read_pairs(sources, targets):
     if len(source_lines) != len(target_lines):
         raise DataError(
             f"{', '.join(targets)}: must have as many lines as {', '.join(sources)}. Received: "
-            f"{len(target_lines)} and {len(source_lines)}. Use two texts that belong together."
+            f"{len(target_lines)} and {len(source_lines)}. Use two files with the same number of "
+            "lines."
         )
     return source_lines, target_lines
 

@@ -149,7 +149,7 @@ class TransformerTextInput(PairInput):
             yield "src_data_dir", "is required. Add it to the section."
         vocabularies = (self.src_vocab_file, self.tgt_vocab_file)
         if (self.tokenizer_file is None) == (None in vocabularies):
-            yield "tokenizer_file", "must be given, or else src_vocab_file and tgt_vocab_file."
+            yield "tokenizer_file", "or src_vocab_file and tgt_vocab_file must be set."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class IdentifierInput(PairInput):
         """Yields what is wrong between the fields."""
         yield from super().problems()
         if not 0 < self.eval_fraction < 1:
-            yield "eval_fraction", "must lie between 0 and 1, or a split is empty."
+            yield "eval_fraction", "must be above 0 and below 1."
 
 
 build_pair_input = build_variant(
@@ -225,7 +225,7 @@ class Params(BaseParams):
         if self.model.share_encoder_decoder_embedding and sizes[0] != sizes[1]:
             yield (
                 "model.share_encoder_decoder_embedding",
-                f"needs vocabularies of one size (they are {sizes[0]} and {sizes[1]}).",
+                f"requires vocabularies of the same size (they are {sizes[0]} and {sizes[1]}).",
             )
         for name, section in self.inputs():
             if longest_sequence(section) > self.max_position_embeddings:

@@ -29,7 +29,7 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     if lines != target_lines:
         raise DataError(
             f"{target}: must have as many lines as {source}. Received: {target_lines} and {lines}. "
-            "Use two texts that belong together."
+            "Use two files with the same number of lines."
         )
     units = [
         [[source, *source_ends[i : i + 2]], [target, *target_ends[i : i + 2]], i * UNIT_LINES + 1]

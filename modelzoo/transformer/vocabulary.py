@@ -28,8 +28,8 @@ class LineVocabulary:
         if not os.path.exists(path):
             raise DataError(
                 f"{path}: must be a file with one token per line. Received: No such file or "
-                f"directory. {advice_on_path(path)} For text whose tokens are not separated by "
-                "spaces give tokenizer_file instead, which `cerebras-tf prepare vocab` makes."
+                f"directory. {advice_on_path(path)} For plain text, use tokenizer_file instead, "
+                "which `cerebras-tf prepare vocab` writes."
             )
         self._tokens = line_tokens(read_lines(path))
         self._ids = {token: number for number, token in enumerate(self._tokens)}
@@ -75,7 +75,7 @@ def load_joint_tokenizer(path):
     if received != list(range(len(TRANSLATION_TOKENS))):
         raise ConfigError(
             f"{path}: tokens 0 to 3 must be {', '.join(TRANSLATION_TOKENS)}. Received: "
-            f"{', '.join(map(str, received))} as their numbers. Make the vocabulary with "
+            f"{', '.join(map(str, received))} as their ids. Make the vocabulary with "
             f"--special_tokens {' '.join(TRANSLATION_TOKENS)}."
         )
     return tokenizer
@@ -96,8 +96,8 @@ def load_vocabularies(section):
         given = getattr(section, f"{side}_vocab_size")
         if given not in (None, vocabulary.vocab_size):
             raise ConfigError(
-                f"{side}_vocab_size: must be the size of the vocabulary, {vocabulary.vocab_size} "
-                f"with its special tokens. Received: {given}. Correct the number or the file."
+                f"{side}_vocab_size: must be the size of the vocabulary, {vocabulary.vocab_size}, "
+                f"including special tokens. Received: {given}. Correct the number or the file."
             )
     return found["src"], found["tgt"]
 

@@ -189,7 +189,7 @@ def test_what_cannot_be_sparse_is_refused(tmp_path):
         made(tmp_path).train(dataset, max_steps=1, sparsifier=object())
     with pytest.raises(ConfigError, match="sparsifier: .* Received: use_cs False"):
         made(tmp_path).train(dataset, max_steps=1, use_cs=False, sparsifier=sparsifier())
-    with pytest.raises(ConfigError, match="every name must fit a weight"):
+    with pytest.raises(ConfigError, match="every name must match a weight"):
         given = TopKSparsifier(1, {"no such": 0.5})
         made(tmp_path).train(dataset, max_steps=1, sparsifier=given)
     with pytest.raises(ConfigError, match="at step 0, where training starts"):

@@ -303,7 +303,7 @@ def test_a_damaged_record_is_named(made, tmp_path):
     entry = first.linkable_regions()["b"]
     content = bytearray(Path(entry.path).read_bytes())
     os.truncate(entry.path, 0)
-    with pytest.raises(CheckpointError, match="variable a .* share it are refused"):
+    with pytest.raises(CheckpointError, match="variable a .* shares it raises"):
         content_of(first, "a")
     content[entry.offset + 100] ^= 1
     copy = tmp_path / "model.ckpt-1.data-00000-of-00001"
@@ -357,7 +357,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(StoreError, match="must be a folder that files can be written to"):
+    with pytest.raises(StoreError, match="must be a writable folder"):
         FileDisk(str(file), PAGE)
 
 

@@ -50,7 +50,7 @@ def test_time_waited_for_a_read_that_fails_is_counted(tmp_path, monkeypatch):
             write(store, spec.name, np.ones(PAGE // 4, np.float32))
         monkeypatch.setattr(RecordFile, "read", Broken.read)
         before = store.io_stats.stalled_s
-        with pytest.raises(StoreError, match="checkpoints that were written are untouched"):
+        with pytest.raises(StoreError, match="written checkpoints are not affected"):
             store.acquire(["a"])
         assert store.io_stats.stalled_s > before
     finally:

@@ -411,13 +411,13 @@ MASK = (np.arange(LENGTH) >= LENGTHS[:, None]).astype("int32")
 def test_a_sequence_of_padding_alone_is_found():
     mask = MASK.copy()
     mask[2] = 1
-    assert "sequence 2 of the batch is padding as a whole" in refused(classifier, mask=mask)
+    assert "sequence 2 of the batch consists of padding only" in refused(classifier, mask=mask)
 
 
 def test_padding_in_front_is_found():
     mask = MASK.copy()
     mask[3] = mask[3, ::-1]
-    assert "sequence 3 of the batch has padding in front" in refused(classifier, mask=mask)
+    assert "sequence 3 of the batch has padding before" in refused(classifier, mask=mask)
 
 
 def test_a_mask_that_hides_in_part_is_found():

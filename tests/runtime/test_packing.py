@@ -131,7 +131,7 @@ def test_a_batch_that_needs_its_padding_gets_the_padded_program_once():
     in_front["mask"][0] = in_front["mask"][0, ::-1]
     for given in (BATCHES[0], in_front, BATCHES[1], in_front):
         np.testing.assert_allclose(packed.run(given)["loss"], padded.run(given)["loss"], rtol=1e-5)
-    assert len(source.reasons) == 2 and "padding in front" in source.reasons[1]
+    assert len(source.reasons) == 2 and "padding before" in source.reasons[1]
 
 
 def test_a_saved_program_leaves_padding_out_and_refuses_what_it_cannot(tmp_path):
@@ -147,7 +147,7 @@ def test_a_saved_program_leaves_padding_out_and_refuses_what_it_cannot(tmp_path)
     assert session.run(BATCHES[0])["loss"] == wanted.run(BATCHES[0])["loss"]
     empty = batch((3, 9, 1, 6))
     empty["mask"][2] = 1
-    with pytest.raises(DataError, match="sequence 2 of the batch is padding as a whole"):
+    with pytest.raises(DataError, match="sequence 2 of the batch consists of padding only"):
         session.run(empty)
 
 

@@ -46,8 +46,8 @@ def test_time_is_told_apart_by_what_the_limits_say():
 @pytest.mark.parametrize(
     ("seconds", "cause"),
     [
-        ({"wafer_s": 0.4, "loop_s": 3.0}, "what is outside of the wafer"),
-        ({"wafer_s": 3.0, "loop_s": 3.1}, "what stands between kernels"),
+        ({"wafer_s": 0.4, "loop_s": 3.0}, "time outside of the wafer"),
+        ({"wafer_s": 3.0, "loop_s": 3.1}, "time between kernels"),
         ({"wafer_s": 3.0, "loop_s": 3.1, "stream_s": 2.5}, "moving weights"),
     ],
 )

@@ -110,8 +110,10 @@ def test_a_program_of_several_wafers_does_not_run_alone(files, tmp_path):
     _, inputs, checkpoint = files
     program = str(tmp_path / "two.zip")
     save_program(compile_step(residual_step(), Options(wafers=2)), program)
-    assert "2 wafers together" in describe_saved(program)
-    with pytest.raises(DataError, match="as many wafers as it was compiled for, 2. Received: 1"):
+    assert "runs on 2 wafers" in describe_saved(program)
+    with pytest.raises(
+        DataError, match="number of wafers that it was compiled for, 2. Received: 1"
+    ):
         run_saved(program, inputs, checkpoint)
 
 

@@ -170,7 +170,7 @@ def test_a_batch_that_needs_its_padding_has_all_wafers_compute_it(tmp_path):
         session_of(Compiler(strip)).run(batch((3, 9, 1, 6)))
     packed, padded = (on_ranks(2, train_tags, tmp_path, strip) for strip in (True, False))
     for (reasons, losses, state), (_, wanted, left) in zip(packed, padded):
-        assert len(reasons) == 2 and "sequence 0 of the batch has padding in front" in reasons[1]
+        assert len(reasons) == 2 and "sequence 0 of the batch has padding before" in reasons[1]
         np.testing.assert_allclose(losses, wanted, rtol=1e-5)
         for name, value in left.items():
             np.testing.assert_allclose(state[name], value, 1e-5, 1e-6, err_msg=name)

@@ -146,7 +146,7 @@ def test_one_process_gets_no_more_cores_than_there_are(tmp_path):
     done = run(tmp_path, ONCE.partition("if")[0], "--cpus-per-task", "999", wafers=1)
     cores = len(os.sched_getaffinity(0))
     assert done.stdout == f"1 {cores}\n"
-    assert f"a process gets the {cores} cores that there are, not 999" in done.stderr
+    assert f"a process gets the {cores} available cores, not 999" in done.stderr
 
 
 def test_what_can_have_no_effect_is_refused(tmp_path):
@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "logs").write_text("no folder", encoding="utf-8")
     done = run(tmp_path, "", wafers=1)
     assert done.returncode == 2
-    assert f"{tmp_path / 'logs'}: must be a folder for logs that can be written" in done.stderr
+    assert f"{tmp_path / 'logs'}: must be a writable folder for logs" in done.stderr
 
 
 def test_a_file_gets_all_that_launcher_and_process_print(tmp_path):
@@ -183,8 +183,8 @@ def test_a_file_gets_all_that_launcher_and_process_print(tmp_path):
 def test_a_job_starts_again_until_attempts_are_in_vain(tmp_path):
     done = run(tmp_path, FAILS.format("os.kill(os.getpid(), 9)"), "--requeue")
     assert done.returncode == 137
-    assert done.stderr.count("starting again\n") == 2
-    assert "3 attempts wrote no checkpoint; giving up" in done.stderr
+    assert done.stderr.count("restarting\n") == 2
+    assert "3 attempts wrote no checkpoint; stopping" in done.stderr
 
 
 PROGRESSES = f"""
@@ -207,7 +207,7 @@ if step < 4:
 def test_a_job_that_writes_checkpoints_starts_again_as_often_as_it_must(tmp_path):
     done = run(tmp_path, PROGRESSES, "--requeue")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("starting again from the last checkpoint") == 4
+    assert done.stderr.count("restarting from the last checkpoint") == 4
 
 
 ENDED = """
@@ -300,7 +300,7 @@ def test_a_mistake_of_a_script_ends_with_2_and_is_not_tried_again(tmp_path):
     done = run(tmp_path, MISTAKE, "--requeue")
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("must not be in use") == 1
-    assert "csrun_wse: starting again" not in done.stderr
+    assert "csrun_wse: restarting" not in done.stderr
 
 
 @needs_mpi()
@@ -316,7 +316,7 @@ os.kill(process, 9); time.sleep(60)"""
     done = run(tmp_path, FAILS.format(find.replace("\n", "\n    ")))
     assert done.returncode and time.monotonic() - start < LIMIT_S / 4
     assert re.search(r"rank [01] .*was (ended|gone)|launcher (was )?ended", done.stderr)
-    assert "memory runs out" not in done.stderr
+    assert "memory ran out" not in done.stderr
 
 
 @needs_mpi()
@@ -411,7 +411,7 @@ def test_who_waits_is_seen_by_what_it_says_after_the_others_end(said, age, ends,
     [
         ([0.0, 0.0, 700.0], 0.0, "rank 0, 1 made no progress while others waited for 700 s"),
         ([700.0, 650.0], 0.0, "rank 2 made no progress while others waited for 700 s"),
-        ([700.0, 650.0, 660.0], 0.0, "all ranks have waited for one another for 650 s"),
+        ([700.0, 650.0, 660.0], 0.0, "all ranks have waited for each other for 650 s"),
         ([0.0, 0.0], 100.0, "rank 0 has had no heartbeat for 100 s"),
         ([0.0, 500.0], 0.0, ""),
         ([], 0.0, ""),
@@ -426,4 +426,4 @@ def test_a_missing_launcher_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(launch, "has_slurm", lambda: False)
     assert launch.main(["--wafers", "2", "--logs", str(tmp_path / "logs"), "--", "true"]) == 2
-    assert "need the packages mpi4py and mpich" in capsys.readouterr().err
+    assert "mpi4py and mpich must be installed" in capsys.readouterr().err

@@ -132,5 +132,6 @@ def require_predict_keys(section, contents):
     for key, named in (("predict_file", contents), ("vocab_file", "the vocab.txt of the model")):
         if getattr(section, key) is None:
             raise ConfigError(
-                f"predict_input.{key}: is required to predict. Received: None. Name {named}."
+                f"predict_input.{key}: is required for predict mode. Received: None. Set it to "
+                f"{named}."
             )

@@ -145,8 +145,8 @@ def describe(program, reader):
         params = params_from_dict(cls, tree, where=f"{architecture.model_name} of it")
     except ConfigError as error:
         raise ConfigError(
-            f"{reader.config_path}: must describe a model that {architecture.model_name} can be. "
-            f"Received: one whose YAML is refused.\n{error}"
+            f"{reader.config_path}: must describe a model that {architecture.model_name} supports. "
+            f"Received: an unsupported configuration.\n{error}"
         ) from error
     return architecture, tree, architecture.layout(params).without_groups(names)
 
@@ -154,13 +154,13 @@ def describe(program, reader):
 def _origin(folder, program):
     """Returns the folder of --config_from, which holds something that is carried over."""
     if not Path(folder).is_dir():
-        advice = advice_on_path(folder, "Name the folder of the model that ours began as.")
+        advice = advice_on_path(folder, "Use the folder of the original model.")
         raise ConfigError(f"--config_from: must be a folder. Received: {folder}. {advice}")
     if not find_carried(folder, program.carried).paths:
         raise ConfigError(
             "--config_from: must contain "
             f"{' or '.join((*program.carried, 'files of a tokenizer'))}. Received: {folder}, which "
-            "has none. Name the folder of the model that ours began as, or remove it."
+            "has none. Use the folder of the original model, or remove it."
         )
     return Path(folder)
 

@@ -57,8 +57,8 @@ def find_carried(folder, names):
             path.open("rb").close()
         except OSError as error:
             raise CheckpointError(
-                f"{path}: must be a file that can be read, because it goes with the model. "
-                f"Received: {error.strerror}. Copy or download it again, or remove it."
+                f"{path}: must be a readable file, because it is copied with the model. Received: "
+                f"{error.strerror}. Copy or download it again, or remove it."
             ) from error
     has_tokenizer = any(path.name in TOKENIZER for path in paths)
     there = sorted(os.listdir(folder)) if folder.is_dir() else []
@@ -85,8 +85,8 @@ def whole_folder(target, patterns, overwrite):
     old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
     if old and not overwrite:
         raise CheckpointError(
-            f"{target}: must contain no checkpoint yet. Received: {old[-1].name} there. Use "
-            "another folder, or --overwrite to replace it."
+            f"{target}: must not contain a checkpoint. Received: {old[-1].name}. Use another "
+            "folder, or --overwrite to replace it."
         )
     made = not target.exists()
     partial = target / _UNFINISHED

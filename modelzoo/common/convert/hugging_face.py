@@ -54,8 +54,8 @@ class HuggingFaceReader:
         for name, file_name in wanted.items():
             if self.places.get(name) != file_name:
                 raise CheckpointError(
-                    f"{self.folder / file_name}: must contain the tensor {name}, as the folder's "
-                    "index says. Received: a file without it. Download or copy it again."
+                    f"{self.folder / file_name}: must contain the tensor {name}, according to the "
+                    "folder's index. Received: a file without it. Download or copy it again."
                 )
 
     def _files(self):
@@ -94,8 +94,9 @@ def with_carried(config, folder):
     carried = read_json(path)
     if carried.get("model_type") != config["model_type"]:
         raise ConfigError(
-            f"{path}: model_type must be {config['model_type']!r}, as in our YAML. Received: "
-            f"{carried.get('model_type')!r}. Name the original model's folder by --config_from."
+            f"{path}: model_type must be {config['model_type']!r}, as in the params file. "
+            f"Received: {carried.get('model_type')!r}. Set --config_from to the folder of the "
+            "original model."
         )
     left = _OWN_KEYS | _OTHER_SPELLINGS
     kept = {key: value for key, value in carried.items() if key not in left}
@@ -199,9 +200,8 @@ class TorchReader:
             import torch
         except ImportError as error:
             raise ConfigError(
-                f"{path}: needs PyTorch to be read. Received: no module torch. "
-                f"Run `{install_peers()}`, or take the model's .safetensors files, which need "
-                "nothing."
+                f"{path}: PyTorch must be installed to read this file. Received: no module torch. "
+                f"Run `{install_peers()}`, or use the model's .safetensors files."
             ) from error
         self.path = str(path)
         try:
@@ -210,7 +210,7 @@ class TorchReader:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
                 f"{path}: must be a complete PyTorch file of weights. Received: {first}. Download "
-                "or copy it again, or take the model's .safetensors files."
+                "or copy it again, or use the model's .safetensors files."
             ) from error
         self.places = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
 

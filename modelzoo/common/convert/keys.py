@@ -30,7 +30,7 @@ def our_nonlinearity(config, key, default, where):
     name = config.get(key, default)
     if not isinstance(name, str) or name not in NONLINEARITIES:
         raise ConfigError(
-            f"{where}: {key} must be one of {', '.join(NONLINEARITIES)}. Received: {name!r}. This "
+            f"{where}: {key} must be one of {', '.join(NONLINEARITIES)}. Received: {name!r}. The "
             "zoo has no such activation, so the model cannot be converted."
         )
     return NONLINEARITIES[name]
@@ -52,7 +52,7 @@ def refuse_ours(key, value, wanted, where, theirs):
     if value != wanted:
         raise ConfigError(
             f"{where}: model.{key} must be {wanted!r} to be converted. Received: {value!r}. "
-            f"{theirs} has no such variant; this zoo's model can only be trained and read here."
+            f"{theirs} has no such variant, so the model cannot be converted."
         )
 
 
@@ -66,7 +66,7 @@ def refuse_theirs(key, value, wanted, where):
     """Raises ConfigError where a key of their configuration is a variant that this zoo lacks."""
     if value != wanted:
         raise ConfigError(
-            f"{where}: {key} must be {wanted!r} to be converted. Received: {value!r}. This zoo's "
+            f"{where}: {key} must be {wanted!r} to be converted. Received: {value!r}. The zoo's "
             "model has no such variant."
         )
 

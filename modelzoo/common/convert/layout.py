@@ -371,5 +371,5 @@ def _compare(shapes, wanted, allowed, where, whole):
     if faults:
         more = len(faults) - _SHOWN
         others = [f"... and {more} more."] if more > 0 else []
-        advice = "The tensors must be those of the configuration next to them. Correct either."
+        advice = "Tensors and configuration must match. Correct one of them."
         raise CheckpointError("\n".join([*faults[:_SHOWN], *others, advice]))

@@ -76,7 +76,7 @@ class Program:
             names = sorted({item.model_name for item in self.architectures})
             raise ConfigError(
                 f"{where}: model_name must be {' or '.join(names)}. Received: "
-                f"{params.model_name!r}. {self.name} has no other model that is converted."
+                f"{params.model_name!r}. Other models cannot be converted to {self.name}."
             )
         return next(item for item in known if item.is_ours(params))
 
@@ -96,8 +96,8 @@ def open_hugging_face(folder):
     parent = path if path.is_dir() else path.parent
     if (parent / _BERT_CONFIG).exists() and not (path / hugging_face.CONFIG).exists():
         raise CheckpointError(
-            f"{folder}: must be a folder with {hugging_face.CONFIG}. Received: {_BERT_CONFIG} "
-            "there, of Google's BERT. Add --program google_bert."
+            f"{folder}: must be a folder with {hugging_face.CONFIG}. Received: {_BERT_CONFIG} , "
+            "which is of google-research/bert. Add --program google_bert."
         )
     return hugging_face.HuggingFaceReader(folder)
 
@@ -110,7 +110,7 @@ def architecture_of(reader):
     if not known:
         raise ConfigError(
             f"{path}: model_type must be one of {', '.join(kinds)}. Received: "
-            f"{config.get('model_type')!r}. This zoo has no such model."
+            f"{config.get('model_type')!r}. The zoo has no such model."
         )
     listed = config.get("architectures") or [None]
     named = listed[0] if isinstance(listed, list) else listed
@@ -121,7 +121,7 @@ def architecture_of(reader):
             return item
     classes = [name for item in known for name in item.classes]
     raise ConfigError(
-        f"{path}: architectures must be one of {', '.join(classes)}. Received: {named!r}. This "
+        f"{path}: architectures must be one of {', '.join(classes)}. Received: {named!r}. The "
         "zoo's models have no such head."
     )
 
@@ -133,8 +133,8 @@ def _check_google_bert(dtype, max_shard_bytes):
         )
     if max_shard_bytes is not None:
         raise ConfigError(
-            "--max_shard_gb: must come with --program hugging_face, as a checkpoint of Google's "
-            f"BERT is one file. Received: {max_shard_bytes / 1e9:g}. Remove it."
+            "--max_shard_gb: must be used with --program hugging_face, because a checkpoint of "
+            f"google-research/bert is one file. Received: {max_shard_bytes / 1e9:g}. Remove it."
         )
 
 

@@ -46,8 +46,8 @@ class SafetensorsReader:
                 self.places, self._data = _read_header(file, self.path)
         except OSError as error:
             raise CheckpointError(
-                f"{path}: must be a file that can be read. Received: {error.strerror}. Use the "
-                "folder with all files of the model."
+                f"{path}: must be a readable file. Received: {error.strerror}. Use the folder with "
+                "all files of the model."
             ) from error
 
     def read(self, name):
@@ -94,7 +94,7 @@ def _read_header(file, path):
             for name, x in header.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _damaged(path, f"a header that cannot be understood ({error})") from error
+        raise _damaged(path, f"an invalid header ({error})") from error
     for name, place in places.items():
         _check_place(name, place, size - 8 - length, path)
     return places, 8 + length

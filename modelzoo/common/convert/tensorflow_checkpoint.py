@@ -49,9 +49,13 @@ class TensorFlowReader:
             return self._reader.get_tensor(name)
         except self._errors as error:
             before = checkpoint_before(self.path)
-            advice = f"or name the earlier one, {before}" if before else "no earlier one is there"
+            advice = (
+                (f"or use the earlier checkpoint, {before}")
+                if before
+                else "there is no earlier checkpoint"
+            )
             raise CheckpointError(
-                f"{self.path}, variable {name}: must be whole. Received: {_first_line(error)}. "
+                f"{self.path}, variable {name}: must be undamaged. Received: {_first_line(error)}. "
                 f"Restore the files; {advice}."
             ) from error
 
@@ -73,8 +77,8 @@ def _find(tf, path):
     if found or len(candidates) == 1:
         return found or candidates[0]
     raise CheckpointError(
-        f"{path}: must contain a checkpoint. Received: {len(candidates)} files *.index and none "
-        "recorded as the latest. Use the prefix of its files, such as model_dir/model.ckpt-100."
+        f"{path}: must contain a checkpoint. Received: {len(candidates)} *.index files, and no "
+        "list of checkpoints. Use the prefix of its files, such as model_dir/model.ckpt-100."
     )
 
 

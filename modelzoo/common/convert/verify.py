@@ -46,7 +46,7 @@ def verify_weights(
             advance(math.prod(link.shape))
     if faults:
         more = [f"... and {len(faults) - _SHOWN} more."] if len(faults) > _SHOWN else []
-        advice = "Convert again, or give the --dtype that the other model was written with."
+        advice = "Convert again, or set --dtype to that of the other model."
         raise CheckpointError(
             f"{checkpoint.path}: must equal {theirs} bit for bit. Received: {len(faults)} tensors "
             "that differ.\n" + "\n".join([*faults[:_SHOWN], *more, advice])
@@ -152,8 +152,8 @@ def require_packages():
         import transformers
     except ImportError as error:
         raise ConfigError(
-            f"--logits: needs PyTorch and transformers. Received: {error}. "
-            f"Run `{install_peers()}`, or compare weights only."
+            f"--logits: PyTorch and transformers must be installed. Received: {error}. Run "
+            f"`{install_peers()}`, or compare weights only."
         ) from error
     return torch, transformers
 

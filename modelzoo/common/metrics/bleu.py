@@ -33,13 +33,13 @@ def corpus_bleu(translations, references, lowercase=False, tokenizer="13a"):
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise ConfigError(
-            f"corpus_bleu: needs the package sacrebleu. Received: {error}. Run: "
+            f"corpus_bleu: sacrebleu must be installed. Received: {error}. Run: "
             f"{pip_install('sacrebleu')}"
         ) from error
     if len(translations) != len(references) or not references:
         raise DataError(
             "corpus_bleu: every translation must have one reference. Received: "
-            f"{len(translations)} translations, {len(references)} references. Give as many of each."
+            f"{len(translations)} translations, {len(references)} references. Pass as many of each."
         )
     metric = BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
     result = metric.corpus_score(list(translations), [list(references)])

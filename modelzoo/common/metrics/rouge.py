@@ -103,8 +103,8 @@ def mean_rouge(predictions, references):
     """
     if len(predictions) != len(references) or not references:
         raise DataError(
-            "mean_rouge: every summary must have one reference. Received: "
-            f"{len(predictions)} summaries, {len(references)} references. Give as many of each."
+            f"mean_rouge: every summary must have one reference. Received: {len(predictions)} "
+            f"summaries, {len(references)} references. Pass as many of each."
         )
     sums: dict[str, float] = dict.fromkeys(ROUGE_FIELDS, 0.0)
     for texts in zip(predictions, references):

@@ -13,7 +13,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.scaling.law import fit_law
 
 _PARAMETERS = 3
-NO_BAND = "no interval: it takes four runs or more of different compute, whose losses fall"
+NO_BAND = "no interval: at least four runs with different compute and decreasing losses are needed"
 
 
 def interval(flops, losses, at, share=0.9):

@@ -56,12 +56,12 @@ def fit_law(flops, losses):
     flops, losses = np.asarray(flops, float), np.asarray(losses, float)
     if len(set(flops)) < 3:
         raise DataError(
-            "scaling fit: needs three runs or more of different compute. Received: "
+            "scaling fit: at least three runs with different compute must be given. Received: "
             f"{len(set(flops))}. Train more sizes."
         )
     if not flops.min() > 0:
         raise DataError(
-            f"scaling fit: runs must have been trained. Received: one of {flops.min():.4g} FLOP. "
+            f"scaling fit: all runs must be trained. Received: a run of {flops.min():.4g} FLOP. "
             "Remove it."
         )
     slope = np.polyfit(np.log(flops), losses, 1)[0]
@@ -83,9 +83,9 @@ def fit_law(flops, losses):
 
 def _do_not_fall(flops, losses):
     return DataError(
-        "scaling fit: losses must fall with compute. Received: "
+        "scaling fit: losses must decrease with compute. Received: "
         f"{', '.join(f'{loss:.4g}' for loss in losses[np.argsort(flops)])}. Train the larger "
-        "models longer, or leave out runs that were stopped early."
+        "models longer, or remove runs that were stopped early."
     )
 
 

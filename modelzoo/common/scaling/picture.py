@@ -62,6 +62,6 @@ def law_page(runs, law, share):
     return page.document(
         "Scaling law",
         f"<h1>{html.escape(str(law))}</h1>"
-        + page.section("Loss, nats a token, over compute", note, picture)
+        + page.section("Loss in nats per token, by compute", note, picture)
         + page.section("Runs", "", page.table(head, rows, (0, 5))),
     )

@@ -105,8 +105,8 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
     budget = flops if days is None else days
     if (flops is None) == (days is None) or not budget > 0:
         raise ConfigError(
-            f"scaling plan: give FLOPs or days, above zero. Received: {budget}. Use --budget 1e20 "
-            "or --budget 10days."
+            "scaling plan: the budget must be a number of FLOP or days above 0. Received: "
+            f"{budget}. Use --budget 1e20 or --budget 10days."
         )
     loaded = load_system(machine)
     try:
@@ -124,10 +124,10 @@ def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="c
     best = min(plans, key=distance)
     if best.tokens < best.member.batch * SEQUENCE:
         raise ConfigError(
-            f"scaling plan: the budget must pay for a step of {best.member.name}. Received: "
-            f"{budget:g} {'FLOP' if days is None else 'days'}, of which a step takes "
-            f"{best.member.batch * SEQUENCE / best.tokens * budget:.3g}. Give more, and days as in "
-            "10days."
+            f"scaling plan: the budget must be enough for one step of {best.member.name}. "
+            f"Received: {budget:g} {'FLOP' if days is None else 'days'}, of which a step takes "
+            f"{best.member.batch * SEQUENCE / best.tokens * budget:.3g}. Increase it; write days "
+            "as in 10days."
         )
     return best
 

@@ -43,7 +43,7 @@ def require_run(folder):
     if not file.is_file():
         raise DataError(
             f"scaling fit: {folder}: must be the model_dir of a run. Received: no params.yaml in "
-            f"it. {advice_on_path(folder, 'Give folders that training has written.')}"
+            f"it. {advice_on_path(folder, 'Use model folders of training runs.')}"
         )
     return file
 
@@ -67,7 +67,7 @@ def read_run(folder):
         tag, shown = _shown(place, _TRAINED)
     if not shown:
         raise DataError(
-            f"scaling fit: {folder}: must have losses in its events. Received: none. Set "
+            f"scaling fit: {folder}: must have losses in its event files. Received: none. Set "
             "runconfig.save_summary_steps, and train again."
         )
     steps = sorted(shown)
@@ -93,8 +93,8 @@ def read_run(folder):
     )
     if not flops:
         raise DataError(
-            f"scaling fit: {folder}: must have been trained. Received: a loss at step 0, of 0 "
-            "FLOP. Train it, or remove it."
+            f"scaling fit: {folder}: must be trained. Received: a loss at step 0, with 0 FLOP. "
+            "Train it, or remove it."
         )
     return Run(place.name, flops, sum(losses) / len(losses), evaluated)
 
@@ -112,7 +112,7 @@ def _of_token(value, tag, model, folder):
     scaling = getattr(model, "loss_scaling", "num_tokens")
     if scaling != "num_tokens":
         raise DataError(
-            f"scaling fit: {folder}: must have a loss a token. Received: model.loss_scaling "
+            f"scaling fit: {folder}: must have a loss per token. Received: model.loss_scaling "
             f"{scaling} and no {_PERPLEXITY}. Evaluate it with metrics."
         )
     return value / getattr(model, "loss_weight", 1.0)
@@ -138,6 +138,6 @@ def _events(path):
     except tf.errors.DataLossError as error:
         if not error.message.startswith("truncated record"):
             raise DataError(
-                f"scaling fit: {path}: must contain TensorBoard's events. Received: "
+                f"scaling fit: {path}: must be a TensorBoard event file. Received: "
                 f"{error.message}. Restore the file, or move it away."
             ) from error

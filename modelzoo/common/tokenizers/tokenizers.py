@@ -149,9 +149,9 @@ class FileTokenizer:
         self._unknown += sum(int(np.count_nonzero(ids == self.unk_id)) for ids in found)
         if self._seen >= JUDGED_TOKENS and 4 * self._unknown > 3 * self._seen:
             raise ConfigError(
-                f"{self.source}: must contain the words of the text. Received: {self._unknown} of "
-                f"its first {self._seen} tokens are unknown. Take the whole file, or a vocabulary "
-                "of the text's language."
+                f"{self.source}: must be a vocabulary of this text. Received: {self._unknown} of "
+                f"its first {self._seen} tokens are unknown. Use the complete file, or a "
+                "vocabulary of the text's language."
             )
 
     def tokens(self, ids):
@@ -210,9 +210,9 @@ class ByteLevelTokenizer(FileTokenizer):
         lost = self._lacking.intersection(symbols)
         if lost:
             raise ConfigError(
-                f"{self.source}: must have a token for every byte of the text. Received: "
+                f"{self.source}: must have tokens for all bytes of the text. Received: "
                 f"{word.strip()[:40]!r}, with {len(lost)} that have none and would be dropped; it "
-                f"lacks {len(self._lacking)} of the 256 bytes. Take another vocabulary."
+                f"lacks {len(self._lacking)} of the 256 bytes. Use another vocabulary."
             )
 
 
@@ -248,8 +248,8 @@ def check_number(key, number, vocab_size):
     """Raises a ConfigError if a token that is given by its number is none of a vocabulary."""
     if number is not None and not 0 <= number < vocab_size:
         raise ConfigError(
-            f"{key}: must be the number of a token, 0 to {vocab_size - 1}. Received: {number}. "
-            "Correct it, or remove it for the tokenizer's own."
+            f"{key}: must be a token id, 0 to {vocab_size - 1}. Received: {number}. Correct it, or "
+            "remove it to use the tokenizer's."
         )
 
 
@@ -270,19 +270,20 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
     if kind == "ByteTokenizer":
         if eos_id not in (None, ByteTokenizer.eos_id):
             raise ConfigError(
-                f"eos_id: must be {ByteTokenizer.eos_id}, which ends a text of ByteTokenizer. "
+                f"eos_id: must be {ByteTokenizer.eos_id}, the end-of-text token of ByteTokenizer. "
                 f"Received: {eos_id}. Remove it."
             )
         given = vocab_file or encoder_file
         if given:
             raise ConfigError(
-                f"tokenizer_type: must be a kind that reads files, to have one. Received: {given} "
-                "for ByteTokenizer, which reads none. Leave the file out, or use another kind."
+                f"tokenizer_type: must be a tokenizer that reads files. Received: {given} for "
+                "ByteTokenizer, which reads none. Remove the file, or use another tokenizer."
             )
         return ByteTokenizer()
     if kind not in KINDS:
         raise ConfigError(
-            f"tokenizer_type: must be one of {', '.join(KINDS)}. Received: {kind!r}. Name one."
+            f"tokenizer_type: must be one of {', '.join(KINDS)}. Received: {kind!r}. Use one of "
+            "them."
         )
     contents = {path: _read(path, ALGORITHMS[kind]) for path in (vocab_file, encoder_file) if path}
     source = " and ".join(contents)
@@ -297,11 +298,11 @@ def require_tokens(tokenizer, *names):
     """Checks that a vocabulary has the special tokens that a preparation needs."""
     missing = [name for name in names if getattr(tokenizer, f"{name}_id") is None]
     if missing:
-        given = ", or give its number by --eos_id" if "eos" in missing else ""
+        given = ", or set --eos_id" if "eos" in missing else ""
         wanted = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in missing)
         raise ConfigError(
             f"{tokenizer.source}: must be a vocabulary with the token {wanted}. Received: none "
-            f"among its {tokenizer.vocab_size}. Take another vocabulary{given}."
+            f"among its {tokenizer.vocab_size}. Use another vocabulary{given}."
         )
 
 
@@ -327,9 +328,9 @@ def _gpt2(contents):
     merges = [path for path, text in contents.items() if text.strip() and path not in jsons]
     if len(jsons) != 1 or len(merges) != 1:
         raise ConfigError(
-            "GPT2Tokenizer: needs its vocabulary, a JSON object (encoder.json or vocab.json), and "
-            "its merges, lines (vocab.bpe or merges.txt), in --encoder_file and --vocab_file. "
-            f"Received: {', '.join(contents) or 'no file'}. Name both."
+            "GPT2Tokenizer: --encoder_file must be its vocabulary (encoder.json or vocab.json), "
+            "and --vocab_file its merges (vocab.bpe or merges.txt). Received: "
+            f"{', '.join(contents) or 'no file'}. Set both."
         )
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
     lines = contents[merges[0]].splitlines()
@@ -342,8 +343,8 @@ def _gpt2(contents):
         model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs)
     except Exception as error:  # the library raises plain Exception and TypeError
         raise ConfigError(
-            f"{merges[0]}: must contain on each line two tokens of {jsons[0]} that make one of it. "
-            f"Received: {error}. Take two files that belong together."
+            f"{merges[0]}: each line must contain two tokens of {jsons[0]} whose concatenation is "
+            f"also in it. Received: {error}. Use two files of the same tokenizer."
         ) from error
     check_merges(merges[0], pairs, jsons[0], vocabulary)
     library = tokenizers.Tokenizer(model)
@@ -365,8 +366,8 @@ def _from_json(kind, contents):
                 "Use another file."
             ) from error
     raise ConfigError(
-        f"{kind}: needs a tokenizer.json, which has a model. Received: "
-        f"{', '.join(contents) or 'no file'}. Name one in vocab_file or tokenizer_file."
+        f"{kind}: must have a tokenizer.json with a model. Received: "
+        f"{', '.join(contents) or 'no file'}. Set vocab_file or tokenizer_file to it."
     )
 
 
@@ -374,7 +375,7 @@ def _bert(contents, do_lower_case):
     tokenizers = import_library()
     if len(contents) != 1:
         raise ConfigError(
-            "BertTokenizer: needs a vocab.txt, a token on each line, in --vocab_file. Received: "
+            "BertTokenizer: --vocab_file must be a vocab.txt with one token per line. Received: "
             f"{', '.join(contents) or 'no file'}."
         )
     vocabulary = word_numbers(*next(iter(contents.items())), "[UNK]")
@@ -402,7 +403,7 @@ def _parsed(path, text):
     try:
         value = parse_json(text)
         if not isinstance(value, dict):
-            raise ValueError(f"{type(value).__name__}, which is no object")
+            raise ValueError(f"{type(value).__name__}, which is not an object")
     except ValueError as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ConfigError(
@@ -442,8 +443,8 @@ def word_numbers(path, text, *required):
     for token in required:
         if token not in numbers:
             raise ConfigError(
-                f"{path}: must have the token {token} on a line. Received: {len(numbers)} tokens, "
-                f"the first {tokens[0][:40] if tokens else ''!r}. Name the vocab.txt of a BERT."
+                f"{path}: must contain the token {token}. Received: {len(numbers)} tokens, the "
+                f"first {tokens[0][:40] if tokens else ''!r}. Use the vocab.txt of a BERT."
             )
     return numbers
 
@@ -466,9 +467,8 @@ def require_tokens_differ(path, tokens):
         before = first.setdefault(token, line)
         if before != line:
             raise ConfigError(
-                f"{path}: must have each token on one line. Received: {token[:40]!r} on lines "
-                f"{before} and {line}. Copy the file again: without one of the lines, the tokens "
-                "after it would have other numbers."
+                f"{path}: each token must occur only once. Received: {token[:40]!r} on lines "
+                f"{before} and {line}. Copy the file again."
             )
 
 
@@ -481,9 +481,8 @@ def check_numbers(path, vocabulary):
         if not is_number or of.setdefault(number, token) != token:
             other = f" and {of[number]!r:.60}" if is_number else ""
             raise ConfigError(
-                f"{path}: must number its {len(vocabulary)} tokens by integers, 0 to {limit}, "
-                f"each number once. Received: {number!r:.60} for {token!r:.60}{other}. Copy the "
-                "file again."
+                f"{path}: must have {len(vocabulary)} distinct token ids, 0 to {limit}. Received: "
+                f"{number!r:.60} for {token!r:.60}{other}. Copy the file again."
             )
 
 
@@ -511,7 +510,7 @@ def check_merges(path, pairs, of, vocabulary):
         problem = f"{early} of {len(pairs)} before the lines that make their parts"
     if problem:
         raise ConfigError(
-            f"{path}: must contain the merges that make the tokens of {of}, in their order. "
-            f"Received: {problem}. Copy the file again. Write a token that was added later as "
-            "<name> or [name]."
+            f"{path}: must contain the merges of all tokens of {of}, in order. Received: "
+            f"{problem}. Copy the file again. Write a token that was added later as <name> or "
+            "[name]."
         )

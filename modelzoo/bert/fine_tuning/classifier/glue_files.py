@@ -62,14 +62,17 @@ class Task:
         """
         count = len(self.text_columns)
         if count not in (1, 2):
-            yield "text_columns", "must name one column, or two for pairs."
+            yield "text_columns", "must have one column, or two for pairs."
         elif count == 2 and len(set(self.text_columns)) == 1:
-            yield "text_columns", "must name two different columns. Name one for single texts."
+            yield (
+                "text_columns",
+                ("must have two different columns. Use one column for single texts."),
+            )
         elif length < 1 + 2 * count:
             layout = "[CLS] a [SEP] b [SEP]" if count == 2 else "[CLS] a [SEP]"
             yield "length", f"must be at least {1 + 2 * count}, for {layout}. Raise it."
         if len(set(self.labels)) != len(self.labels):
-            yield "labels", "must differ from one another."
+            yield "labels", "must be distinct."
 
     def with_own(self, text_columns, label_column, labels):
         """Returns this task with those values that are not None."""
@@ -171,7 +174,7 @@ def read_rows(path, task, needs_labels):
         rows.append(Row(texts, label, is_matched, index, path, number))
     if not rows:
         raise DataError(
-            f"{path}: must contain rows below its header. Received: none. Copy it again."
+            f"{path}: must contain rows after its header. Received: none. Copy it again."
         )
     return rows
 
@@ -185,7 +188,7 @@ def _read_lines(path, task, needs_labels):
             columns, width = _header(path, values, task, needs_labels), len(values)
         elif len(values) != width:
             raise DataError(
-                f"{path}:{number}: must have {width} columns, as the header has. Received: "
+                f"{path}:{number}: must have {width} columns, like the header. Received: "
                 f"{len(values)}. Fix or remove the line."
             )
         else:
@@ -200,14 +203,14 @@ def _header(path, names, task, needs_labels):
     twice = [name for name in used if names.count(name) > 1]
     if twice:
         raise DataError(
-            f"{path}:1: the header must name a column once. Received: {', '.join(twice)} "
+            f"{path}:1: the columns of the header must be distinct. Received: {', '.join(twice)} "
             f"{names.count(twice[0])} times among {_shown(names)}. Rename or remove the others."
         )
     missing = [name for name in wanted if name not in columns]
     if missing:
         raise DataError(
-            f"{path}:1: the header must name the columns {', '.join(wanted)}. Received: "
-            f"{_shown(names)}. Name yours with text_columns and label_column."
+            f"{path}:1: the header must have the columns {', '.join(wanted)}. Received: "
+            f"{_shown(names)}. Set text_columns and label_column."
         )
     return columns
 

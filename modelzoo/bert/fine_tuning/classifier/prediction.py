@@ -48,9 +48,9 @@ def submission_indices(examples):
                 else "an empty one"
             )
             raise DataError(
-                f"{row.path}:{row.line}: every row must have an index of its own. Received: "
-                f"{received}. Number the rows in the column {INDEX_COLUMN}, or remove the column; "
-                "predict files with their own numbers one at a time."
+                f"{row.path}:{row.line}: every row must have a unique index. Received: {received}. "
+                f"Number the rows in the column {INDEX_COLUMN}, or remove the column. Predict "
+                "files with overlapping indices separately."
             )
         part[index] = row
         indices.append(index)

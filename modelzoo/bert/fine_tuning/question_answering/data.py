@@ -41,8 +41,8 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
             open(path, "rb").close()
         except OSError as error:
             raise DataError(
-                f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Make it "
-                "with `cerebras-tf prepare squad`, or cerebras-tf prepare squad."
+                f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Write it "
+                "with `cerebras-tf prepare squad`."
             ) from error
         return [path]
 
@@ -112,7 +112,7 @@ def read_windows(section):
                 ]
     if not windows:
         raise DataError(
-            f"{section.predict_file}: must contain a question to predict. Received: none in "
+            f"{section.predict_file}: must contain at least one question. Received: none in "
             f"articles {first} to {last}. Use another file, or other articles."
         )
     return tuple(windows), encoder.pad_id

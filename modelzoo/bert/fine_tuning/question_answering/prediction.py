@@ -37,8 +37,8 @@ def write_predictions(section, rows, folder, name_of):
     choices = choose_answers(windows, rows, section)
     if not choices:
         raise DataError(
-            f"{section.predict_file}: at least one question must be predicted whole. Received: "
-            "only some of the windows of the first. Raise runconfig.predict_steps."
+            f"{section.predict_file}: at least one question must be predicted completely. "
+            "Received: only some windows of the first question. Raise runconfig.predict_steps."
         )
     texts = write_answers(choices, section, folder)
     tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
@@ -53,7 +53,7 @@ def check_answers(windows, section):
         raise ConfigError(
             f"{section.predict_file}: predict_input.version_2_with_negative must be True for "
             f"questions without an answer. Received: {len(without)} of {len(answered)} have none, "
-            f"the first is {without[0]!r}. Set it, or give each an answer."
+            f"the first is {without[0]!r}. Set it, or add the answers."
         )
 
 

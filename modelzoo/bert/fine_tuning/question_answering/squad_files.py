@@ -57,8 +57,8 @@ def read_articles(path):
     for question in (q for article in read for paragraph in article for q in paragraph.questions):
         if question.id in seen:
             raise DataError(
-                f"{path}: every question must have an id of its own. Received: {question.id!r} "
-                "twice. Assign another id to one of them."
+                f"{path}: every question must have a unique id. Received: {question.id!r} twice. "
+                "Assign another id to one of them."
             )
         seen.add(question.id)
     return read

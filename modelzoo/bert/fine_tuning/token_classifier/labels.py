@@ -48,8 +48,8 @@ def read_sentences(path):
         tag = columns[-1].strip()
         if any(CR in column.strip() for column in columns):
             raise DataError(
-                f"{path}:{number}: must contain one word. Received: {line[:60]!r}, with a CR "
-                "inside. End all lines with LF."
+                f"{path}:{number}: must contain one word. Received: {line[:60]!r}, which contains "
+                "a CR. End all lines with LF."
             )
         if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
             raise DataError(
@@ -79,16 +79,14 @@ def read_label_names(path):
     except (OSError, ValueError) as error:
         raise unread(error)(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` "
-            f"wrote. Received: {error}. "
-            f"{advice_on_path(path, 'Name that file.')}"
+            f"wrote. Received: {error}. {advice_on_path(path, 'Use that file.')}"
         ) from error
     if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(
         map(str, range(len(numbers)))
     ):
         raise ConfigError(
-            f"{path}: label_vocab_file must map labels to the numbers from 0. "
-            f"Received: {str(numbers)[:80]}. Make it with `cerebras-tf prepare ner`, or "
-            "cerebras-tf prepare ner."
+            f"{path}: label_vocab_file must map labels to consecutive integers from 0. Received: "
+            f"{str(numbers)[:80]}. Write it with `cerebras-tf prepare ner`."
         )
     return sorted(numbers, key=lambda name: int(numbers[name]))
 
@@ -97,7 +95,7 @@ def require_same_labels(path, names, other_path, other_names):
     """Raises a ConfigError if the `names` of the label_vocab_file `path` are not `other_names`."""
     if list(names) != list(other_names):
         raise ConfigError(
-            f"{path}: label_vocab_file must contain the labels of {other_path}, under the same "
-            f"numbers: {', '.join(other_names)}. Received: {', '.join(names)}. Name the "
-            "label2id.json of the training records."
+            f"{path}: label_vocab_file must contain the labels of {other_path}, with the same ids: "
+            f"{', '.join(other_names)}. Received: {', '.join(names)}. Use the label2id.json of the "
+            "training records."
         )

@@ -33,7 +33,11 @@ def write_predictions(section, rows, folder, name_of):
         path = folder / f"{Path(section.text_file).stem}_tagged.tsv"
         write_tags(path, sentences, whole, tags)
         left = len(sentences) - len(whole)
-        more = f"; {left} of {len(sentences)} sentences were not predicted whole" if left else ""
+        more = (
+            (f"; {left} of {len(sentences)} sentences were not predicted completely")
+            if left
+            else ""
+        )
         count = sum(len(sentences[sentence].words) for sentence in whole)
         tf.logging.info("wrote the tags of %d words to %s%s", count, path, more)
 
@@ -53,8 +57,8 @@ def read_text_file(section):
             made_of = ", ".join(f"{name} ({sha256[:12]})" for name, sha256 in facts.inputs.items())
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records in {folder} "
-                f"were made from, by SHA-256 {made_of}. Received: {digest[:12]}. Name that file, "
-                "or make records from this one. Other line ends make another file."
+                f"were made from, by SHA-256 {made_of}. Received: {digest[:12]}. Use that file, or "
+                "prepare records from this one. Line endings must be the same, too."
             )
     return sentences
 
@@ -89,7 +93,7 @@ def whole_sentences(tags, sentences, path):
             raise DataError(
                 f"{path}: predict_input.text_file must be the file that the records were made "
                 f"from. Received: a prediction of word {word + 1} of sentence {sentence + 1}, "
-                "which it lacks. Name the file that `cerebras-tf prepare ner` read."
+                "which is not in the file. Use the file that `cerebras-tf prepare ner` read."
             )
         words.setdefault(sentence, set()).add(word)
     return [index for index in sorted(words) if len(words[index]) == len(sentences[index].words)]

@@ -102,10 +102,10 @@ SHORT = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}
     [
         (lambda whole: whole[:-4], ("a complete .safetensors file", "tensor scalar ends at")),
         *((lambda whole, n=n: whole[:n], (f"{n} bytes",)) for n in (0, 7, 8, 40)),
-        (lambda whole: with_header(b"no json"), ("cannot be understood",)),
-        (lambda whole: with_header(b"[]"), ("cannot be understood",)),
-        (lambda whole: with_header(b'{"a": 1}'), ("cannot be understood",)),
-        (lambda whole: with_header(SHORT.replace(b"data_", b"")), ("cannot be understood",)),
+        (lambda whole: with_header(b"no json"), ("invalid header",)),
+        (lambda whole: with_header(b"[]"), ("invalid header",)),
+        (lambda whole: with_header(b'{"a": 1}'), ("invalid header",)),
+        (lambda whole: with_header(SHORT.replace(b"data_", b"")), ("invalid header",)),
         (lambda whole: with_header(SHORT), ("tensor a of 4 bytes instead of 8",)),
     ],
 )
