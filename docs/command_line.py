@@ -10,11 +10,8 @@ from pathlib import Path
 HEAD = """\
 # Command line
 
-One program, `cerebras-tf`, has all commands. In a checkout, start it as `scripts/cerebras-tf`. This
-page is generated from the argument parsers. `--debug` shows the traceback of an error.
-
-A command exits with 0 when it is done, 1 when it fails and 2 when the arguments, the params file or
-the data are wrong.
+`cerebras-tf` has the commands on this page. In a checkout, run `scripts/cerebras-tf` instead.
+`--debug` shows the traceback of an error. [Errors](errors.md#exit-codes) lists the exit codes.
 """
 
 
@@ -22,7 +19,7 @@ def write_page(folder: Path) -> None:
     """Writes ``cli.md`` into a folder."""
     from modelzoo.commands import main as program
 
-    os.environ["COLUMNS"] = "96"
+    os.environ["COLUMNS"] = "90"
     parts = [HEAD]
     for words, command in commands(program.ROOT):
         text = help_of(program, words)

@@ -22,6 +22,7 @@ nitpicky = False
 
 myst_enable_extensions = ["deflist", "colon_fence"]
 myst_heading_anchors = 3
+smartquotes_action = "qe"  # `--` begins an option
 # Highlighters of a console stop at an ellipsis; the outputs have those.
 suppress_warnings = ["misc.highlighting_failure"]
 

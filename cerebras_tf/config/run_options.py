@@ -294,7 +294,7 @@ class RunConfigParams(SharedOptions):
     )
     device: Optional[str] = field(
         None,
-        "TensorFlow device to run the model on, such as /cpu:0, instead of the wafer.",
+        "Run the model on a TensorFlow device, such as /cpu:0, instead of the wafer.",
         check=_device_problem,
         flag="DEVICE",
     )

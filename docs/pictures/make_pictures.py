@@ -56,7 +56,7 @@ def draw_losses(folder: Path) -> None:
     def place(step, loss):
         return left + wide * step / 300, bottom - high * (loss - low) / (top - low)
 
-    parts = [text(10, 22, "Loss of GPT tiny on Shakespeare, nats a byte", size=14)]
+    parts = [text(10, 22, "Loss of the tiny GPT on Shakespeare, nats per byte", size=14)]
     for value in range(2, 7):
         _, y = place(0, value)
         parts.append(f'<path d="M{left} {y}H{left + wide}" stroke="{GRID}"/>')

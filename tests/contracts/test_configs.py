@@ -27,4 +27,4 @@ def test_config_loads(path):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_config_is_on_the_page_of_models(path):
     page = path.parents[1] / "docs" / "reference" / "models.md"
-    assert f"`configs/{path.name}`" in page.read_text(encoding="utf-8")
+    assert f"| `{path.stem.removeprefix('params_')}` |" in page.read_text(encoding="utf-8")

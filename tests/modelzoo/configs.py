@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
-import yaml
 
 from cerebras_tf.config import schema
 from modelzoo.common.config import registry
@@ -62,8 +61,7 @@ def cells_of(model_name):
     rows = {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].startswith("`configs/") and len(cells) > 2:
-            config = ROOT / cells[0].strip("`")
-            if yaml.safe_load(config.read_text(encoding="utf-8"))["model_name"] == model_name:
-                rows[config.stem] = cells[1:]
+        config = CONFIGS / f"params_{cells[0].strip('`')}.yaml"
+        if len(cells) > 2 and config.exists() and load(config.stem).model_name == model_name:
+            rows[config.stem] = cells[1:]
     return rows

@@ -199,7 +199,7 @@ class Tables:
             words.append(f"one of {', '.join(f'`{item}`' for item in field.metadata['choices'])}")
         for key, text in (("minimum", "at least"), ("above", "above"), ("below", "below")):
             if key in field.metadata:
-                words.append(f"{text} {field.metadata[key]}")
+                words.append(f"{text} {field.metadata[key]:g}")
         return ", ".join(words)
 
     def _type(self, field, hint):

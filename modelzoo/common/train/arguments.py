@@ -92,7 +92,7 @@ def build_parser(program: Optional[str] = None) -> argparse.ArgumentParser:
     """Builds the runner's parser. Absent flags parse to None."""
     parser = Parser(prog=program, description="Train, evaluate or run the model of a params file.")
     add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of errors")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None
     else:
         given = {"default": "train"} if command == COMPILE else {"required": True}
         parser.add_argument(
-            "-m", "--mode", choices=tuple(MODES), metavar="MODE", help="what to do", **given
+            "-m", "--mode", choices=tuple(MODES), metavar="MODE", help="mode of the run", **given
         )
         examples = [f"-m train {example}", f"-m eval {example} -o model_dir/mine"]
     add_params_argument(parser)
