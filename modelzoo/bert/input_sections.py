@@ -23,8 +23,10 @@ BYTE_VOCAB_SIZE = 260  # 256 byte values after [PAD], [CLS], [SEP] and [MASK]
 class VocabularyKeys:
     """The size of the vocabulary, or a file with one token in each line, or both."""
 
-    vocab_size: Optional[int] = field(None, minimum=1)
-    vocab_file: Optional[str] = field(None, path=True)
+    vocab_size: Optional[int] = field(
+        None, "Number of tokens. null: the lines of vocab_file.", minimum=1
+    )
+    vocab_file: Optional[str] = field(None, "File with one token per line.", path=True)
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -49,20 +51,30 @@ class MaskedLmKeys:
     records (or 0).
     """
 
-    max_predictions_per_seq: int = field(20, minimum=1)
-    buckets: Union[int, list[int], None] = None
-    scale_mlm_weights: bool = True
-    input_pad_id: Optional[int] = field(None, minimum=0)
-    segment_pad_id: Optional[int] = field(None, choices=(0, 1))
-    mlm_pad_id: Optional[int] = field(None, minimum=0)
+    max_predictions_per_seq: int = field(20, "Maximum number of masked tokens.", minimum=1)
+    buckets: Union[int, list[int], None] = field(
+        None, "Lower bounds of length buckets except the first, or their number."
+    )
+    scale_mlm_weights: bool = field(
+        True, "Whether to scale the weights of masked tokens to a sum of the batch size."
+    )
+    input_pad_id: Optional[int] = field(
+        None, "Token id of padding. null: as in the records.", minimum=0
+    )
+    segment_pad_id: Optional[int] = field(
+        None, "Segment of padding. null: as in the records.", choices=(0, 1)
+    )
+    mlm_pad_id: Optional[int] = field(
+        None, "Label of unused predictions. null: as in the records.", minimum=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnMaskKeys:
     """Keys of input sections with random masks, which are a function of the shuffle_seed."""
 
-    masked_lm_prob: float = field(0.15, minimum=0.0)
-    mask_whole_word: bool = False
+    masked_lm_prob: float = field(0.15, "Fraction of tokens that are masked.", minimum=0.0)
+    mask_whole_word: bool = field(False, "Whether to mask all tokens of a word together.")
 
     def problems(self):
         """Yields what is wrong between the fields."""

@@ -38,7 +38,7 @@ class TransformerModelParams:
     encoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
     decoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
     num_heads: int = field(minimum=1)
-    filter_size: int = field(minimum=1)
+    filter_size: int = field(text="Hidden size of the feed-forward layers.", minimum=1)
     share_encoder_decoder_embedding: Optional[bool] = None
     position_embedding_type: str = field("fixed", choices=("fixed", "learned"))
     max_position_embeddings: Optional[int] = field(None, minimum=1)
@@ -63,7 +63,11 @@ class TransformerModelParams:
     boundary_casting: bool = field(False, choices=(False,))
     tf_summary: bool = False
     precision_opt_level: int = field(0, choices=(0,))
-    use_vsl: Optional[bool] = None
+    use_vsl: Optional[bool] = field(
+        None,
+        "Whether padding is removed. null: if the compiler proves equal results. true: "
+        "raises an error if the proof fails. false: never.",
+    )
 
     def problems(self):
         """Yields what is wrong between the fields."""
@@ -97,12 +101,16 @@ class PairInput(StreamKeys):
     data_processor: str
     src_max_sequence_length: int = field(minimum=1)
     tgt_max_sequence_length: int = field(minimum=2)
-    batch_size: int = field(minimum=1)
-    source_reverse: bool = False
-    buckets: Union[int, list[int]] = 1
-    beam_size: int = field(4, minimum=1)
-    length_penalty: float = field(0.6, minimum=0.0, below=LARGEST_PENALTY)
-    extra_length: int = field(50, minimum=0)
+    batch_size: int = field(text="Batch size of one wafer.", minimum=1)
+    source_reverse: bool = field(False, "Whether to reverse source sentences.")
+    buckets: Union[int, list[int]] = field(
+        1, "Lengths that batches are padded to, or their number."
+    )
+    beam_size: int = field(4, "Number of beams. 1: greedy decoding.", minimum=1)
+    length_penalty: float = field(
+        0.6, "Exponent of the length penalty.", minimum=0.0, below=LARGEST_PENALTY
+    )
+    extra_length: int = field(50, "Maximum number of tokens beyond the source's length.", minimum=0)
 
     def problems(self):
         """Yields what is wrong between the fields."""

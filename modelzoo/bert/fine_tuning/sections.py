@@ -20,7 +20,7 @@ class FineTuningModelParams(BertModelParams):
     number of positions, so that its checkpoint fits.
     """
 
-    pretrain_params_path: Optional[str] = field(None, path=True)
+    pretrain_params_path: Optional[str] = field(None, "Params file of the pre-training.", path=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,10 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
     example, or to max_sequence_length. The model is compiled once for each length.
     """
 
-    buckets: Optional[list[int]] = None
-    disable_eval_metrics: bool = False
+    buckets: Optional[list[int]] = field(
+        None, "Lengths that batches are padded to. null: max_sequence_length."
+    )
+    disable_eval_metrics: bool = field(False, "Whether evaluation reports only the loss.")
 
     def problems(self):
         """Yields what is wrong between the fields."""

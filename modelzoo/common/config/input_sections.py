@@ -80,9 +80,11 @@ class GptPromptsInput:
     tokenizer_type: str = field("ByteTokenizer", choices=KINDS)
     vocab_file: Optional[str] = field(None, path=True)
     encoder_file: Optional[str] = field(None, path=True)
-    eos_id: Optional[int] = field(None, minimum=0)
+    eos_id: Optional[int] = field(
+        None, "Id of the end-of-text token. null: that of the tokenizer.", minimum=0
+    )
     max_new_tokens: int = field(64, minimum=1)
-    num_samples: int = field(1, minimum=1)
+    num_samples: int = field(1, "Number of completions per prompt.", minimum=1)
     temperature: float = field(1.0, minimum=0.0)
     top_k: Optional[int] = field(None, minimum=1)
     top_p: float = field(1.0, minimum=0.0)

@@ -259,31 +259,56 @@ class OptimizerParams:
 
     optimizer_type: str = field(choices=("sgd", "momentum", "adam", "adamw", "rmsprop"))
     learning_rate: Any = field(build=build_schedule)
-    momentum: Optional[float] = field(None, minimum=0.0)
-    decay: float = field(0.9, minimum=0.0, below=1.0)
+    momentum: Optional[float] = field(None, "Momentum of momentum and RMSprop.", minimum=0.0)
+    decay: float = field(0.9, "Decay of RMSprop's mean square.", minimum=0.0, below=1.0)
     beta1: float = field(0.9, minimum=0.0, below=1.0)
     beta2: float = field(0.999, minimum=0.0, below=1.0)
     epsilon: Optional[float] = field(None, minimum=0.0)
-    epsilon_mode: str = field("uncorrected", choices=("uncorrected", "corrected"))
-    use_bias_correction: bool = False
+    epsilon_mode: str = field(
+        "uncorrected", "Where AdamW adds epsilon, see above.", choices=("uncorrected", "corrected")
+    )
+    use_bias_correction: bool = field(False, "Whether AdamW corrects the bias of its moments.")
     weight_decay_rate: float = field(0.0, minimum=0.0)
     exclude_from_weight_decay: list[str] = field(
-        ("LayerNorm", "layer_norm", "bias", "Bias"), check=regular_expressions
+        ("LayerNorm", "layer_norm", "bias", "Bias"),
+        "Regular expressions of variable names without weight decay.",
+        check=regular_expressions,
     )
-    max_gradient_norm: Optional[float] = field(None, minimum=0.0)
-    max_gradient_value: Optional[float] = field(None, minimum=0.0)
-    grad_accum_steps: int = field(1, minimum=1)
-    loss_scaling_factor: Any = field(1.0, build=build_loss_scaling_factor)
-    initial_loss_scale: float = field(2.0**15, above=0.0)
-    steps_per_increase: int = field(2000, minimum=1, long=True)
+    max_gradient_norm: Optional[float] = field(
+        None, "Maximum global norm of the gradients.", minimum=0.0
+    )
+    max_gradient_value: Optional[float] = field(
+        None, "Maximum absolute value of a gradient.", minimum=0.0
+    )
+    grad_accum_steps: int = field(
+        1, "Number of batches whose gradients are averaged in a step.", minimum=1
+    )
+    loss_scaling_factor: Any = field(
+        1.0,
+        "Loss scale: a constant, dynamic, or tf_dynamic (the rule of TensorFlow).",
+        build=build_loss_scaling_factor,
+    )
+    initial_loss_scale: float = field(2.0**15, "Initial dynamic loss scale.", above=0.0)
+    steps_per_increase: int = field(
+        2000,
+        "Steps without overflow until the dynamic loss scale is doubled.",
+        minimum=1,
+        long=True,
+    )
     min_loss_scale: float = field(MINIMUM_LOSS_SCALE, minimum=MINIMUM_LOSS_SCALE)
     max_loss_scale: float = field(2.0**15, above=0.0)
-    overflow_tolerance: float = field(0.05, minimum=0.0)
-    log_summaries: bool = False
-    log_grads: bool = False
-    log_hists: bool = False
-    ws_summary: bool = False
-    disable_lr_steps_reset: bool = False
+    overflow_tolerance: float = field(
+        0.05, "Fraction of steps that may overflow before the loss scale is halved.", minimum=0.0
+    )
+    log_summaries: bool = field(
+        False, "Whether to write summaries of parameter norm and zero gradients."
+    )
+    log_grads: bool = field(False, "Whether to write the gradient norm of every variable.")
+    log_hists: bool = field(False, "Whether to write histograms of gradients and weights.")
+    ws_summary: bool = field(False, "The same as log_summaries.")
+    disable_lr_steps_reset: bool = field(
+        False, "Whether all learning rate schedules count steps from step 0, not from their start."
+    )
 
     def problems(self):
         """Yields what is wrong between the fields."""
