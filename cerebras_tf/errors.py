@@ -33,19 +33,19 @@ class CerebrasError(Exception):
 
 
 class ConfigError(CerebrasError, ValueError):
-    """A YAML key, command line flag or run configuration is wrong."""
+    """A key, a flag or an argument is invalid."""
 
 
 class DataError(CerebrasError, ValueError):
-    """Input data is missing, truncated or of another shape than configured."""
+    """Input data is missing, damaged, or does not match the configuration."""
 
 
 class BoundsError(DataError):
-    """An index of the data is outside of a table, a sequence, or the classes."""
+    """An index in the data is out of range, for example a token id or a label."""
 
 
 class CheckpointError(CerebrasError, ValueError):
-    """A checkpoint is missing, damaged or does not fit the model."""
+    """A checkpoint is missing, damaged, or does not match the model."""
 
 
 class GraphError(CerebrasError, ValueError):
@@ -53,11 +53,11 @@ class GraphError(CerebrasError, ValueError):
 
 
 class UnsupportedOpError(CerebrasError, NotImplementedError):
-    """The model uses operations that have no IR form, no kernel or no gradient rule."""
+    """The model uses unsupported operations."""
 
 
 class SizeLimitError(UnsupportedOpError):
-    """An operation has one form only for batches up to a size, which is exceeded."""
+    """A batch is larger than the size up to which an operation can be compiled."""
 
     def __init__(self, message: str, limits: Optional[Mapping[str, int]] = None) -> None:
         super().__init__(message)
@@ -72,23 +72,23 @@ class SizeLimitError(UnsupportedOpError):
 
 
 class GradientError(UnsupportedOpError):
-    """An operation has no gradient rule that fits how the model differentiates."""
+    """An operation has no suitable gradient rule."""
 
 
 class UnknownSizeError(CerebrasError, TypeError):
-    """A size that differs from batch to batch was used where a number is needed."""
+    """A size that differs from batch to batch was used where a constant is required."""
 
 
 class PaddingError(CerebrasError, ValueError):
-    """Padding cannot be removed from a batch or a model without changing results."""
+    """Padding cannot be removed without changing results."""
 
 
 class CapacityError(CerebrasError, MemoryError):
-    """The model does not fit into the memory of the computer or of the wafer."""
+    """The model or the batch does not fit into memory."""
 
 
 class BatchCapacityError(CapacityError):
-    """A step on a batch does not fit into memory; a step on a smaller batch may.
+    """A batch does not fit into memory; a smaller batch may fit.
 
     Attributes:
         needed_bytes: minimum number of bytes.
@@ -113,8 +113,8 @@ class SystemUnreachableError(CerebrasError, ConnectionError):
 
 
 class SwarmError(CerebrasError, ConnectionError):
-    """Wafers of a job cannot communicate, or do not make the same calls."""
+    """The wafers of a job cannot communicate, or are not in step."""
 
 
 class NumericsError(CerebrasError, ArithmeticError):
-    """Training produced a value that is not a number."""
+    """Training produced NaN or an infinite value."""

@@ -196,15 +196,15 @@ usage: $1 [OPTIONS] COMMAND [ARGUMENTS]
 $2
 
 options:
-  -h, --help            show this and exit
+  -h, --help            show this help and exit
 $3
 
 commands:
-  python-ws -m MODE -p PARAMS.yaml [...]   run a model of the zoo by weight streaming
+  python-ws -m MODE -p PARAMS.yaml [...]   run a model of the zoo in weight streaming mode
   python -m MODE -p PARAMS.yaml [...]      the same in pipelined mode
-  python-ws FILE.py [ARGUMENTS]            run a program of your own
+  python-ws FILE.py [ARGUMENTS]            run your own program
   cerebras-tf COMMAND [ARGUMENTS]          configs, preparation of data, conversion, ...
-  any other program                        run it in the environment
+  any other program                        run a program in the environment
 
 modes: train, eval, train_and_eval, eval_all, predict; $1 python-ws -h shows more.
 

@@ -81,15 +81,16 @@ class CerebrasEstimator(tf.estimator.Estimator):
         compile_dir: folder for compiled programs; by default `model_dir`/compiled. If a RunConfig
             is given in this position, tf.estimator's order applies: config, params,
             warm_start_from.
-        config: a CSRunConfig or RunConfig. With a CSRunConfig, console lines and rates are those of
-            ProgressHook and PerformanceSummaryHook instead of tf.estimator's.
-        params: given to model_fn.
+        config: a CSRunConfig or RunConfig. A CSRunConfig replaces tf.estimator's console lines by
+            those of ProgressHook and PerformanceSummaryHook.
+        params: passed to model_fn.
         warm_start_from: as tf.estimator takes it.
         use_cs: the default of the methods' use_cs: True for the wafer, False for the host.
-        batches_per_step: batches of one training step, on all systems: the step applies the mean
-            of their gradients. On the wafer in one process, the estimator accumulates them; else
-            model_fn must, see `cerebras_tf.api.accumulates_batches`. At least num_csx of config.
-        accumulate_in_model_fn: whether model_fn accumulates them in any case.
+        batches_per_step: number of batches per training step, over all wafers. The step applies the
+            mean of their gradients. On the wafer in one process, the estimator accumulates them;
+            else model_fn must, see `cerebras_tf.api.accumulates_batches`. At least num_csx of
+            config.
+        accumulate_in_model_fn: whether model_fn always accumulates them.
 
     Raises:
         ConfigError: an argument is of the wrong kind, or model_dir has `[` or a backslash.
@@ -197,8 +198,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         Args:
             input_fn: as tf.estimator takes it.
             hooks: session run hooks; they may fetch any tensor of the model.
-            steps: steps to make from here; not with max_steps.
-            max_steps: global step at which to end.
+            steps: number of steps to train; not with max_steps.
+            max_steps: global step at which training ends.
             saving_listeners: listeners of the checkpoint saver.
             use_cs: True for the wafer, False for the host, None for the constructor's choice.
             sparsifier: has the methods of BaseSparsifier (cerebras.tf.ws.ws_sparsify). The weights

@@ -186,7 +186,7 @@ def _document() -> None:
         each = _FIELDS[name]
         kind = kinds.POSITIONAL_OR_KEYWORD if name in _POSITIONAL else kinds.KEYWORD_ONLY
         parameters.append(kinds(name, kind, default=each.default, annotation=each.type))
-        text = f"{name}: {each.metadata['text']}"
+        text = f"{name}: {each.metadata['text'].replace('null', 'None')}"
         texts.append(textwrap.fill(text, 100, initial_indent=" " * 2, subsequent_indent=" " * 4))
         if name not in vars(CSRunConfig):
             setattr(CSRunConfig, name, _own_property(name))
