@@ -112,13 +112,13 @@ THREADS = EnvironmentVariable[Optional[int]](
 )
 SGEMM = EnvironmentVariable[Optional[str]](
     "CEREBRAS_TF_SGEMM",
-    "What computes large float32 matrix products: blas (OpenBLAS) or avx512 (the project's own "
-    "kernels).",
+    "Kernels for large float32 matrix products: blas (OpenBLAS) or avx512 (kernels of this "
+    "project).",
     _one_of(*SGEMM_CHOICES),
     None,
     "the faster of the two for the processor, as measured",
     f"{BLAS}, or {AVX512} where the processor has it",
-    "Unset it to use what was measured to be faster.",
+    "Unset it to use the faster one.",
 )
 ISA = EnvironmentVariable[Optional[str]](
     "CEREBRAS_TF_ISA",
@@ -130,9 +130,7 @@ ISA = EnvironmentVariable[Optional[str]](
     "Unset it to use the fastest.",
 )
 NUMBA_CACHE_DIR = _text(
-    "NUMBA_CACHE_DIR",
-    "Folder that compiled kernels are cached in.",
-    "cerebras_tf in the user's cache folder",
+    "NUMBA_CACHE_DIR", "Folder of the kernel cache.", "cerebras_tf in the user's cache folder"
 )
 XDG_CACHE_HOME = _text("XDG_CACHE_HOME", "The user's cache folder.", "~/.cache")
 OPENBLAS_CORETYPE = _text(
@@ -174,10 +172,14 @@ SLURM_PROCID = _text("SLURM_PROCID", "Rank of the process, as Slurm sets it.")
 SLURM_LOCALID = _text("SLURM_LOCALID", "Rank on this computer, as Slurm sets it.")
 SLURM_GTIDS = _text("SLURM_GTIDS", "Ranks of the Slurm step's tasks on this computer.")
 SLURM_CPUS_ON_NODE = EnvironmentVariable[Optional[int]](
-    "SLURM_CPUS_ON_NODE", "Cores that Slurm gave to the job here.", int, None, "all cores"
+    "SLURM_CPUS_ON_NODE",
+    ("Number of cores that Slurm assigned to the job on this computer."),
+    int,
+    None,
+    "all cores",
 )
 SLURM_CPUS_PER_TASK = EnvironmentVariable[Optional[int]](
-    "SLURM_CPUS_PER_TASK", "Cores per task that Slurm was asked for.", int, None, "not set"
+    "SLURM_CPUS_PER_TASK", "Number of cores per task requested from Slurm.", int, None, "not set"
 )
 PROGRAM = _text(
     "CEREBRAS_TF_PROGRAM", "Name of the command in help and errors. The launchers set it."
@@ -193,14 +195,16 @@ NUM_CSX = EnvironmentVariable[Optional[int]](
 )
 TF_CONFIG = EnvironmentVariable[dict[str, Any]](
     "TF_CONFIG",
-    "TensorFlow's own: workers and index of this one, as JSON. With use_multiple_workers, each "
-    "worker reads files of its own.",
+    "TensorFlow's cluster configuration as JSON. With use_multiple_workers, each worker reads its "
+    "own files.",
     json.loads,
     {},
     "one worker",
     "a JSON object",
 )
-SLURM_CONF = _text("SLURM_CONF", "Slurm's configuration file. A missing one turns Slurm off.")
+SLURM_CONF = _text(
+    "SLURM_CONF", "Slurm's configuration file. Slurm is not used if the file does not exist."
+)
 
 FOR_USERS: tuple[EnvironmentVariable[Any], ...] = (
     EXECUTION_MODE,

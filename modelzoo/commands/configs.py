@@ -44,7 +44,7 @@ def add_arguments(parser, what):
     if what == "copy":
         parser.add_argument("names", nargs="+", metavar="NAME", help="such as gpt3_tiny")
         parser.add_argument("-o", "--output_dir", default=".", help="folder to copy to")
-        parser.add_argument("--overwrite", action="store_true", help="replace what is there")
+        parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def run(args):

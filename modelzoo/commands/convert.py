@@ -65,7 +65,7 @@ def add_arguments(parser, what):
             help="also compare the outputs of both models on random tokens",
         )
     else:
-        add("--overwrite", action="store_true", help="replace what is there")
+        add("--overwrite", action="store_true", help="replace an existing model")
     if what == "renumber":
         add("step", type=step_int, help="its global step")
         return

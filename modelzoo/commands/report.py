@@ -30,7 +30,7 @@ def add_arguments(parser):
     add("--num_csx", type=positive_int, metavar="N", help="wafers, if not the file's")
     add("--multireplica", action="store_true", help="number of replicas, in pipelined mode")
     add("--machine", default="cs2", help="system description in configs/wafer (default: cs2)")
-    add("--release", help="of the machine's software")
+    add("--release", help="software release of the system")
     add("--out", default="report.html", metavar="HTML", help="(default: report.html)")
 
 

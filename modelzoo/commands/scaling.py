@@ -42,7 +42,7 @@ def add_arguments(parser, what):
     parser.add_argument(
         "--machine", default="cs2", help="system description in configs/wafer (default: cs2)"
     )
-    parser.add_argument("--release", help="of the machine's software")
+    parser.add_argument("--release", help="software release of the system")
     parser.add_argument(
         "--law",
         type=_constant,
