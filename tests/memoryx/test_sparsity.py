@@ -138,7 +138,7 @@ def test_arguments_out_of_range_are_refused(given):
 
 
 def test_names_that_fit_no_weight_or_no_sparsifier_are_refused():
-    with pytest.raises(ConfigError, match="every name must fit a weight. Received: nothing"):
+    with pytest.raises(ConfigError, match="every name must match a weight. Received: nothing"):
         TopKSparsifier(1, {"kernel": 0.5, "nothing": 0.5}).get_sparsity_levels(SHAPES)
     with pytest.raises(ConfigError, match="names must be regular expressions"):
         TopKSparsifier(1, {"(": 0.5}).get_sparsity_levels(SHAPES)

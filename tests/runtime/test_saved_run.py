@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_told(files, tmp_path):
     content[100] ^= 1
     data.unlink()
     data.write_bytes(content)
-    with pytest.raises(CheckpointError, match="as it was written. Received: other bytes"):
+    with pytest.raises(CheckpointError, match="undamaged. Received: other bytes"):
         run_saved(program, inputs, checkpoint)
 
 

@@ -83,19 +83,19 @@ class Plan:
             f"parameter (compute-optimal: {TOKENS_PER_PARAMETER})",
             f"batch            {self.member.batch} sequences of {SEQUENCE}, {self.steps:,} steps",
             f"compute          {self.flops:.4g} FLOP",
-            f"predicted loss   {self.loss:.4g} nats a token{of_what}",
+            f"predicted loss   {self.loss:.4g} nats per token{of_what}",
             f"predicted time   {self.days:,.3g} days on {self.num_csx} {found.system.name}, "
             f"release {found.release.name}, {found.utilisation:.1%} of the peak",
         ]
         if spill:
-            lines.append(f"                 {spill / 1e9:.1f} GB of activations a system spill")
+            lines.append(f"                 {spill / 1e9:.1f} GB of activations per system spill")
         return "\n".join(lines)
 
 
 def make_plan(flops=None, days=None, num_csx=1, law: Law = PUBLISHED, machine="cs2", release=None):
     """The compute-optimal model of the family for a budget.
 
-    The model is the one whose training on 20 tokens a parameter is nearest to the budget, as a
+    The model is the one whose training on 20 tokens per parameter is nearest to the budget, as a
     ratio; its tokens use the budget up.
 
     Args:

@@ -50,7 +50,7 @@ def test_nothing_is_copied_where_one_is_there_already(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     Path("params_gpt3_tiny.yaml").write_text("mine")
     assert main(["configs", "copy", "bert_tiny", "gpt3_tiny"]) == 2
-    assert "params_gpt3_tiny.yaml: must not be there yet." in capsys.readouterr().err
+    assert "params_gpt3_tiny.yaml: must not exist." in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["params_gpt3_tiny.yaml"]
     assert main(["configs", "copy", "bert_tiny", "gpt3_tiny", "--overwrite"]) == 0
     assert load_params("params_gpt3_tiny.yaml").model_name == "gpt3"

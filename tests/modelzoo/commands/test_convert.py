@@ -68,7 +68,7 @@ def test_checkpoint_gets_another_step_and_the_origin_is_named(run, tmp_path):
     code, out, err = run("renumber", "ours", "later", "38000")
     assert (code, err, out.startswith("later/model.ckpt-38000: as ours.")) == (0, "", True)
     code, _, err = run("renumber", "ours", "later", "38000")
-    assert (code, "later: must contain no checkpoint yet." in err) == (2, True)
+    assert (code, "later: must not contain a checkpoint." in err) == (2, True)
     words = ("from_tf", "later", "back", "-p", "ours/params.yaml", "--config_from", "theirs")
     assert run(*words)[0] == 0
     assert '"eos_token_id": 4' in (tmp_path / "back" / "config.json").read_text()

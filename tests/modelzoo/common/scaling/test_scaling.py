@@ -90,9 +90,9 @@ def test_there_is_no_interval_of_three_computes_or_losses_that_do_not_fall(tmp_p
 def test_a_plan_takes_the_law_of_a_fit(capsys):
     plan = ["scaling", "plan", "--budget", "1e20"]
     assert main([*plan, "--law", "1.001e20", "0.05028", "0"]) == 0
-    assert "nats a token, by the law given\n" in capsys.readouterr().out
+    assert "nats per token, by the law given\n" in capsys.readouterr().out
     assert main(plan) == 0
-    assert "nats a token of the Pile\n" in capsys.readouterr().out
+    assert "nats per token of the Pile\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,9 @@ def test_another_rule_chooses_among_the_checkpoints_that_exist(tmp_path, caplog)
     with caplog.at_level("WARNING"):
         evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest()).keep_best()
     assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-8"}
-    assert "the best so far, loss = 1 at step 4, has no checkpoint any more" in caplog.text
+    assert (
+        "the best evaluation so far, loss = 1 at step 4, has no checkpoint any more" in caplog.text
+    )
     assert "best/ contains that of step 8" in caplog.text
     evaluations(tmp_path, 8, keep_best_checkpoint=KeepBest("loss", "max")).keep_best()
     assert {name.split(".")[1] for name in best(tmp_path)} == {"ckpt-6"}
