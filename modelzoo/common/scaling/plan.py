@@ -79,7 +79,7 @@ class Plan:
             f"model            Cerebras-GPT {self.member.name}, {self.member.parameters:,} "
             f"parameters: hidden {self.member.hidden}, {self.member.layers} layers, "
             f"{self.member.heads} heads",
-            f"tokens           {self.tokens:,.4g}, {self.tokens / self.member.parameters:.3g} a "
+            f"tokens           {self.tokens:,.4g}, {self.tokens / self.member.parameters:.3g} per "
             f"parameter (compute-optimal: {TOKENS_PER_PARAMETER})",
             f"batch            {self.member.batch} sequences of {SEQUENCE}, {self.steps:,} steps",
             f"compute          {self.flops:.4g} FLOP",

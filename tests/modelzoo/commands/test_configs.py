@@ -22,8 +22,8 @@ def test_all_params_files_of_the_checkout_are_listed(capsys):
     (tiny,) = [row for row in rows if row[0] == "gpt3_tiny"]
     assert tiny[1:] == [
         "gpt3",
-        "A byte-level GPT that learns from the plays of Shakespeare that come with the package: "
-        "no download",
+        "A byte-level GPT that learns from the plays of Shakespeare included in the package, "
+        "without a download",
     ]
 
 
