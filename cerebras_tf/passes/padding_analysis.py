@@ -67,7 +67,7 @@ class Stream:
 
 def refuse(node: Node, reason: str) -> NoReturn:
     """Raises PaddingError for the node that prevents padding removal."""
-    raise PaddingError(f"padding is computed: {node.op} ('{node.source}') {reason}.")
+    raise PaddingError(f"padding is not removed: {node.op} ('{node.source}') {reason}.")
 
 
 def _require_sources(node: Node) -> None:
@@ -375,11 +375,11 @@ def without_attention(graph: Graph, asked: bool) -> str:
             softmax = _softmax_before(node.inputs[0])
             if softmax is not None:
                 return (
-                    f"padding is computed: {softmax.op} ('{softmax.source}') is attention in an "
+                    f"padding is not removed: {softmax.op} ('{softmax.source}') is attention in an "
                     "unknown form. Scores must be products, scaled and with a mask added, and the "
                     "softmax must have no other readers."
                 )
-    return "padding is computed: the model has no attention with a mask." if asked else ""
+    return "padding is not removed: the model has no attention with a mask." if asked else ""
 
 
 def _softmax_before(value: Value) -> Optional[Node]:

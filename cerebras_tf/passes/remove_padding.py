@@ -120,7 +120,7 @@ class _Emitter:
         self.b = Builder(graph, evaluate)
         try:
             if not self.facts.streams:
-                raise PaddingError("padding is computed: no feature counts tokens")
+                raise PaddingError("padding is not removed: no feature counts tokens")
             for number in range(len(self.facts.streams)):
                 if self.facts.stream_of(number) == number:
                     self._spaces[number] = self._space(number)
@@ -164,13 +164,13 @@ class _Emitter:
     def _space(self, number: int) -> TokenSpace:
         stream, name = self.facts.streams[number], str(len(self._spaces))
         if len(stream.masks) > 1:
-            raise PaddingError("padding is computed: two masks hide keys among the same tokens")
+            raise PaddingError("padding is not removed: two masks hide keys among the same tokens")
         if stream.masks:
             return TokenSpace(name, stream.dims, BIAS, (self.host.output(stream.masks[0]),))
         if not stream.weights:
             what = "a list of tokens" if stream.listed else "tokens"
             raise PaddingError(
-                f"padding is computed: nothing distinguishes real {what} from padding"
+                f"padding is not removed: nothing distinguishes real {what} from padding"
             )
         values = tuple(dict.fromkeys(self.host.output(value) for value, _ in stream.weights))
         return TokenSpace(name, stream.dims, WEIGHTS if stream.causal else LIST, values)
