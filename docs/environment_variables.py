@@ -14,6 +14,14 @@ PAGE = Path(__file__).parent / "reference" / "environment.md"
 # Variables that only scripts and tests read.
 OF_CHECKOUTS = {
     "CEREBRAS_TF_VENV": ("Folder of the environment that the launchers make.", "`.venv`"),
+    "CEREBRAS_TF_PYTHON": (
+        "Python that the launchers set up with.",
+        "the newest supported one that is found",
+    ),
+    "CEREBRAS_TF_OFFLINE": (
+        "Folder of wheels to set up from, as `scripts/set_up --offline` does.",
+        "not set",
+    ),
     "TF_CPP_MIN_LOG_LEVEL": ("TensorFlow's native log. The launchers set 2 if it is unset.", "2"),
     "CEREBRAS_TF_PEERS": ("If 1, `run_tests` installs PyTorch and Transformers.", "not set"),
     "CEREBRAS_TF_MPI": ("If 1, `run_tests` installs MPI and tests several wafers.", "not set"),

@@ -23,6 +23,7 @@ MEASURED = {
     "frontend.model_step",
     "ir.program",
     "ir.schedule",
+    "kernels.blas",
     "kernels.instruction_set",
     "memoryx.disk_speed",
     "memoryx.store",

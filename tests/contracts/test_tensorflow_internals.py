@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 INTERNALS = "cerebras_tf/tf_compat/internals.py"
-# Private names of the standard library, and one set by object.__setattr__.
+# Private names of the standard library, of Numba (kernels/compiled_jit.py), and one set by
+# object.__setattr__.
 OTHERS = {"_asdict", "_exit", "_hash", "_option_string_actions", "_parse_optional"}
+OTHERS |= {"_CacheLocator", "_cache"}
 
 
 def members() -> list[tuple[str, str]]:
