@@ -130,7 +130,7 @@ class Program:
             rows and their indices; for each loss that is differentiated.
         staged: slot of every value that is spilled to the store, by its name there.
         draws: random ops whose invocations differ in size, by the feature that holds their seeds.
-        packing: how a batch's real tokens are found; None if padding is not removed too.
+        packing: how a batch's real tokens are found; None if padding is not removed.
         global_step: name of the feature that is the global step; "" if nothing reads it.
         arena_bytes: size of the activation memory.
         wafers: number of wafers that run it together.

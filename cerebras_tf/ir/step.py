@@ -95,7 +95,7 @@ class StepGraph:
         labels: for every output of the graph, its kind and name, with its position.
         draws: random ops whose invocations differ in size, by the feature that holds their seeds.
         blank: names of variables that have no value before the step.
-        packing: how real tokens are found; None if padding is not removed too.
+        packing: how real tokens are found; None if padding is not removed.
         padding_kept: why padding could not be removed; "" otherwise.
         optional_packing: how real tokens could be found, where padding removal is possible but was
             not requested.

@@ -64,7 +64,7 @@ class ProgramNeeded:
         program: number of a submitted program that serves it once its bounds are `sizes`; None
             where a new one must be compiled.
         sizes: the least bound of every symbol of that program, by name.
-        agreed: why padding is not removed, as the wafers have agreed; "" where it is removed; None
+        agreed: why padding is not removed, as the wafers have agreed; "" if it is removed; None
             where they have not agreed yet. The repeated batch carries it.
     """
 

@@ -359,7 +359,7 @@ class Session:
         return _Work(variant, sizes, {**arrays, **derived})
 
     def _agreed(self, padded: str) -> str:
-        """Why padding is not removed by all wafers, which run the same: because one of them must."""
+        """Why no wafer removes padding: because one of them cannot."""
         code = np.array(0 if not padded else 1 if padded == _ALWAYS_PADDED else 2, np.int64)
         codes = self._swarm.gather(code)
         if (codes == codes[0]).all() and codes[0] != 2:
