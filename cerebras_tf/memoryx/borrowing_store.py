@@ -43,7 +43,6 @@ class BorrowingStore(BaseStore):
         return parts
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve."""
         self._own.reserve(specs)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
@@ -78,7 +77,6 @@ class BorrowingStore(BaseStore):
             store.release(part, [name for name in part if name in dirty])
 
     def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.set_access_order."""
         if order is not self._followed:
             self._followed = order
             self._orders = {}
@@ -99,13 +97,11 @@ class BorrowingStore(BaseStore):
         return name in self._lent or self._own.has_value(name)
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """See Store.not_finite."""
         parts = self._parts(names)
         return [name for store, part in parts.items() for name in store.not_finite(part)]
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._own.version
 
     def link_source(self, name: str, region: FileRegion) -> bool:

@@ -116,21 +116,17 @@ class FileDisk:
 
     @property
     def most_bytes(self) -> int:
-        """See Disk.most_bytes."""
         return self._buffers.most_bytes
 
     @property
     def bytes(self) -> int:
-        """See Disk.bytes."""
         return self._buffers.bytes
 
     @property
     def io_stats(self) -> IoStats:
-        """See Disk.io_stats."""
         return self._transfers.io_stats
 
     def require_free(self, size: int) -> None:
-        """See Disk.require_free."""
         require_free(self.folder, size, ON_DISK)
 
     def take(self, size: int) -> Array:
@@ -138,18 +134,15 @@ class FileDisk:
         return self._buffers.take(size)
 
     def give(self, buffer: Array) -> None:
-        """See Disk.give."""
         self._buffers.give(buffer)
 
     def array(self, record: Record) -> Array:
-        """See Disk.array."""
         assert record.buffer is not None
         type = record.spec.type
         content = record.buffer[: type.most_bytes].view(type.storage_dtype)
         return content.reshape(type.static_shape)
 
     def read(self, records: Sequence[Record]) -> None:
-        """See Disk.read."""
         self._transfers.read(records)
 
     def write(self, records: Sequence[Record], keep: bool) -> None:
@@ -182,11 +175,9 @@ class FileDisk:
             self._current[record.number] = current
 
     def finish(self, records: Iterable[Record]) -> None:
-        """See Disk.finish."""
         self._transfers.finish(records)
 
     def raise_failure(self) -> None:
-        """See Disk.raise_failure."""
         self._transfers.raise_failure()
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
@@ -200,7 +191,6 @@ class FileDisk:
         return True
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
-        """See Disk.linkable_regions."""
         found = {}
         for record in records:
             if record.has_value:
@@ -216,7 +206,6 @@ class FileDisk:
         return found
 
     def close(self) -> None:
-        """See Disk.close."""
         self._finalizer()
 
     def _move(self, record: Record, file: RecordFile, offset: int) -> None:
@@ -292,7 +281,6 @@ class PlannedDisk:
         return np.broadcast_to(np.zeros((), np.uint8), (size,))
 
     def give(self, buffer: Array) -> None:
-        """See Disk.give."""
         self.bytes -= buffer.nbytes
 
     def array(self, record: Record) -> Array:
@@ -301,14 +289,12 @@ class PlannedDisk:
         return np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape)
 
     def read(self, records: Sequence[Record]) -> None:
-        """See Disk.read."""
         for record in records:
             record.reading = Future()
             record.reading.set_result(self.take(record.size))
             self.io_stats.bytes_read += record.size
 
     def write(self, records: Sequence[Record], keep: bool) -> None:
-        """See Disk.write."""
         for record in records:
             self.io_stats.bytes_written += record.size
             record.is_dirty = False
@@ -317,13 +303,12 @@ class PlannedDisk:
                 record.buffer = None
 
     def finish(self, records: Iterable[Record]) -> None:
-        """See Disk.finish."""
+        pass
 
     def raise_failure(self) -> None:
-        """See Disk.raise_failure."""
+        pass
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
-        """See Disk.link_source."""
         return True
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
@@ -331,4 +316,4 @@ class PlannedDisk:
         return {}
 
     def close(self) -> None:
-        """See Disk.close."""
+        pass

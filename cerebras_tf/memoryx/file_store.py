@@ -103,16 +103,13 @@ class FileStore(BaseStore):
 
     @property
     def folder(self) -> Optional[str]:
-        """See Store.folder."""
         return self.disk.folder
 
     @property
     def memory_limit(self) -> int:
-        """See Store.memory_limit."""
         return self.disk.most_bytes
 
     def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
-        """See Store.set_shard."""
         self._elsewhere, self._stores_on_disk = elsewhere, stores_on_disk
 
     def reserve(self, specs: Iterable[Variable]) -> None:
@@ -125,7 +122,6 @@ class FileStore(BaseStore):
             self.disk.require_free(need * self._stores_on_disk)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
-        """See Store.acquire."""
         self.disk.raise_failure()
         records = [self._records[name] for name in names]
         if not fresh:
@@ -145,7 +141,6 @@ class FileStore(BaseStore):
             raise
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
-        """See Store.release."""
         for name in names:
             record = self._records[name]
             if not record.users:
@@ -160,12 +155,10 @@ class FileStore(BaseStore):
                 record.is_dirty = record.has_value = False  # it was read, which ends its life
 
     def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
-        """See Store.require_memory."""
         found = [[self._records[name] for name in names] for names in groups]
         self._require_memory(max(found, key=_size_of, default=[]))
 
     def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.set_access_order."""
         if order is self._access_order.order:
             return
         self._access_order = AccessOrder(order)
@@ -186,7 +179,6 @@ class FileStore(BaseStore):
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._version
 
     @property
@@ -201,11 +193,9 @@ class FileStore(BaseStore):
 
     @property
     def io_stats(self) -> IoStats:
-        """See Store.io_stats."""
         return self.disk.io_stats
 
     def link_source(self, name: str, region: FileRegion) -> bool:
-        """See Store.link_source."""
         record = self._records[name]
         type = record.spec.type
         fits = region.is_whole and region.dtype == type.dtype and region.shape == type.shape
@@ -225,14 +215,12 @@ class FileStore(BaseStore):
         return True
 
     def linkable_regions(self) -> Mapping[str, FileRegion]:
-        """See Store.linkable_regions."""
         self._write_all()
         return self.disk.linkable_regions(
             [r for r in self._records.values() if r.spec.name in self._specs]
         )
 
     def close(self) -> None:
-        """See Store.close."""
         self.disk.close()
 
     def _write_all(self) -> None:

@@ -100,7 +100,6 @@ class MaskSparsifier(BaseSparsifier):
         return step % self.n_iter == 0
 
     def get_sparsity_levels(self, shapes: Shapes) -> dict[str, float]:
-        """See BaseSparsifier.get_sparsity_levels."""
         if isinstance(self.sparsity_level, Mapping):
             matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
             return sparsity.levels_by_name(matrices, self.sparsity_level)

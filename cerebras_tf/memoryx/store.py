@@ -228,11 +228,9 @@ class BaseStore:
 
     @property
     def specs(self) -> Mapping[str, Variable]:
-        """See Store.specs."""
         return self._specs
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve."""
         self._within_step.update((spec.name, spec) for spec in specs)
 
     def _type(self, name: str) -> TensorType:
@@ -246,63 +244,53 @@ class BaseStore:
         """See Store.require_memory; total_resident_bytes is all of them."""
 
     def link_source(self, name: str, region: FileRegion) -> bool:
-        """See Store.link_source."""
         return False
 
     def linkable_regions(self) -> Optional[Mapping[str, FileRegion]]:
-        """See Store.linkable_regions."""
         return None
 
     @property
     def io_stats(self) -> IoStats:
-        """See Store.io_stats."""
         return IoStats()
 
     def close(self) -> None:
-        """See Store.close."""
+        pass
 
     @property
     def total_resident_bytes(self) -> int:
-        """See Store.total_resident_bytes."""
         every = [*self._specs.values(), *self._within_step.values()]
         return sum(spec.type.most_bytes for spec in every)
 
     @property
     def folder(self) -> Optional[str]:
-        """See Store.folder."""
         return None
 
     @property
     def memory_limit(self) -> Optional[int]:
-        """See Store.memory_limit."""
         return None
 
     @property
     def rank(self) -> int:
-        """See Store.rank."""
         return 0
 
     @property
     def local(self: Store) -> Store:
-        """See Store.local."""
         return self
 
     @property
     def planned_resident_bytes(self) -> int:
-        """See Store.planned_resident_bytes."""
         return self.total_resident_bytes
 
     def shard(self, owners: Mapping[str, int]) -> None:
         """See Store.shard; one wafer keeps all."""
 
     def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
-        """See Store.set_shard."""
+        pass
 
     def broadcast(self, names: Iterable[str], rank: int) -> None:
         """See Store.broadcast; there is one wafer."""
 
     def borrow(self) -> set[str]:
-        """See Store.borrow."""
         return set()
 
 
@@ -320,7 +308,6 @@ class MemoryStore(BaseStore):
         self._version = self._resident_bytes = 0
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
-        """See Store.acquire."""
         if not (fresh or self._set.issuperset(names)):
             require_values(self, names)
         held = self._arrays
@@ -350,7 +337,6 @@ class MemoryStore(BaseStore):
         return made
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
-        """See Store.release."""
         acquired, again = self._acquired, self._again
         if again or not acquired.issuperset(names):
             for name in names:
@@ -373,16 +359,13 @@ class MemoryStore(BaseStore):
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._version
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """See Store.not_finite."""
         held = [name for name in names if name in self._set]
         return [n for n in held if not all_finite(self._arrays[n], self._type(n).dtype)]
 
     def close(self) -> None:
-        """See Store.close."""
         self._arrays.clear()
         self._set.clear()
         self._resident_bytes = 0
@@ -404,7 +387,7 @@ class NullStore(BaseStore):
         ]
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
-        """See Store.release."""
+        pass
 
     def has_value(self, name: str) -> bool:
         """Whether the variable has a value: all do."""

@@ -100,14 +100,12 @@ class Profiler:
         return recording() is self.timeline
 
     def begin(self, program: Program) -> None:
-        """See Listener.begin."""
         self._program = program
         if self.is_recording:
             self._thread = threading.get_ident()
             self.timeline.threads[self._thread] = "wafer"
 
     def before(self, step: Entry) -> None:
-        """See Listener.before."""
         if isinstance(step, Run):
             layers = self._program.layers
             self._layer = layers[step.layer].name if step.layer >= 0 else ""
@@ -116,7 +114,6 @@ class Profiler:
         self._before = time.perf_counter()
 
     def after(self, step: Entry) -> None:
-        """See Listener.after."""
         self._items = None
         if not self.is_recording:
             return
@@ -169,7 +166,6 @@ class TimedBackend(CpuBackend):
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
-        """See Backend.load."""
         call = super().load(instruction, inputs, outputs)
         return lambda arrays, out: self._profiler.timed(call, arrays, out)
 

@@ -80,7 +80,6 @@ class BundleFormat:
     """Checkpoints of TensorFlow's format; see CheckpointFormat."""
 
     def save(self, prefix: str, store: Store, numbers: Mapping[str, int]) -> None:
-        """See CheckpointFormat.save."""
         folder = Path(prefix).absolute().parent
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
@@ -93,7 +92,6 @@ class BundleFormat:
             writer.finish(os.path.abspath(prefix))
 
     def restore(self, prefix: str, store: Store) -> dict[str, int]:
-        """See CheckpointFormat.restore."""
         entries = read_index(prefix)
         for name, spec in store.specs.items():
             entry = entries.get(name)

@@ -160,52 +160,42 @@ class Session:
 
     @property
     def price(self) -> Price:
-        """See SessionProtocol.price."""
         return self._backend.price
 
     @property
     def global_step(self) -> int:
-        """See SessionProtocol.global_step."""
         return self._global_step
 
     @property
     def specs(self) -> Mapping[str, Variable]:
-        """See SessionProtocol.specs."""
         return self._store.specs
 
     @property
     def version(self) -> int:
-        """See SessionProtocol.version."""
         return self._store.version
 
     @property
     def peak_bytes(self) -> int:
-        """See SessionProtocol.peak_bytes."""
         return self._peak_bytes
 
     @property
     def held_bytes(self) -> int:
-        """See SessionProtocol.held_bytes."""
         return self._store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
 
     # Variables and checkpoints.
 
     def get(self, name: str) -> Array:
-        """See SessionProtocol.get."""
         with reading(self._store, name) as array:
             return np.array(array)
 
     def put(self, name: str, content: Array) -> None:
-        """See SessionProtocol.put."""
         write(self._store, name, content)
 
     def save(self, prefix: str) -> None:
-        """See SessionProtocol.save."""
         numbers = {GLOBAL_STEP: self._global_step, **self.random_state()}
         self._format().save(prefix, self._store, numbers)
 
     def restore(self, prefix: str) -> None:
-        """See SessionProtocol.restore."""
         numbers = self._format().restore(prefix, self._store)
         self._global_step = numbers.get(GLOBAL_STEP, 0)
         self.restore_random_state(numbers)
@@ -219,11 +209,9 @@ class Session:
         return self._checkpoints
 
     def random_state(self) -> dict[str, int]:
-        """See SessionProtocol.random_state."""
         return self._random.state(self._global_step)
 
     def restore_random_state(self, state: Mapping[str, int]) -> None:
-        """See SessionProtocol.restore_random_state."""
         self._random.restore(state)
 
     # Steps.
@@ -231,7 +219,6 @@ class Session:
     def step(
         self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
     ) -> Union[list[StepResult], ProgramNeeded]:
-        """See SessionProtocol.step."""
         found: list[_Work] = []
         for batch in batches:
             if batch.global_step is not None:
@@ -378,7 +365,6 @@ class Session:
         return None
 
     def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
-        """See SessionProtocol.prepare."""
         found = self._variant(request)
         if found is None:
             return ProgramNeeded(request)
@@ -444,7 +430,6 @@ class Session:
     # Programs.
 
     def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:
-        """See SessionProtocol.submit."""
         if program.wafers != self._swarm.size:
             raise DataError(
                 f"program: must be run by as many wafers as it was compiled for, {program.wafers}. "
@@ -482,7 +467,6 @@ class Session:
 
     @property
     def activation_limit(self) -> int:
-        """See SessionProtocol.activation_limit."""
         return activation_limit(self._store.planned_resident_bytes, self.held_bytes, self._share)
 
     def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:

@@ -98,7 +98,6 @@ class SharedStore(BaseStore):
 
     @property
     def rank(self) -> int:
-        """See Store.rank."""
         return self._swarm.rank
 
     @property
@@ -108,16 +107,13 @@ class SharedStore(BaseStore):
 
     @property
     def folder(self) -> Optional[str]:
-        """See Store.folder."""
         return self._local.folder
 
     @property
     def memory_limit(self) -> Optional[int]:
-        """See Store.memory_limit."""
         return self._local.memory_limit
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve."""
         specs = list(specs)
         self._step_values.update(spec.name for spec in specs)
         self._local.reserve(specs)
@@ -254,7 +250,6 @@ class SharedStore(BaseStore):
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._version + self._local.version
 
     def link_source(self, name: str, region: FileRegion) -> bool:
@@ -271,7 +266,6 @@ class SharedStore(BaseStore):
         return self._local.io_stats
 
     def close(self) -> None:
-        """See Store.close."""
         self._held.clear()
         self._spare.clear()
         self._local.close()

@@ -73,7 +73,6 @@ class _OneOf(Alone):
         self.rank, self.size = rank, size
 
     def objects(self, item: Any) -> list[Any]:
-        """See Swarm.objects."""
         return [item] * self.size
 
 
