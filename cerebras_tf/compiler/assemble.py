@@ -33,7 +33,7 @@ from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, 
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, lookup, viewed
-from cerebras_tf.ops.cost import price, price_at_most
+from cerebras_tf.ops.cost import price, price_at_bounds
 from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
@@ -353,7 +353,7 @@ class _Assembler:
         if structure is not None and structure.compiles_regions:
             for key, graph in node.subgraphs.items():
                 attrs[key] = assemble_region(graph, self.price)
-        cost = price_at_most(
+        cost = price_at_bounds(
             self.price,
             node.op,
             [value.type for value in node.inputs],
@@ -389,13 +389,13 @@ class _Assembler:
         ]
 
     def _bytes_of(self, names: Iterable[str]) -> int:
-        return sum(self.step.variables[name].type.most_bytes for name in names)
+        return sum(self.step.variables[name].type.max_bytes for name in names)
 
     def _layer_name(self, index: int, names: list[str]) -> str:
         """The folder of the layer's largest variable: 'decoder/ffn_1'; 'layer_3' if it has none."""
         if not names:
             return f"layer_{index}"
-        largest = max(names, key=lambda name: self.step.variables[name].type.most_bytes)
+        largest = max(names, key=lambda name: self.step.variables[name].type.max_bytes)
         return "/".join(largest.split("/")[:-1][:2]) or largest
 
 
@@ -418,15 +418,15 @@ def _group(nodes: list[Node]) -> list[list[Node]]:
 
 def plan_arena(program: Program, slots: Sequence[Slot]) -> None:
     """Sets the offsets of arena slots and the size of the arena."""
-    lives = [Lifetime(max(slot.type.most_bytes, 1), *slot.life) for slot in slots]
+    lives = [Lifetime(max(slot.type.max_bytes, 1), *slot.life) for slot in slots]
     offsets, program.arena_bytes = plan_memory(lives)
     for slot, offset in zip(slots, offsets):
         slot.offset = offset
 
 
-def replan(program: Program, most: Mapping[str, int], price: Price) -> Program:
-    """The same program with memory for larger batches: `most` are new bounds of all symbols."""
-    larger = program.bounded(most, functools.partial(price_at_most, price))
+def replan(program: Program, bounds: Mapping[str, int], price: Price) -> Program:
+    """The same program with memory for larger batches: `bounds` are those of all symbols."""
+    larger = program.bounded(bounds, functools.partial(price_at_bounds, price))
     plan_arena(larger, [slot for slot in larger.slots if slot.kind == ARENA])
     return larger
 

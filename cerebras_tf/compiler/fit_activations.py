@@ -64,11 +64,11 @@ class Spilling:
     """The cost of spilling.
 
     Attributes:
-        most_bytes: the most that a layer may spill, as the store must hold it.
+        max_bytes: the most that a layer may spill, as the store must hold it.
         seconds_a_byte: additional time of a step.
     """
 
-    most_bytes: int
+    max_bytes: int
     seconds_a_byte: float
 
 
@@ -130,7 +130,7 @@ class Activations:
         """Spills as much as possible of what a choice keeps, largest values first."""
         if self._spilling is None:
             return choice
-        left, spilled = self._spilling.most_bytes, []
+        left, spilled = self._spilling.max_bytes, []
         for value in sorted(kept, key=lambda v: (-_bytes(v), self._position_of(v), v.index)):
             if can_spill(value) and _bytes(value) <= left:
                 left -= _bytes(value)
@@ -243,7 +243,7 @@ class Activations:
 
 
 def _bytes(value: Value) -> int:
-    return value.type.most_bytes if value.type.is_bounded else 0
+    return value.type.max_bytes if value.type.is_bounded else 0
 
 
 Memory = Callable[[Sequence[Choice]], int]
@@ -325,7 +325,7 @@ class SpillSpace:
         busy_s: seconds for which a step uses the disk without spilling.
     """
 
-    most_bytes: int
+    max_bytes: int
     read_bytes_per_s: float
     write_bytes_per_s: float
     busy_s: float
@@ -394,11 +394,11 @@ def _spilling_cost(space: SpillSpace, program: Program, available: int, speeds: 
     """
     slots = program.slots
     groups = [step.slots for step in program.steps if isinstance(step, StreamIn)]
-    sizes = [sum(slots[slot].type.most_bytes for slot in group) for group in groups]
+    sizes = [sum(slots[slot].type.max_bytes for slot in group) for group in groups]
     weights = max((layer.weight_bytes for layer in program.layers), default=0)
     # A third: one group is used while one is read and one written. The largest group, usually of an
     # update, is in memory in any case.
-    most = max(space.most_bytes // 3, max(sizes, default=0)) - weights
+    most = max(space.max_bytes // 3, max(sizes, default=0)) - weights
     computing_s = sum(speeds.seconds(item.cost) for item in program.instructions())
     a_byte = 1 / space.read_bytes_per_s + 1 / space.write_bytes_per_s
     moving_s = max(program.arena_bytes - available, 1) * a_byte

@@ -206,7 +206,7 @@ def _live_bytes(nodes: list[Node], weights: set[Value]) -> list[int]:
     change = [0] * (len(nodes) + 2)
     for value, start in made.items():
         end = last.get(value, start)
-        size = value.type.most_bytes if value.type.is_bounded else 0
+        size = value.type.max_bytes if value.type.is_bounded else 0
         change[start + 1] += size
         change[end + 1] -= size
     live, total = [], 0

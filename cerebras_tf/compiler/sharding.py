@@ -120,7 +120,7 @@ def _variables(step: StepGraph, nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def _bytes(step: StepGraph, names: Iterable[str]) -> int:
-    return sum(step.variables[name].type.most_bytes for name in names if name in step.variables)
+    return sum(step.variables[name].type.max_bytes for name in names if name in step.variables)
 
 
 def _assign_owners(

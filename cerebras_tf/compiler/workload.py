@@ -14,10 +14,10 @@ from typing import Optional
 
 from cerebras_tf.ir.program import ARENA, Instruction, Program
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.ops.products import Places, ProductSize, products_of, sizes_at_most
+from cerebras_tf.ops.products import Places, ProductSize, products_of, sizes_at_bounds
 from cerebras_tf.wafer.workload import GRADIENT, WEIGHTS, LayerWork, Product, Workload
 
-_MOST_PERIOD = 8  # layers of a repeated block
+_MAX_PERIOD = 8  # layers of a repeated block
 _FLOAT_BYTES = 4  # of an element of a program
 
 
@@ -78,14 +78,14 @@ def workload_of_program(
     features = [program.slots[slot].type for slot in program.features.values()]
     bounded = [type for type in features if type.is_bounded]
     if batch is None:
-        largest = max(bounded, key=lambda type: type.most_bytes, default=None)
-        batch = (sizes_at_most(largest) if largest is not None and largest.rank else (1,))[0]
+        largest = max(bounded, key=lambda type: type.max_bytes, default=None)
+        batch = (sizes_at_bounds(largest) if largest is not None and largest.rank else (1,))[0]
     state = sum(
         _elements(program, name)
         for layer, weights in zip(program.layers, weights_of)
         for name in {*layer.slots, *layer.variables} - {*weights}
     )
-    size = sum(type.most_bytes for type in bounded)
+    size = sum(type.max_bytes for type in bounded)
     return Workload(name, tuple(layers), batch, state, size, tokens or 0, _period(program))
 
 
@@ -96,7 +96,7 @@ def _numbered(name: str, number: int) -> str:
 def _elements(program: Program, name: str) -> int:
     """Elements of a variable; 0 for scalars such as counters."""
     type = program.slots[program.variables[name]].type
-    return math.prod(sizes_at_most(type)) if type.rank else 0
+    return math.prod(sizes_at_bounds(type)) if type.rank else 0
 
 
 class _Densities:
@@ -112,7 +112,7 @@ class _Densities:
         for number, names in enumerate(weights) if density else ():
             found: dict[int, list[float]] = {}
             for name in names:
-                size = math.prod(sizes_at_most(program.slots[program.variables[name]].type))
+                size = math.prod(sizes_at_bounds(program.slots[program.variables[name]].type))
                 found.setdefault(size, []).append(density.get(name, 1.0))
             self._of_layer[number] = found
 
@@ -168,7 +168,7 @@ def _add_kept(sums: dict[int, _Sums], program: Program) -> None:
                     if program.slots[slot].kind == ARENA:
                         made.setdefault(slot, max(step.layer, 0))
     for slot, layer in made.items():
-        size = math.prod(sizes_at_most(program.slots[slot].type))
+        size = math.prod(sizes_at_bounds(program.slots[slot].type))
         if slot in later:
             sums[layer].boundary += size
         elif slot in kept:
@@ -184,7 +184,7 @@ def _period(program: Program) -> int:
     found = [bodies[layer] for layer in sorted(bodies)]
     if len(Counter(found)) == len(found):
         return 1
-    for period in range(1, min(_MOST_PERIOD, len(found) - 1) + 1):
+    for period in range(1, min(_MAX_PERIOD, len(found) - 1) + 1):
         same = sum(a == b for a, b in zip(found, found[period:]))
         if 2 * same >= len(found) - period:
             return period

@@ -24,7 +24,7 @@ from typing import Any, Optional
 
 from cerebras_tf.config.address import address_problem
 from cerebras_tf.config.schema import build_section, field, regular_expressions
-from cerebras_tf.quantities import MOST_GB
+from cerebras_tf.quantities import MAX_GB
 
 # What the runner does, by mode.
 MODES = {
@@ -93,7 +93,7 @@ class SharedOptions:
         "training uses what training holds; one of another checkpoint than the last holds its own, "
         "up to as much again.",
         above=0.0,
-        below=MOST_GB,
+        below=MAX_GB,
         on_wafer=(None,),
     )
     memoryx_moment_dtype: Optional[str] = field(
@@ -113,7 +113,7 @@ class SharedOptions:
         "spilled to its disk between the passes, with equal results; null takes what is available "
         "less a tenth.",
         above=0.0,
-        below=MOST_GB,
+        below=MAX_GB,
         on_wafer=(None,),
     )
     micro_batches: int = field(

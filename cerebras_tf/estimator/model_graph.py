@@ -304,7 +304,7 @@ class Recording:
                 "Adam and AdamW do. Received: one without them, or whose decay is no constant. "
                 "Leave memoryx_moment_dtype out."
             )
-        size = sum(spec.type.most_bytes for spec in self.stored.values())
+        size = sum(spec.type.max_bytes for spec in self.stored.values())
         log_info(
             "%d moments of the optimizer are stored in %s: %.3g GB instead of %.3g GB",
             *(len(self.stored), dtype, size / 1e9, 2 * size / 1e9),

@@ -68,7 +68,7 @@ def replicas_line(found: Prediction) -> str:
 
 
 TRAINING = "train"
-_MOST_ROWS = 24  # rows rows of a floor plan's table
+_MAX_ROWS = 24  # rows rows of a floor plan's table
 
 
 def name_of_mode(mode: str) -> str:
@@ -168,9 +168,9 @@ def _description(found: Prediction) -> str:
     rows = "".join(
         f"| {place.name} | {place.x} to {place.x + place.width} | "
         f"{place.y} to {place.y + place.height} | {place.utilisation:.1%} |\n"
-        for place in found.floorplan[:_MOST_ROWS]
+        for place in found.floorplan[:_MAX_ROWS]
     )
-    more = len(found.floorplan) - _MOST_ROWS
+    more = len(found.floorplan) - _MAX_ROWS
     if more > 0:
         rows += f"| and {more} more | | | |\n"
     return (

@@ -148,7 +148,7 @@ def streaming(
         f"in files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
         f"state, {_size(plan.staged_bytes)} gradients and spilled activations; {most}; "
         f"{_size(free_bytes(folder))} of disk free; a checkpoint takes up to "
-        f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
+        f"{_size(sum(spec.type.max_bytes for spec in store.specs.values()))}"
         if trains
         else f"in files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
     ]

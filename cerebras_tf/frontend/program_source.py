@@ -31,7 +31,7 @@ from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.padding_report import PaddingReport
 from cerebras_tf.frontend.program_cache import CacheKey, ProgramCache, settings_of
 from cerebras_tf.ir import StepGraph, TensorType, print_step
-from cerebras_tf.ir.dimensions import most_of
+from cerebras_tf.ir.dimensions import bound_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
@@ -136,13 +136,13 @@ class CompilingSource:
                 self._fixed_sizes.add(asked)
         return self._made(self._compile_static(target), target)
 
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+    def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
         """A program for larger batches: the same one if it fits, else one with recomputation.
 
         Raises:
             CapacityError: larger batches do not fit in the memory for activations.
         """
-        larger = replan(program, most, self._options.price)
+        larger = replan(program, bounds, self._options.price)
         available = self._budget.bytes()
         target = self._targets[id(program)]
         if available is None or larger.arena_bytes + larger.scratch_bytes <= available:
@@ -205,7 +205,7 @@ class CompilingSource:
                 count = 1 if self._splits() else None
             elif self.micro_batches.rows is not None:  # else they are batches of a step
                 count = self.micro_batches.count
-        return with_advice(error, program, most_of(size or 0), count)
+        return with_advice(error, program, bound_of(size or 0), count)
 
     def _splits(self) -> bool:
         """Whether micro-batches can compute the last step."""

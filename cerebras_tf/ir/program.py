@@ -178,9 +178,9 @@ class Program:
         """
         return self._with(lambda value: substitute(value, sizes), price)
 
-    def bounded(self, most: Mapping[str, int], price: Price) -> Program:
+    def bounded(self, bounds: Mapping[str, int], price: Price) -> Program:
         """A copy with other bounds, by name of a symbol; its memory must be planned again."""
-        return self._with(lambda value: with_bounds(value, most), price, fresh=True)
+        return self._with(lambda value: with_bounds(value, bounds), price, fresh=True)
 
     def _with(self, change: Callable[[Any], Any], price: Price, fresh: bool = False) -> Program:
         """A copy, types and attributes changed by a function; `fresh`: it shares no slot."""

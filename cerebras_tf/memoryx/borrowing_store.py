@@ -127,6 +127,6 @@ class BorrowingStore(BaseStore):
     def total_resident_bytes(self) -> int:
         """Bytes of main memory besides the owner's once every variable has a value."""
         kept = sum(
-            spec.type.most_bytes for name, spec in self.specs.items() if name not in self._lent
+            spec.type.max_bytes for name, spec in self.specs.items() if name not in self._lent
         )
         return min(kept, self._own.total_resident_bytes)

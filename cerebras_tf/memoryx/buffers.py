@@ -27,11 +27,11 @@ class Buffers:
     """Page-aligned arrays, so many bytes at most; what is given back serves its size again.
 
     Args:
-        most_bytes: the most that they take at once, those that wait for use included.
+        max_bytes: the most that they take at once, those that wait for use included.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._idle: OrderedDict[int, list[Array]] = OrderedDict()
         self._bytes = 0
         self._changed = threading.Condition()
@@ -53,10 +53,10 @@ class Buffers:
         """
         with self._changed:
             while not (self._idle.get(size) or self._free_idle(size)):
-                if self._is_closed or size > self.most_bytes:
+                if self._is_closed or size > self.max_bytes:
                     raise CapacityError(
                         f"memoryx_ram_gb: a buffer of {size} bytes must fit. Received: "
-                        f"{self.most_bytes} bytes for all. Raise memoryx_ram_gb."
+                        f"{self.max_bytes} bytes for all. Raise memoryx_ram_gb."
                     )
                 self._changed.wait()
             if self._idle.get(size):
@@ -74,7 +74,7 @@ class Buffers:
 
     def _free_idle(self, size: int) -> bool:
         """Gives idle buffers back to the system until a new one fits."""
-        while self._bytes + size > self.most_bytes:
+        while self._bytes + size > self.max_bytes:
             idle = next((buffers for buffers in self._idle.values() if buffers), None)
             if idle is None:
                 return False

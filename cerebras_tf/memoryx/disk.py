@@ -34,7 +34,7 @@ class Disk(Protocol):
         """Where the files are or would be, or a folder of that name will be made; None: nowhere."""
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Bytes of memory for records, those in transit included."""
 
     @property
@@ -90,7 +90,7 @@ class FileDisk:
 
     Args:
         folder: where the folder is made.
-        most_bytes: bytes of main memory for records.
+        max_bytes: bytes of main memory for records.
 
     Attributes:
         folder: as given.
@@ -99,7 +99,7 @@ class FileDisk:
         StoreError: the folder cannot be used.
     """
 
-    def __init__(self, folder: str, most_bytes: int) -> None:
+    def __init__(self, folder: str, max_bytes: int) -> None:
         self.folder = folder
         self._folder = StoreFolder(Path(folder))
         self._names = itertools.count()
@@ -107,7 +107,7 @@ class FileDisk:
         self._current: dict[int, RecordFile] = {}  # what is written, by number
         # Files of checkpoints by device and number; None where they cannot be linked.
         self._linked: dict[tuple[int, int], Optional[RecordFile]] = {}
-        self._buffers = Buffers(most_bytes)
+        self._buffers = Buffers(max_bytes)
         self._transfers = Transfers(self._buffers)
         # Holds no reference to this object, so that one that is forgotten is closed as well.
         self._finalizer = weakref.finalize(
@@ -115,8 +115,8 @@ class FileDisk:
         )
 
     @property
-    def most_bytes(self) -> int:
-        return self._buffers.most_bytes
+    def max_bytes(self) -> int:
+        return self._buffers.max_bytes
 
     @property
     def bytes(self) -> int:
@@ -139,7 +139,7 @@ class FileDisk:
     def array(self, record: Record) -> Array:
         assert record.buffer is not None
         type = record.spec.type
-        content = record.buffer[: type.most_bytes].view(type.storage_dtype)
+        content = record.buffer[: type.max_bytes].view(type.storage_dtype)
         return content.reshape(type.static_shape)
 
     def read(self, records: Sequence[Record]) -> None:
@@ -196,7 +196,7 @@ class FileDisk:
             if record.has_value:
                 assert record.file is not None and record.checksum is not None
                 type = record.spec.type
-                place = str(record.file.path), record.offset, type.most_bytes
+                place = str(record.file.path), record.offset, type.max_bytes
                 found[record.spec.name] = FileRegion(
                     type.dtype, type.static_shape, *place, record.checksum
                 )
@@ -256,18 +256,18 @@ class PlannedDisk:
     """Moves nothing and counts it: what a disk with so much memory would do.
 
     Args:
-        most_bytes: bytes of main memory for records.
+        max_bytes: bytes of main memory for records.
         folder: that of the disk it stands for; nothing is made there.
 
     Attributes:
-        most_bytes: as given.
+        max_bytes: as given.
         folder: as given.
         bytes: bytes of memory that would be taken now.
         traffic: what would have been moved so far.
     """
 
-    def __init__(self, most_bytes: int, folder: Optional[str] = None) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int, folder: Optional[str] = None) -> None:
+        self.max_bytes = max_bytes
         self.folder = folder
         self.bytes = 0
         self.io_stats = IoStats()

@@ -85,7 +85,7 @@ class FileStore(BaseStore):
         self._place(self._specs.values())
         self.disk = disk
         self._taken = 0  # bytes of the records that are here
-        self._most_taken = disk.most_bytes
+        self._most_taken = disk.max_bytes
         self._window = 0  # bytes of the groups that are read ahead
         self._access_order = AccessOrder([])
         self._ahead = 0  # groups before this position are here, or on their way
@@ -107,7 +107,7 @@ class FileStore(BaseStore):
 
     @property
     def memory_limit(self) -> int:
-        return self.disk.most_bytes
+        return self.disk.max_bytes
 
     def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
         self._elsewhere, self._stores_on_disk = elsewhere, stores_on_disk
@@ -165,7 +165,7 @@ class FileStore(BaseStore):
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
         # Memory for what is being written, so that what is read needs not wait for it.
-        most = self.disk.most_bytes
+        most = self.disk.max_bytes
         self._most_taken = most - self._window if most >= 3 * self._window else most
 
     def has_value(self, name: str) -> bool:
@@ -189,7 +189,7 @@ class FileStore(BaseStore):
     @property
     def total_resident_bytes(self) -> int:
         """Bytes of the buffers once every variable has a value."""
-        return min(self.disk.most_bytes, sum(r.size for r in self._records.values()))
+        return min(self.disk.max_bytes, sum(r.size for r in self._records.values()))
 
     @property
     def io_stats(self) -> IoStats:
@@ -261,10 +261,10 @@ class FileStore(BaseStore):
                 record.buffer, record.is_blank = self.disk.take(record.size), True
 
     def _require_memory(self, records: Sequence[Record]) -> None:
-        need, most = _size_of(records), self.disk.most_bytes
+        need, most = _size_of(records), self.disk.max_bytes
         if need <= most:
             return
-        largest = max(records, key=lambda record: (record.size, record.spec.type.most_bytes))
+        largest = max(records, key=lambda record: (record.size, record.spec.type.max_bytes))
         raise CapacityError(
             f"memoryx_ram_gb: must hold the variables that are used together, {need / 1e9:.3g} GB "
             f"(the largest is {largest.spec.name}). Received: {most / 1e9:g} GB. Set it to "

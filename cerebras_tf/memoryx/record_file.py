@@ -19,8 +19,8 @@ from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, padded
 from cerebras_tf.memoryx.store import FileRegion
 
 # A call moves less than 2 GiB (man 2 readv); this much at a time keeps the queue of the disk full.
-_MOST_BYTES = 1 << 30
-_MOST_BUFFERS = 1024  # IOV_MAX of Linux
+_MAX_BYTES = 1 << 30
+_MAX_BUFFERS = 1024  # IOV_MAX of Linux
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it
 
 
@@ -79,10 +79,10 @@ class RecordFile:
         while left:
             part: list[memoryview] = []
             size = 0
-            for view in left[:_MOST_BUFFERS]:
-                part.append(view[: _MOST_BYTES - size])
+            for view in left[:_MAX_BUFFERS]:
+                part.append(view[: _MAX_BYTES - size])
                 size += len(part[-1])
-                if size >= _MOST_BYTES:
+                if size >= _MAX_BYTES:
                     break
             moved = move(self._descriptor, part, offset + total)
             total += moved
@@ -161,7 +161,7 @@ class Record:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory and in files."""
-        return padded(self.spec.type.most_bytes)
+        return padded(self.spec.type.max_bytes)
 
     @property
     def is_here(self) -> bool:

@@ -259,7 +259,7 @@ class BaseStore:
     @property
     def total_resident_bytes(self) -> int:
         every = [*self._specs.values(), *self._within_step.values()]
-        return sum(spec.type.most_bytes for spec in every)
+        return sum(spec.type.max_bytes for spec in every)
 
     @property
     def folder(self) -> Optional[str]:

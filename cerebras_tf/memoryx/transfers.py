@@ -166,7 +166,7 @@ class Transfers:
             move.file.allocate(move.offset, buffer.nbytes)
         if not record.lives_within_step:
             type = record.spec.type
-            content = buffer[: type.most_bytes]
+            content = buffer[: type.max_bytes]
             record.checksum = crc32c(content)
             if record.spec.trainable:
                 record.is_finite = all_finite(content, type.dtype)
@@ -191,7 +191,7 @@ def _runs(moves: Sequence[_Move]) -> Iterator[list[_Move]]:
 
 def _check(move: _Move, buffer: Array, count: int) -> None:
     """Raises CheckpointError where a record was not read whole, or is not what was written."""
-    size = move.record.spec.type.most_bytes
+    size = move.record.spec.type.max_bytes
     found = ""
     if count < size:
         found = f"{max(count, 0)} of {size} bytes"

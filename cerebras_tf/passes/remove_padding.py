@@ -20,7 +20,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import PaddingError
-from cerebras_tf.ir import Dim, Node, Shape, StepGraph, TensorType, Value, most_of
+from cerebras_tf.ir import Dim, Node, Shape, StepGraph, TensorType, Value, bound_of
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.packing import (
     BIAS,
@@ -180,7 +180,7 @@ class _Emitter:
 
     def _tokens(self, space: TokenSpace) -> Dim:
         size = space.dims[0] * space.dims[1]
-        most = most_of(size)
+        most = bound_of(size)
         return Dim.symbol(space.symbol, most, UNLIMITED if isinstance(size, Dim) else most)
 
     def _feature(self, space: TokenSpace, kind: str) -> Value:

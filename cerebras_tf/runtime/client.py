@@ -28,7 +28,7 @@ class ProgramSource(Protocol):
             CerebrasError: there is none.
         """
 
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+    def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
         """One of its programs with other bounds of its symbols.
 
         Raises:
@@ -63,11 +63,11 @@ class SavedProgram:
             )
         return self._program
 
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+    def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
         """Never: its memory is planned."""
         raise DataError(
             f"saved program: sizes must be at most "
-            f"{ {s.name: s.most for s in program.symbols} }. Received: {dict(most)}. "
+            f"{ {s.name: s.bound for s in program.symbols} }. Received: {dict(bounds)}. "
             "Compile the model for larger batches."
         )
 

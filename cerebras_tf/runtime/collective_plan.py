@@ -215,4 +215,4 @@ def _events_of_run(program: Program, number: int, step: Run) -> Iterator[Event]:
 
 
 def _bytes(program: Program, slot: int) -> int:
-    return program.slots[slot].type.most_bytes
+    return program.slots[slot].type.max_bytes

@@ -78,7 +78,7 @@ def needed_scratch(
     found = compiled_kernel(kernels, op, inputs, outputs, attrs)
     if found is not None:
         return Scratch() if found.scratch is None else found.scratch(*inputs, **attrs)
-    return Scratch(sum(type.most_bytes for type in outputs))
+    return Scratch(sum(type.max_bytes for type in outputs))
 
 
 def _fused(body: Graph, inputs: Types, outputs: Types, kernels: KernelTable) -> Call:

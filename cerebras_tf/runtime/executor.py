@@ -215,7 +215,7 @@ class Loader:
         entry = _StreamOut(step)
         in_place = [pair for pair in step.stores if variables.get(pair[0]) == pair[1]]
         entry.in_place = [name for name, _ in in_place]
-        entry.size = sum(slots[slot].type.most_bytes for _, slot in in_place)
+        entry.size = sum(slots[slot].type.max_bytes for _, slot in in_place)
         entry.others = [pair for pair in step.stores if pair not in in_place]
         entry.is_local = bool(self._alone)
         self.entries.append(entry)
@@ -376,7 +376,7 @@ class Executor:
                 return {}, 0
             if isinstance(step, StreamIn):
                 kept.update((self.names[slot], slot) for slot in step.slots)
-                size += sum(self.plan.slots[slot].type.most_bytes for slot in step.slots)
+                size += sum(self.plan.slots[slot].type.max_bytes for slot in step.slots)
             elif isinstance(step, StreamOut):
                 written.update(name for name, _ in step.stores if name not in kept)
         # What is read after it was written may have its first value then.

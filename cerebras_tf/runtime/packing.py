@@ -61,7 +61,7 @@ class _Tokens:
         found: Array = flat[self.row_of < 0]
         return found
 
-    def most(self, value: Array, layout: int) -> Array:
+    def largest(self, value: Array, layout: int) -> Array:
         """The largest of what a value holds at a sequence's real places: [B, ...]."""
         flat = self._flat(value, layout)
         found = np.full((self.dims[0], flat.shape[1]), -np.inf, np.float32)
@@ -184,7 +184,7 @@ def _require(check: Check, tokens: _Tokens, values: list[Array], among: Optional
     if check.kind == HIDDEN:
         if not (padded <= HIDING).all():
             raise PaddingError(f"{where} adds a mask that does not hide padding")
-        if not (tokens.most(value, check.layout) >= 0).all():
+        if not (tokens.largest(value, check.layout) >= 0).all():
             raise PaddingError(f"{where} adds a mask that hides all of a sequence")
     elif (padded != 0).any():
         raise PaddingError(f"{where} multiplies padding by a number that is not 0")

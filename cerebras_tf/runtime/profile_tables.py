@@ -9,7 +9,7 @@ from cerebras_tf.kernels.timeline import Span
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.profiler import LOOP_STEP, WAFER_STEP, Profiler, Timing
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 _DIRECTIONS = ("forward", "backward", "update")
 _STREAMS = ("stream_in", "stream_out", "share")
 
@@ -130,7 +130,7 @@ def _table(
     for timing in timings:
         groups.setdefault(key(timing), []).append(timing)
     seconds = {name: sum(t.elapsed_s for t in group) for name, group in groups.items()}
-    names = sorted(groups, key=lambda name: -seconds[name])[: None if ordered else MOST_ROWS]
+    names = sorted(groups, key=lambda name: -seconds[name])[: None if ordered else MAX_ROWS]
     if ordered:
         names = [name for name in groups if name in names]
     width = max((len(name) for name in [*names, what]), default=0)

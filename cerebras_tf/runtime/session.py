@@ -40,9 +40,9 @@ from cerebras_tf.runtime.sizes import solve_sizes
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 # Compiled variants kept, those used last; requests that differ more often are compiled again.
-MOST_VARIANTS = 32
+MAX_VARIANTS = 32
 # Sizes of one variant that stay loaded, those used last.
-MOST_SIZES = 256
+MAX_SIZES = 256
 # The reason of a wafer whose own program for its batch computes padding anyway.
 _ALWAYS_PADDED = "another wafer computes it"
 GLOBAL_STEP = "global_step"  # its name in checkpoints
@@ -68,7 +68,7 @@ class _Variant:
     """A program, what it is for, and what it is loaded as, by sizes.
 
     Attributes:
-        most: bound of every symbol of the program, by name.
+        bounds: bound of every symbol of the program, by name.
         executors: by their region of the activation memory and the sizes of the symbols, in the
             order of their last uses.
         last_use: requests served before it was used last.
@@ -78,7 +78,7 @@ class _Variant:
     program: Program
     updates: bool
     part: str
-    most: dict[str, int]
+    bounds: dict[str, int]
     executors: dict[tuple[int, tuple[tuple[str, int], ...]], Executor] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
@@ -95,9 +95,9 @@ class _Variant:
 
     def needed(self, sizes: Mapping[str, int]) -> Optional[dict[str, int]]:
         """The bounds that a batch of these sizes needs; None where those it has are enough."""
-        if all(size <= self.most[name] for name, size in sizes.items()):
+        if all(size <= self.bounds[name] for name, size in sizes.items()):
             return None
-        return {name: max(bound, sizes.get(name, 0)) for name, bound in self.most.items()}
+        return {name: max(bound, sizes.get(name, 0)) for name, bound in self.bounds.items()}
 
 
 @dataclass(eq=False)
@@ -275,13 +275,13 @@ class Session:
             for name, slot in program.features.items()
         }
 
-    def _interleaved(self, found: Sequence[_Work], most_bytes: Optional[int]) -> Interleaving:
+    def _interleaved(self, found: Sequence[_Work], max_bytes: Optional[int]) -> Interleaving:
         """The order in which micro-batches run, and their executors."""
         key = tuple((id(work.variant), tuple(sorted(work.sizes.items()))) for work in found)
         kept = self._interleavings.get(key)
         if kept is None:
             limit = self.activation_limit
-            limit = limit if most_bytes is None else min(limit, most_bytes)
+            limit = limit if max_bytes is None else min(limit, max_bytes)
             programs = [work.variant.program for work in found]
             together = count_together(programs, self._store, limit)
         else:
@@ -293,7 +293,7 @@ class Session:
         if made is None:
             made = interleave(self._regions_for(found, 1), 1, self._store)
             assert made is not None
-        if len(self._interleavings) >= MOST_VARIANTS:
+        if len(self._interleavings) >= MAX_VARIANTS:
             self._interleavings.clear()
         self._interleavings[key] = made
         return made
@@ -372,7 +372,7 @@ class Session:
         larger = variant.needed(sizes)
         if larger is not None:
             return ProgramNeeded(request, variant.number, larger)
-        executor = self._loaded(variant, {**variant.most, **sizes})  # of tokens all that may be
+        executor = self._loaded(variant, {**variant.bounds, **sizes})  # of tokens all that may be
         return Prepared(variant.number, executor.sizes)
 
     def _loaded(
@@ -410,7 +410,7 @@ class Session:
         if executor.arena is not region:
             executor.bind(region)
         variant.executors[key] = executor
-        if len(variant.executors) > MOST_SIZES:
+        if len(variant.executors) > MAX_SIZES:
             del variant.executors[next(iter(variant.executors))]
         return executor
 
@@ -439,27 +439,27 @@ class Session:
         if fault is not None:
             raise fault
         request, number = needed.request, needed.program
-        most = {symbol.name: symbol.most for symbol in program.symbols}
+        bounds = {symbol.name: symbol.bound for symbol in program.symbols}
         variant = _Variant(
             next(self._numbers) if number is None else number,
             program,
             request.updates,
             request.part,
-            most,
+            bounds,
             last_use=self._uses,
         )
         sizes = variant.sizes_for(request)
         wanted = {**(sizes or {}), **needed.sizes}
-        if sizes is None or any(most.get(name, size) < size for name, size in wanted.items()):
+        if sizes is None or any(bounds.get(name, size) < size for name, size in wanted.items()):
             raise DataError(
                 "program: must serve the request that it was compiled for. Received: features "
-                f"{ {name: str(type) for name, type in program.given.items()} } with bounds {most} "
-                f"for {request}. Correct the program source."
+                f"{ {name: str(type) for name, type in program.given.items()} } with bounds "
+                f"{bounds} for {request}. Correct the program source."
             )
         if number is not None:
             variant.has_run = self._variants[number].has_run
         self._variants[variant.number] = variant
-        if len(self._variants) <= MOST_VARIANTS:
+        if len(self._variants) <= MAX_VARIANTS:
             return Accepted(variant.number)
         oldest = min(self._variants.values(), key=lambda variant: variant.last_use)
         del self._variants[oldest.number]

@@ -235,7 +235,7 @@ class SharedStore(BaseStore):
         )
 
     def _bytes_of(self, names: Iterable[str]) -> int:
-        return sum(self.specs[name].type.most_bytes for name in names if name in self.specs)
+        return sum(self.specs[name].type.max_bytes for name in names if name in self.specs)
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
         """See Store.not_finite; every wafer looks at what it keeps, and all hear of all."""
@@ -278,7 +278,7 @@ class SharedStore(BaseStore):
     @property
     def planned_resident_bytes(self) -> int:
         """What a wafer takes where all keep alike; the same on all, dealt out or not."""
-        sizes = [spec.type.most_bytes for spec in self.specs.values()]
+        sizes = [spec.type.max_bytes for spec in self.specs.values()]
         kept = -(-sum(sizes) // self._swarm.size)
         copies = (GROUPS_AHEAD + 2) * max(sizes, default=0)
         return min(kept, self._local.total_resident_bytes) + copies
@@ -286,16 +286,16 @@ class SharedStore(BaseStore):
     @property
     def total_resident_bytes(self) -> int:
         """See Store.total_resident_bytes: what lives here, and memory for copies of all others."""
-        kept = sum(s.type.most_bytes for name, s in self.specs.items() if self._is_here(name))
+        kept = sum(s.type.max_bytes for name, s in self.specs.items() if self._is_here(name))
         return min(kept, self._local.total_resident_bytes) + self._bytes_of_copies()
 
     def _bytes_of_copies(self) -> int:
         """The most of copies: of the groups ahead, and the largest of what is kept for more."""
         elsewhere = {name for name in self.specs if not self._is_here(name)}
         groups = [
-            sum(self.specs[n].type.most_bytes for n in names if n in elsewhere)
+            sum(self.specs[n].type.max_bytes for n in names if n in elsewhere)
             for names in self._order
         ]
         width = GROUPS_AHEAD + 1
         ahead = max((sum(groups[i : i + width]) for i in range(len(groups))), default=0)
-        return ahead + max((self.specs[n].type.most_bytes for n in elsewhere), default=0)
+        return ahead + max((self.specs[n].type.max_bytes for n in elsewhere), default=0)

@@ -61,7 +61,7 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
         folder: where they will be stored.
         wafers: how many keep a part of them each.
     """
-    need = sum(spec.type.most_bytes for spec in specs) // wafers
+    need = sum(spec.type.max_bytes for spec in specs) // wafers
     require_usable(folder)
     require_free(folder, need, "weights and optimizer state")
 
@@ -86,7 +86,7 @@ def _write(store: Store, names: Iterable[str]) -> None:
 def plan_streaming(
     program: Program,
     specs: Iterable[Variable],
-    most_bytes: int,
+    max_bytes: int,
     backend: Backend,
     wafer: Optional[int] = None,
     micro_batches: Sequence[Program] = (),
@@ -97,7 +97,7 @@ def plan_streaming(
     Args:
         program: what will run; sizes with a bound are taken at the bound.
         specs: the variables.
-        most_bytes: main memory for variables.
+        max_bytes: main memory for variables.
         backend: prices instructions.
         wafer: which of the program's several wafers; None for one that keeps all.
         micro_batches: the programs of a step's micro-batches, in order, of which `program` is one;
@@ -110,7 +110,7 @@ def plan_streaming(
     specs = list(specs)
     programs = [_at_bounds(each, backend) for each in micro_batches or [program]]
     program = programs[-1]
-    disk = PlannedDisk(most_bytes)
+    disk = PlannedDisk(max_bytes)
     here: Store = FileStore(specs, disk)
     kept, store = specs, here
     swarm = Alone() if wafer is None else _OneOf(wafer, program.wafers)
@@ -132,9 +132,9 @@ def plan_streaming(
     if micro_batches:
         staged += [spec.type for spec in sums]
     return StreamingPlan(
-        weight_bytes=sum(spec.type.most_bytes for spec in kept if spec.trainable),
-        state_bytes=sum(spec.type.most_bytes for spec in kept if not spec.trainable),
-        staged_bytes=sum(type.most_bytes for type in staged),
+        weight_bytes=sum(spec.type.max_bytes for spec in kept if spec.trainable),
+        state_bytes=sum(spec.type.max_bytes for spec in kept if not spec.trainable),
+        staged_bytes=sum(type.max_bytes for type in staged),
         memory_bytes=store.total_resident_bytes,
         activation_bytes=program.arena_bytes * together,
         scratch_bytes=program.scratch_bytes,
@@ -191,5 +191,5 @@ def _run(
 
 def _at_bounds(program: Program, backend: Backend) -> Program:
     """The program for the largest sizes that it serves."""
-    sizes = {symbol.name: symbol.most for symbol in program.symbols}
+    sizes = {symbol.name: symbol.bound for symbol in program.symbols}
     return program.at(sizes, backend.price) if sizes else program

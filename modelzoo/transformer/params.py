@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.model_sections import MOST_LAYERS, NONLINEARITIES, StreamKeys
+from modelzoo.common.config.model_sections import MAX_LAYERS, NONLINEARITIES, StreamKeys
 from modelzoo.common.config.sections import build_initializer, build_variant, field
 
 LARGEST_PENALTY = 32.0  # powers of 10^8, more than all lengths, are still finite
@@ -35,8 +35,8 @@ class TransformerModelParams:
     """
 
     hidden_size: int = field(minimum=2)
-    encoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
-    decoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
+    encoder_num_hidden_layers: int = field(minimum=1, below=MAX_LAYERS)
+    decoder_num_hidden_layers: int = field(minimum=1, below=MAX_LAYERS)
     num_heads: int = field(minimum=1)
     filter_size: int = field(minimum=1)
     share_encoder_decoder_embedding: Optional[bool] = None

@@ -45,9 +45,9 @@ def spills_all(monkeypatch):
     monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
 
 
-def within(budget_bytes, found, disk=FAST, most_bytes=1 << 30, speeds=DEAR):
+def within(budget_bytes, found, disk=FAST, max_bytes=1 << 30, speeds=DEAR):
     """Options with a budget and a disk; what is chosen goes to the list `found`."""
-    room = SpillSpace(most_bytes, disk, disk, 0.0)
+    room = SpillSpace(max_bytes, disk, disk, 0.0)
     budget = Budget(budget_bytes, lambda: speeds, found.append, lambda program: room)
     return replace(ON_FILES, budget=budget)
 
@@ -92,8 +92,8 @@ def test_training_with_spilled_activations_gives_the_same_bits(name, clip, tmp_p
     needed = program.arena_bytes + program.scratch_bytes
     stores = []
 
-    def on_files(specs, most_bytes):
-        stores.append(FileStore(specs, FileDisk(str(tmp_path), most_bytes)))
+    def on_files(specs, max_bytes):
+        stores.append(FileStore(specs, FileDisk(str(tmp_path), max_bytes)))
         return stores[-1]
 
     for budget in np.linspace(least[0].planned_bytes, needed - 1, 3).astype(int):

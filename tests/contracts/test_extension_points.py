@@ -49,7 +49,7 @@ class NpyStore(BaseStore):
         self._all = dict(self._specs)
         self._folder = folder
         self._arrays, self._users = {}, Counter()
-        self.order, self.most_bytes, self._version = [], 0, 0
+        self.order, self.max_bytes, self._version = [], 0, 0
 
     def _path(self, name):
         return self._folder / f"{list(self._all).index(name)}.npy"
@@ -67,7 +67,7 @@ class NpyStore(BaseStore):
                     raise CheckpointError(f"variable {name}: must have a value. Received: none.")
                 self._arrays[name] = np.load(self._path(name))
             self._users[name] += 1
-        self.most_bytes = max(self.most_bytes, self.resident_bytes)
+        self.max_bytes = max(self.max_bytes, self.resident_bytes)
         return [self._arrays[name] for name in names]
 
     def release(self, names, dirty=()):
@@ -315,7 +315,7 @@ def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypat
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name])
     assert files.resident_bytes == 0
-    assert files.most_bytes < files.total_resident_bytes / 3
+    assert files.max_bytes < files.total_resident_bytes / 3
     staged = {name for group in files.order for name in group} - set(files.specs)
     assert bool(staged) == clip
 

@@ -92,7 +92,7 @@ def test_sizes_that_are_not_given_or_beyond_the_bound_are_refused(sizes):
 def test_other_bounds_reach_every_type_and_branch_and_keep_the_limit():
     larger = rows_program().bounded({"R": 16}, lambda *given: Cost())
     for part in (larger, *held(larger)):
-        assert {(s.name, s.most, s.limit) for s in part.symbols} == {("R", 16, LIMIT)}
+        assert {(s.name, s.bound, s.limit) for s in part.symbols} == {("R", 16, LIMIT)}
     assert larger.at({"R": 16}, price).slots[larger.features["x"]].type.shape == (16, WIDTH)
     with pytest.raises(GraphError):
         larger.bounded({"R": LIMIT + 1}, price)

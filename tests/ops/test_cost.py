@@ -7,7 +7,7 @@ import pytest
 from cerebras_tf.ir import Dim, parse_type
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.ops.cost import price, price_at_most
+from cerebras_tf.ops.cost import price, price_at_bounds
 
 PRODUCT = {"transpose_a": False, "transpose_b": False}
 
@@ -74,9 +74,9 @@ def test_symbols_are_priced_at_their_bound():
         return price(op, inputs, outputs, attrs)
 
     types = parse_type("float32[R<=8<=64,4]"), parse_type("float32[R<=8<=64,2,2]")
-    price_at_most(seen, "reshape", types[:1], types[1:], {"shape": (rows, 2, 2)})
+    price_at_bounds(seen, "reshape", types[:1], types[1:], {"shape": (rows, 2, 2)})
     assert asked == [
         ([parse_type("float32[8,4]")], [parse_type("float32[8,2,2]")], {"shape": (8, 2, 2)})
     ]
-    found = price_at_most(price, "exp", types[:1], types[:1], {})
+    found = price_at_bounds(price, "exp", types[:1], types[:1], {})
     assert (found.bytes_read, found.bytes_written) == (4 * 32, 4 * 32)

@@ -50,8 +50,8 @@ class Compiler:
         assert (program.packing is not None) is strip and not step.padding_kept
         return program
 
-    def enlarge(self, program, most):
-        return replan(program, most, self._options.price)
+    def enlarge(self, program, bounds):
+        return replan(program, bounds, self._options.price)
 
 
 def session_of(source):

@@ -29,7 +29,7 @@ from modelzoo.common.config.sections import (
 
 INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
 SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
-MOST_TOKENS = 2**31  # in a batch
+MAX_TOKENS = 2**31  # in a batch
 IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
 
 
@@ -96,10 +96,10 @@ class BaseParams:
             yield "eval_input.repeat", "must be False: an evaluation reads every example once."
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0
-            if length * section.batch_size >= MOST_TOKENS:
+            if length * section.batch_size >= MAX_TOKENS:
                 yield (
                     f"{name}.max_sequence_length",
-                    f"times batch_size must be below {MOST_TOKENS}: sizes are 32-bit numbers. "
+                    f"times batch_size must be below {MAX_TOKENS}: sizes are 32-bit numbers. "
                     f"Received: {length} x {section.batch_size}. Lower one of them.",
                 )
 

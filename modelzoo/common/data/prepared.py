@@ -30,7 +30,7 @@ LINE_KEYS = ("src_vocab_file", "tgt_vocab_file")  # of text in tokens, one for e
 LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
 # A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
 # GPT-NeoX have 143 and 155. More than that, or than an eighth, is another vocabulary.
-MOST_UNUSED = 1024
+MAX_UNUSED = 1024
 UNUSED_SHARE = 8
 
 
@@ -293,7 +293,7 @@ def check_tokens(where, tokens, vocab_size):
 def differs(records, model):
     """Whether records of so many tokens are of another vocabulary than the model's."""
     unused = model - records
-    return not 0 <= unused <= min(MOST_UNUSED, records // UNUSED_SHARE)
+    return not 0 <= unused <= min(MAX_UNUSED, records // UNUSED_SHARE)
 
 
 def read_facts(folder):

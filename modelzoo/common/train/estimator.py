@@ -44,7 +44,7 @@ ANOTHER_FOLDER = (
 ANOTHER_CHECKPOINT = (
     "Start from another --checkpoint_path, or use the params file it was trained with."
 )
-MOST_NAMED = 12  # variables in an error
+MAX_NAMED = 12  # variables in an error
 # Of optimizers/training.py.
 GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
 
@@ -292,10 +292,10 @@ def check_whole(path, variables):
         if not GRADIENT_SUMS.fullmatch(name)
     )
     if beyond:
-        more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
+        more = f" and {len(beyond) - MAX_NAMED} more" if len(beyond) > MAX_NAMED else ""
         raise CheckpointError(
             f"{path}: must fit the model. Received: {len(beyond)} variables that the model lacks, "
-            f"and that would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} "
+            f"and that would be lost: {', '.join(beyond[:MAX_NAMED])}{more}. {ANOTHER_FOLDER} "
             "Or set runconfig.restore_partially to True to continue without them."
         )
 

@@ -14,7 +14,7 @@ from modelzoo.common.files.json_text import parse_json
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
 ENDS_BYTES = 1 << 16
-MOST_NAMED = 3  # files in an error
+MAX_NAMED = 3  # files in an error
 
 
 def check_name(option, name):
@@ -153,8 +153,8 @@ def read_json(path, key="settings"):
 
 def first_names(names):
     """Returns the first of some names, and how many more there are, as an error shows them."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(list(names)[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(list(names)[:MAX_NAMED])}{more}"
 
 
 def _files_changed(before, now):
