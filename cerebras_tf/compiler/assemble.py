@@ -243,11 +243,11 @@ class _Assembler:
         plan_arena(self.program, slots)
 
     def _schedule(self) -> None:
-        steps = self.program.steps
+        schedule = self.program.schedule
         places = {**self.program.variables, **self.program.staged}
         names = {slot: name for name, slot in places.items()}
         if not self.streaming and names:
-            steps.append(StreamIn(-1, tuple(self.program.variables.values())))
+            schedule.append(StreamIn(-1, tuple(self.program.variables.values())))
         stores, dead = self._stores_by_time(), self._deaths_by_time()
         time = -1
         for nodes in self._groups:
@@ -260,19 +260,21 @@ class _Assembler:
             run: list[Entry] = [StreamIn(layer, used)] if self.streaming and used else []
             body, slots = self._body(nodes)
             run.append(Run(layer, direction, body, slots))
-            steps.extend(_on_wafer(owner, run))
+            schedule.extend(_on_wafer(owner, run))
             if owner != EVERYWHERE:
                 shared = [v for v in self.owned.shared[layer] if v.node in nodes]
                 if shared:
-                    steps.append(Share(owner, tuple(self.slot_of[value] for value in shared)))
+                    schedule.append(Share(owner, tuple(self.slot_of[value] for value in shared)))
             done = tuple(store for at in times for store in stores.pop(at, ()))
-            steps.extend(self._stream_out(layer, done))
+            schedule.extend(self._stream_out(layer, done))
             freed = [slot for at in times for slot in dead.get(at, ())]
             if self.streaming:
                 freed.extend(used)
             if freed:
-                steps.append(Free(tuple(freed)))
-        steps.extend(self._stream_out(-1, [store for found in stores.values() for store in found]))
+                schedule.append(Free(tuple(freed)))
+        schedule.extend(
+            self._stream_out(-1, [store for found in stores.values() for store in found])
+        )
 
     def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Entry]:
         """The entries that store new values of variables on the wafers that keep them."""

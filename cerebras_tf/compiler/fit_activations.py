@@ -393,7 +393,7 @@ def _spilling_cost(space: SpillSpace, program: Program, available: int, speeds: 
     The disk's idle time is shared by all bytes that do not fit.
     """
     slots = program.slots
-    groups = [step.slots for step in program.steps if isinstance(step, StreamIn)]
+    groups = [entry.slots for entry in program.schedule if isinstance(entry, StreamIn)]
     sizes = [sum(slots[slot].type.max_bytes for slot in group) for group in groups]
     weights = max((layer.weight_bytes for layer in program.layers), default=0)
     # A third: one group is used while one is read and one written. The largest group, usually of an

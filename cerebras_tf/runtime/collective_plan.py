@@ -72,26 +72,26 @@ def events(program: Program) -> Iterator[Event]:
     ahead = _Ahead(program)
     names = {slot: name for name, slot in program.variables.items()}
     wafer, until = EVERYWHERE, -1
-    for number, step in enumerate(program.steps):
-        if isinstance(step, OnWafer):
-            wafer, until = step.wafer, number + step.count
+    for number, entry in enumerate(program.schedule):
+        if isinstance(entry, OnWafer):
+            wafer, until = entry.wafer, number + entry.count
         elif number <= until:
-            if isinstance(step, Run):
+            if isinstance(entry, Run):
                 yield Work(number, wafer)
-        elif isinstance(step, Run):
-            yield from _events_of_run(program, number, step)
-        elif isinstance(step, StreamIn):
-            for slot in ahead.stream_in(step):
+        elif isinstance(entry, Run):
+            yield from _events_of_run(program, number, entry)
+        elif isinstance(entry, StreamIn):
+            for slot in ahead.stream_in(entry):
                 home = program.owners.get(names.get(slot, ""))
                 if home is not None:
                     yield Exchange(COPY, slot, _bytes(program, slot), home)
-            for slot in step.slots:
+            for slot in entry.slots:
                 yield Arrival(slot)
-        elif isinstance(step, Free):
-            ahead.free(step)
-        elif isinstance(step, Share):
-            for slot in [*step.slots, *(program.variables[name] for name in step.variables)]:
-                yield Exchange(COPY, slot, _bytes(program, slot), step.wafer)
+        elif isinstance(entry, Free):
+            ahead.free(entry)
+        elif isinstance(entry, Share):
+            for slot in [*entry.slots, *(program.variables[name] for name in entry.variables)]:
+                yield Exchange(COPY, slot, _bytes(program, slot), entry.wafer)
                 yield Arrival(slot)
 
 
@@ -129,7 +129,7 @@ def _sent_for(item: Exchange, place: int, wafers: int, through_tree: bool) -> in
     return others * item.bytes if item.kind == GATHER else 2 * others * item.bytes // wafers
 
 
-def acquired_here(program: Program, wafer: int) -> list[list[str]]:
+def local_acquisitions(program: Program, wafer: int) -> list[list[str]]:
     """Names that a wafer's own store is asked for in a step, call by call.
 
     What all wafers stream in is asked for one by one, as far as it lives here, some groups ahead;
@@ -139,17 +139,17 @@ def acquired_here(program: Program, wafer: int) -> list[list[str]]:
     names = {slot: name for name, slot in {**program.variables, **program.staged}.items()}
     found = []
     owner, until = EVERYWHERE, -1
-    for number, step in enumerate(program.steps):
-        if isinstance(step, OnWafer):
-            owner, until = step.wafer, number + step.count
+    for number, entry in enumerate(program.schedule):
+        if isinstance(entry, OnWafer):
+            owner, until = entry.wafer, number + entry.count
         elif number <= until:
-            if isinstance(step, StreamIn) and owner == wafer:
-                found.append([names[slot] for slot in step.slots])
-        elif isinstance(step, StreamIn):
-            brought = [names[slot] for slot in ahead.stream_in(step)]
+            if isinstance(entry, StreamIn) and owner == wafer:
+                found.append([names[slot] for slot in entry.slots])
+        elif isinstance(entry, StreamIn):
+            brought = [names[slot] for slot in ahead.stream_in(entry)]
             found += [[name] for name in brought if program.owners.get(name, wafer) == wafer]
-        elif isinstance(step, Free):
-            ahead.free(step)
+        elif isinstance(entry, Free):
+            ahead.free(entry)
     return found
 
 
@@ -158,12 +158,12 @@ class _Ahead:
 
     def __init__(self, program: Program) -> None:
         self._within_step = set(program.staged.values())
-        self._groups = _groups_of_all(program.steps)
+        self._groups = _groups_of_all(program.schedule)
         self._users: Counter[int] = Counter()
         self._held: set[int] = set()
         self._used = self._brought = 0
 
-    def stream_in(self, step: StreamIn) -> Iterator[int]:
+    def stream_in(self, entry: StreamIn) -> Iterator[int]:
         """Slots of what is brought now and was not here: of this group, and of those ahead.
 
         What lives within a step may not be written yet, and is brought when it is needed.
@@ -171,7 +171,7 @@ class _Ahead:
         self._used += 1
         end = min(self._used + GROUPS_AHEAD, len(self._groups))
         is_ahead = self._used <= self._brought
-        due = [slot for slot in step.slots if not is_ahead or slot in self._within_step]
+        due = [slot for slot in entry.slots if not is_ahead or slot in self._within_step]
         for slots in self._groups[max(self._brought, self._used) : end]:
             due += [slot for slot in slots if slot not in self._within_step]
         for slot in due:
@@ -179,38 +179,38 @@ class _Ahead:
             if self._users[slot] == 1:
                 yield slot
         self._brought = max(self._brought, end)
-        self._held.update(step.slots)
+        self._held.update(entry.slots)
 
-    def free(self, step: Free) -> None:
-        gone = self._held.intersection(step.slots)
+    def free(self, entry: Free) -> None:
+        gone = self._held.intersection(entry.slots)
         self._users.subtract(gone)
         self._held -= gone
 
 
-def _groups_of_all(steps: Sequence[Entry]) -> list[tuple[int, ...]]:
+def _groups_of_all(entries: Sequence[Entry]) -> list[tuple[int, ...]]:
     """Slots of the groups that all wafers stream in, in order."""
     found, until = [], -1
-    for number, step in enumerate(steps):
-        if isinstance(step, OnWafer):
-            until = number + step.count
-        elif number > until and isinstance(step, StreamIn):
-            found.append(step.slots)
+    for number, entry in enumerate(entries):
+        if isinstance(entry, OnWafer):
+            until = number + entry.count
+        elif number > until and isinstance(entry, StreamIn):
+            found.append(entry.slots)
     return found
 
 
-def _events_of_run(program: Program, number: int, step: Run) -> Iterator[Event]:
+def _events_of_run(program: Program, number: int, entry: Run) -> Iterator[Event]:
     """A body waits for means before it runs, and sends its own after it."""
-    body = program.bodies[step.body]
+    body = program.bodies[entry.body]
     for item in body:
         if item.op == "mean_wait":
-            yield Arrival(step.slots[item.inputs[0]])
+            yield Arrival(entry.slots[item.inputs[0]])
     yield Work(number, EVERYWHERE)
     for item in body:
         if item.op == "mean_start":
-            slot = step.slots[item.outputs[0]]
+            slot = entry.slots[item.outputs[0]]
             yield Exchange(MEAN, slot, _bytes(program, slot), item.attrs["root"])
         elif item.op in _GATHERED:
-            slots = [step.slots[i] for i in item.inputs]
+            slots = [entry.slots[i] for i in item.inputs]
             yield Exchange(GATHER, slots[0], sum(_bytes(program, slot) for slot in slots))
 
 

@@ -20,7 +20,7 @@ from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
-from cerebras_tf.runtime.collective_plan import acquired_here
+from cerebras_tf.runtime.collective_plan import local_acquisitions
 from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -37,10 +37,10 @@ class Listener(Protocol):
     def begin(self, program: Program) -> None:
         """Entries of the program's schedule are about to run: all of a step's, or a layer's."""
 
-    def before(self, step: Entry) -> None:
+    def before(self, entry: Entry) -> None:
         """The entry is about to run."""
 
-    def after(self, step: Entry) -> None:
+    def after(self, entry: Entry) -> None:
         """The entry has run."""
 
 
@@ -48,14 +48,14 @@ class LoadedEntry:
     """A loaded entry of a schedule.
 
     Attributes:
-        step: the entry as it is in the program.
+        entry: the entry as it is in the program.
     """
 
-    __slots__ = ("step",)
-    step: Entry
+    __slots__ = ("entry",)
+    entry: Entry
 
-    def __init__(self, step: Entry) -> None:
-        self.step = step
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
 
     def run(self, executor: Executor) -> None:
         """Runs it; this one does nothing."""
@@ -75,9 +75,9 @@ class _Run(LoadedEntry):
 
     def load(self, bodies: list[list[Call]]) -> _Run:
         """The entry with calls of a program that is loaded for some sizes."""
-        assert isinstance(self.step, Run)
-        made = _Run(self.step)
-        made.places, calls = self.places, bodies[self.step.body]
+        assert isinstance(self.entry, Run)
+        made = _Run(self.entry)
+        made.places, calls = self.places, bodies[self.entry.body]
         made.calls = [(calls[at], *places) for at, places in self.places]
         return made
 
@@ -141,10 +141,10 @@ class _Share(LoadedEntry):
     """Sends what one wafer has computed to all others, or receives it."""
 
     __slots__ = ()
-    step: Share
+    entry: Share
 
     def run(self, executor: Executor) -> None:
-        executor.share(self.step)
+        executor.share(self.entry)
 
 
 class Loader:
@@ -167,77 +167,79 @@ class Loader:
         self.program = program
         self.entries: list[LoadedEntry] = []
         self.names = _names_of(program)
-        self.standing: list[_View] = []  # views of what stays in memory, made when it is bound
+        self.fixed_views: list[_View] = []  # views of what stays in memory, made when it is bound
         self._rank, self._kept = rank, kept
-        self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
+        self._alone = self._skipped = (
+            0  # entries from here on that only this wafer, or another, runs
+        )
 
     def load(self) -> list[LoadedEntry]:
-        """Loads all steps of the program."""
-        for step in self.program.steps:
+        """Loads all entries of the schedule."""
+        for entry in self.program.schedule:
             if self._skipped:
                 self._skipped -= 1
                 continue
-            step.apply(self)
+            entry.apply(self)
             self._alone = max(0, self._alone - 1)
-        kept = {*(slot for _, _, _, slot in self.standing), *self._kept.values()}
-        for entry in self.entries:
-            if isinstance(entry, _Free):
-                entry.slots = [slot for slot in entry.slots if slot not in kept]
+        kept = {*(slot for _, _, _, slot in self.fixed_views), *self._kept.values()}
+        for loaded in self.entries:
+            if isinstance(loaded, _Free):
+                loaded.slots = [slot for slot in loaded.slots if slot not in kept]
         return self.entries
 
-    def compute(self, step: Run) -> None:
+    def compute(self, entry: Run) -> None:
         """Finds where the instructions of a body find their arrays."""
-        entry, program = _Run(step), self.program
-        entry.places, entry.calls = [], []
-        for at, item in enumerate(program.bodies[step.body]):
-            inputs = [step.slots[i] for i in item.inputs]
-            outputs = [step.slots[i] for i in item.outputs]
-            if program.is_fixed_view(step, item):
-                self.standing.append((step.body, at, inputs[0], outputs[0]))
+        loaded, program = _Run(entry), self.program
+        loaded.places, loaded.calls = [], []
+        for at, item in enumerate(program.bodies[entry.body]):
+            inputs = [entry.slots[i] for i in item.inputs]
+            outputs = [entry.slots[i] for i in item.outputs]
+            if program.is_fixed_view(entry, item):
+                self.fixed_views.append((entry.body, at, inputs[0], outputs[0]))
                 continue
             fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
-            entry.places.append((at, _places(inputs, outputs, fresh)))
-        self.entries.append(entry)
+            loaded.places.append((at, _places(inputs, outputs, fresh)))
+        self.entries.append(loaded)
 
-    def stream_in(self, step: StreamIn) -> None:
+    def stream_in(self, entry: StreamIn) -> None:
         """Acquires variables, where they are not kept."""
         if self._kept:
-            self.entries.append(LoadedEntry(step))
+            self.entries.append(LoadedEntry(entry))
             return
-        entry = _StreamIn(step)
-        entry.names, entry.slots = [self.names[slot] for slot in step.slots], step.slots
-        entry.is_local = bool(self._alone)
-        self.entries.append(entry)
+        loaded = _StreamIn(entry)
+        loaded.names, loaded.slots = [self.names[slot] for slot in entry.slots], entry.slots
+        loaded.is_local = bool(self._alone)
+        self.entries.append(loaded)
 
-    def stream_out(self, step: StreamOut) -> None:
+    def stream_out(self, entry: StreamOut) -> None:
         """Separates what is written in place from what is copied."""
         variables, slots = self.program.variables, self.program.slots
-        entry = _StreamOut(step)
-        in_place = [pair for pair in step.stores if variables.get(pair[0]) == pair[1]]
-        entry.in_place = [name for name, _ in in_place]
-        entry.size = sum(slots[slot].type.max_bytes for _, slot in in_place)
-        entry.others = [pair for pair in step.stores if pair not in in_place]
-        entry.is_local = bool(self._alone)
-        self.entries.append(entry)
+        loaded = _StreamOut(entry)
+        in_place = [pair for pair in entry.stores if variables.get(pair[0]) == pair[1]]
+        loaded.in_place = [name for name, _ in in_place]
+        loaded.size = sum(slots[slot].type.max_bytes for _, slot in in_place)
+        loaded.others = [pair for pair in entry.stores if pair not in in_place]
+        loaded.is_local = bool(self._alone)
+        self.entries.append(loaded)
 
-    def free(self, step: Free) -> None:
+    def free(self, entry: Free) -> None:
         """Releases variables, where they are not kept."""
-        entry = _Free(step)
-        entry.slots = list(step.slots)
-        entry.names = [self.names[s] for s in step.slots if s in self.names and not self._kept]
-        self.entries.append(entry)
+        loaded = _Free(entry)
+        loaded.slots = list(entry.slots)
+        loaded.names = [self.names[s] for s in entry.slots if s in self.names and not self._kept]
+        self.entries.append(loaded)
 
-    def on_wafer(self, step: OnWafer) -> None:
+    def on_wafer(self, entry: OnWafer) -> None:
         """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
-        self.entries.append(LoadedEntry(step))
-        if step.wafer == self._rank:
-            self._alone = step.count + 1
+        self.entries.append(LoadedEntry(entry))
+        if entry.wafer == self._rank:
+            self._alone = entry.count + 1
         else:
-            self._skipped = step.count
+            self._skipped = entry.count
 
-    def share(self, step: Share) -> None:
+    def share(self, entry: Share) -> None:
         """Sends, or receives, what one wafer has computed."""
-        self.entries.append(_Share(step))
+        self.entries.append(_Share(entry))
 
 
 class Executor:
@@ -296,9 +298,9 @@ class Executor:
         self._reset()
         self.names = _names_of(program)
         self.acquisitions = [
-            [self.names[slot] for slot in step.slots]
-            for step in _of_all(program.steps)
-            if isinstance(step, StreamIn)
+            [self.names[slot] for slot in entry.slots]
+            for entry in _common_entries(program.schedule)
+            if isinstance(entry, StreamIn)
         ]
         self.held_together = self._find_held_together()
         self._kept, self._kept_bytes = self._find_kept()
@@ -309,7 +311,7 @@ class Executor:
         self._types = self._parts.types(self.sizes)
         self._calls = self._load_bodies()
         loader = self.loader(program, self._swarm.rank, self._kept)
-        self.entries, self._standing = loader.load(), loader.standing
+        self.entries, self._fixed_views = loader.load(), loader.fixed_views
         self._load_entries()
         self.table: _Table = [None] * len(program.slots)
         for index, content in program.constants.items():
@@ -347,9 +349,10 @@ class Executor:
     def _load_entries(self) -> None:
         """Gives runs their calls, and finds the entries that do something."""
         self.entries = [
-            entry.load(self._calls) if isinstance(entry, _Run) else entry for entry in self.entries
+            loaded.load(self._calls) if isinstance(loaded, _Run) else loaded
+            for loaded in self.entries
         ]
-        self._active = [entry for entry in self.entries if not entry.is_idle]
+        self._active = [loaded for loaded in self.entries if not loaded.is_idle]
 
     @functools.cached_property
     def program(self) -> Program:
@@ -359,9 +362,9 @@ class Executor:
         return self.plan.at(self.sizes, self.backend.price)
 
     @functools.cached_property
-    def acquisitions_here(self) -> list[list[str]]:
+    def local_acquisitions(self) -> list[list[str]]:
         """With several wafers, names that this one's own store is asked for, call by call."""
-        return acquired_here(self.plan, self._swarm.rank)
+        return local_acquisitions(self.plan, self._swarm.rank)
 
     def _find_kept(self) -> tuple[dict[str, int], int]:
         """Slots of variables, by name, that stay acquired for a whole step; bytes streamed in then.
@@ -371,28 +374,28 @@ class Executor:
         kept, written, size = dict[str, int](), set[str](), 0
         if not self.store.gives_views:
             return kept, size
-        for step in self.plan.steps:
-            if isinstance(step, (OnWafer, Share)):
+        for entry in self.plan.schedule:
+            if isinstance(entry, (OnWafer, Share)):
                 return {}, 0
-            if isinstance(step, StreamIn):
-                kept.update((self.names[slot], slot) for slot in step.slots)
-                size += sum(self.plan.slots[slot].type.max_bytes for slot in step.slots)
-            elif isinstance(step, StreamOut):
-                written.update(name for name, _ in step.stores if name not in kept)
+            if isinstance(entry, StreamIn):
+                kept.update((self.names[slot], slot) for slot in entry.slots)
+                size += sum(self.plan.slots[slot].type.max_bytes for slot in entry.slots)
+            elif isinstance(entry, StreamOut):
+                written.update(name for name, _ in entry.stores if name not in kept)
         # What is read after it was written may have its first value then.
         return ({}, 0) if written.intersection(kept) else (kept, size)
 
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
-        for step in self.plan.steps:
-            if isinstance(step, StreamIn):
-                held.update(step.slots)
+        for entry in self.plan.schedule:
+            if isinstance(entry, StreamIn):
+                held.update(entry.slots)
                 found.append([self.names[slot] for slot in held])
-            elif isinstance(step, StreamOut):
+            elif isinstance(entry, StreamOut):
                 here = [self.names[slot] for slot in held]
-                found.extend([*here, name] for name, _ in step.stores if name not in here)
-            elif isinstance(step, Free):
-                held.difference_update(step.slots)
+                found.extend([*here, name] for name, _ in entry.stores if name not in here)
+            elif isinstance(entry, Free):
+                held.difference_update(entry.slots)
         return found
 
     def bind(self, arena: Array) -> None:
@@ -405,7 +408,7 @@ class Executor:
     def _bind_views(self) -> None:
         """Makes the views that stay valid as long as the activations' memory does."""
         table = self.table
-        for body, at, source, slot in self._standing:
+        for body, at, source, slot in self._fixed_views:
             seen = table[source]
             assert seen is not None  # constant, or in this memory
             (table[slot],) = self._calls[body][at]((seen,), (None,))
@@ -422,7 +425,7 @@ class Executor:
         for index, slot in enumerate(self.plan.slots):
             if slot.kind == ARENA:
                 self.table[index] = None
-        for _, _, _, index in self._standing:
+        for _, _, _, index in self._fixed_views:
             self.table[index] = None
 
     def run(self, features: Mapping[str, Array]) -> dict[str, Array]:
@@ -458,15 +461,15 @@ class Executor:
             listener.begin(self.program)
         with np.errstate(all="ignore"):
             if not self._listeners:
-                for entry in entries:
-                    entry.run(self)
+                for loaded in entries:
+                    loaded.run(self)
                 return
-            for entry in entries:
+            for loaded in entries:
                 for listener in self._listeners:
-                    listener.before(entry.step)
-                entry.run(self)
+                    listener.before(loaded.entry)
+                loaded.run(self)
                 for listener in self._listeners:
-                    listener.after(entry.step)
+                    listener.after(loaded.entry)
 
     def finish(self) -> dict[str, Array]:
         """The wanted values, by name, after all entries have run; copies."""
@@ -532,16 +535,16 @@ class Executor:
         for name in names:
             self._uploaded.pop(name, None)
 
-    def share(self, step: Share) -> None:
+    def share(self, entry: Share) -> None:
         """Sends, or receives, what one wafer has computed."""
         on_their_way = []
-        for slot in step.slots:
+        for slot in entry.slots:
             array = self.table[slot]
             assert array is not None
-            on_their_way.append(self._swarm.start_copy(array, step.wafer))
+            on_their_way.append(self._swarm.start_copy(array, entry.wafer))
         for pending in on_their_way:
             pending.wait()
-        self.store.broadcast(step.variables, step.wafer)
+        self.store.broadcast(entry.variables, entry.wafer)
 
     def _read(self, slot: int) -> Array:
         array = self.table[slot]
@@ -575,32 +578,32 @@ def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places
     """What takes operands and results from the table, and which results are put into it."""
     made = [(at, slot) for at, (slot, new) in enumerate(zip(outputs, fresh)) if new]
     if not made:
-        return _taker(inputs), _taker(outputs), made
+        return _getter(inputs), _getter(outputs), made
     if all(fresh):
         nothing = (None,) * len(outputs)
-        return _taker(inputs), lambda table: nothing, made
+        return _getter(inputs), lambda table: nothing, made
     kept = [None if new else slot for slot, new in zip(outputs, fresh)]
     return (
-        _taker(inputs),
+        _getter(inputs),
         lambda table: [None if slot is None else table[slot] for slot in kept],
         made,
     )
 
 
-def _taker(slots: list[int]) -> Callable[[_Table], Any]:
+def _getter(slots: list[int]) -> Callable[[_Table], Any]:
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
-def _of_all(steps: Sequence[Entry]) -> list[Entry]:
-    """The steps that every wafer runs."""
+def _common_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that every wafer runs."""
     found, skipped = [], 0
-    for step in steps:
-        if isinstance(step, OnWafer):
-            skipped = step.count
+    for entry in entries:
+        if isinstance(entry, OnWafer):
+            skipped = entry.count
         elif skipped:
             skipped -= 1
         else:
-            found.append(step)
+            found.append(entry)
     return found

@@ -133,9 +133,9 @@ def interleave(
         found.blocks += blocks
     for block in found.blocks:
         names = executors[block.micro_batch].names
-        for entry in block.entries:
-            if isinstance(entry.step, StreamIn):
-                found.acquisitions.append([names[slot] for slot in entry.step.slots])
+        for loaded in block.entries:
+            if isinstance(loaded.entry, StreamIn):
+                found.acquisitions.append([names[slot] for slot in loaded.entry.slots])
     return found
 
 
@@ -161,19 +161,19 @@ def _by_layer(entries: Iterable[LoadedEntry]) -> list[tuple[_Key, list[LoadedEnt
     """Entries by layer and direction; updates belong to the layer before them."""
     found: list[tuple[_Key, list[LoadedEntry]]] = []
     arriving: list[LoadedEntry] = []  # variables stream in for the layer that follows
-    for entry in entries:
-        step = entry.step
-        if isinstance(step, StreamIn):
-            arriving.append(entry)
+    for loaded in entries:
+        entry = loaded.entry
+        if isinstance(entry, StreamIn):
+            arriving.append(loaded)
             continue
-        if isinstance(step, Run):
-            key = step.layer, step.direction
-            if not found or (step.direction != "update" and found[-1][0] != key):
+        if isinstance(entry, Run):
+            key = entry.layer, entry.direction
+            if not found or (entry.direction != "update" and found[-1][0] != key):
                 found.append((key, []))
-        if not found or (arriving and not isinstance(step, Run)):
-            arriving.append(entry)
+        if not found or (arriving and not isinstance(entry, Run)):
+            arriving.append(loaded)
             continue
-        found[-1][1].extend([*arriving, entry])
+        found[-1][1].extend([*arriving, loaded])
         arriving = []
     if arriving and found:
         found[-1][1].extend(arriving)
@@ -209,21 +209,21 @@ def _uses(executors: Sequence[Executor], blocks: Iterable[Block]) -> dict[str, l
     """Every use of every variable."""
     uses: dict[str, list[_Use]] = defaultdict(list)
     held: dict[tuple[int, str], _Use] = {}
-    for at, (number, entry) in enumerate(_entries(blocks)):
-        names, step = executors[number].names, entry.step
-        if isinstance(step, StreamIn):
-            for slot in step.slots:
+    for at, (number, loaded) in enumerate(_entries(blocks)):
+        names, entry = executors[number].names, loaded.entry
+        if isinstance(entry, StreamIn):
+            for slot in entry.slots:
                 name = names[slot]
                 held[number, name] = use = _Use(number, at, at)
                 uses[name].append(use)
-        elif isinstance(step, StreamOut):
-            for name, _ in step.stores:
+        elif isinstance(entry, StreamOut):
+            for name, _ in entry.stores:
                 use = held.get((number, name)) or _Use(number, at, at)
                 if (number, name) not in held:
                     uses[name].append(use)
                 use.writes, use.end = True, at
-        elif isinstance(step, Free):
-            for name in (names[slot] for slot in step.slots if slot in names):
+        elif isinstance(entry, Free):
+            for name in (names[slot] for slot in entry.slots if slot in names):
                 if (number, name) in held:
                     held.pop((number, name)).end = at
     for use in held.values():
@@ -233,24 +233,24 @@ def _uses(executors: Sequence[Executor], blocks: Iterable[Block]) -> dict[str, l
 
 def _entries(blocks: Iterable[Block]) -> Iterator[tuple[int, LoadedEntry]]:
     for block in blocks:
-        for entry in block.entries:
-            yield block.micro_batch, entry
+        for loaded in block.entries:
+            yield block.micro_batch, loaded
 
 
 def _fits(executors: Sequence[Executor], blocks: Iterable[Block], store: Store) -> bool:
     """Whether the store can hold what micro-batches hold at once."""
     held: dict[tuple[int, str], None] = {}
     groups: list[list[str]] = []
-    for number, entry in _entries(blocks):
-        names, step = executors[number].names, entry.step
-        if isinstance(step, StreamIn):
-            held.update(((number, names[slot]), None) for slot in step.slots)
+    for number, loaded in _entries(blocks):
+        names, entry = executors[number].names, loaded.entry
+        if isinstance(entry, StreamIn):
+            held.update(((number, names[slot]), None) for slot in entry.slots)
             groups.append(list(dict.fromkeys(name for _, name in held)))
-        elif isinstance(step, StreamOut):
+        elif isinstance(entry, StreamOut):
             here = list(dict.fromkeys(name for _, name in held))
-            groups.extend([*here, name] for name, _ in step.stores if name not in here)
-        elif isinstance(step, Free):
-            for slot in step.slots:
+            groups.extend([*here, name] for name, _ in entry.stores if name not in here)
+        elif isinstance(entry, Free):
+            for slot in entry.slots:
                 held.pop((number, names.get(slot, "")), None)
     try:
         store.require_memory(groups)

@@ -105,20 +105,20 @@ class Profiler:
             self._thread = threading.get_ident()
             self.timeline.threads[self._thread] = "wafer"
 
-    def before(self, step: Entry) -> None:
-        if isinstance(step, Run):
+    def before(self, entry: Entry) -> None:
+        if isinstance(entry, Run):
             layers = self._program.layers
-            self._layer = layers[step.layer].name if step.layer >= 0 else ""
-            self._direction = step.direction
-            self._items = iter(self._program.computed(step))
+            self._layer = layers[entry.layer].name if entry.layer >= 0 else ""
+            self._direction = entry.direction
+            self._items = iter(self._program.computed(entry))
         self._before = time.perf_counter()
 
-    def after(self, step: Entry) -> None:
+    def after(self, entry: Entry) -> None:
         self._items = None
         if not self.is_recording:
             return
-        name = f"{self._direction} {self._layer}" if isinstance(step, Run) else step.kind
-        self.timeline.add(step.kind, name, self._before, time.perf_counter())
+        name = f"{self._direction} {self._layer}" if isinstance(entry, Run) else entry.kind
+        self.timeline.add(entry.kind, name, self._before, time.perf_counter())
 
     def exchanged(self, what: str, start: float, end: float, size: int) -> None:
         """See swarmx.swarm.Observer."""

@@ -157,7 +157,7 @@ def run_saved(
 
 def _trains(program: Program) -> bool:
     """Whether the program changes variables."""
-    return any(step.kind == "stream_out" for step in program.steps)
+    return any(entry.kind == "stream_out" for entry in program.schedule)
 
 
 def describe_saved(path: str) -> str:

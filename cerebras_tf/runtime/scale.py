@@ -223,15 +223,15 @@ def _shared_out(program: Program, times: LayerTimes) -> dict[int, float]:
     """
     cost: dict[int, float] = {}
     whole: dict[tuple[int, str], float] = defaultdict(float)
-    for number, step in enumerate(program.steps):
-        if isinstance(step, Run):
-            cost[number] = sum(map(_nominal_s, program.bodies[step.body]))
-            whole[step.layer, step.direction] += cost[number]
+    for number, entry in enumerate(program.schedule):
+        if isinstance(entry, Run):
+            cost[number] = sum(map(_nominal_s, program.bodies[entry.body]))
+            whole[entry.layer, entry.direction] += cost[number]
     found = {}
     for number, seconds in cost.items():
-        step = program.steps[number]
-        assert isinstance(step, Run)
-        key = step.layer, step.direction
+        entry = program.schedule[number]
+        assert isinstance(entry, Run)
+        key = entry.layer, entry.direction
         found[number] = times.get(key, 0.0) * seconds / (whole[key] or 1.0)
     return found
 

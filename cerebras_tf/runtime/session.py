@@ -312,7 +312,7 @@ class Session:
         """Gives the store, and this wafer's own store, the order in which a step reads them."""
         self._store.set_access_order(executor.acquisitions)
         if self._store.is_shared:
-            self._store.local.set_access_order(executor.acquisitions_here)
+            self._store.local.set_access_order(executor.local_acquisitions)
 
     def _find(
         self, request: Request, arrays: Mapping[str, Array], agreed: Optional[str]

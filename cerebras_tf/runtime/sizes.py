@@ -101,9 +101,9 @@ class SizedParts:
         numbers = {type: number for number, type in enumerate(self._distinct)}
         self._numbers = [(i, numbers[self._types[i]]) for i in self.slots]
         first: dict[int, tuple[int, ...]] = {}
-        for step in program.steps:
-            if isinstance(step, Run):
-                first.setdefault(step.body, step.slots)
+        for entry in program.schedule:
+            if isinstance(entry, Run):
+                first.setdefault(entry.body, entry.slots)
         self.instructions = [
             PlacedInstruction(
                 body,

@@ -127,7 +127,7 @@ def plan_streaming(
     _write(here, [spec.name for spec in kept])
     given = [] if micro_batches else [spec.name for spec in sums]  # by other micro-batches
     together, read, written = _run(executors, here, store, disk, given, activation_bytes)
-    asked = {name for names in executors[-1].acquisitions_here for name in names}
+    asked = {name for names in executors[-1].local_acquisitions for name in names}
     staged = [program.slots[slot].type for name, slot in program.staged.items() if name in asked]
     if micro_batches:
         staged += [spec.type for spec in sums]
@@ -181,7 +181,7 @@ def _run(
         read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
         store.set_access_order(order)
         if store is not here:
-            here.set_access_order(executors[0].acquisitions_here)
+            here.set_access_order(executors[0].local_acquisitions)
             store.require_memory(executors[0].held_together)
         _write(here, given)
         schedule.run(features)

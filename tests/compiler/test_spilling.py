@@ -161,8 +161,8 @@ def test_a_plan_tells_what_spilling_moves():
     store = FileStore(gelu_step().specs.values(), PlannedDisk(1 << 30))
     executor = Executor(program, store, NullBackend(CpuBackend()))
     spilled = {name for name in program.staged if name.startswith(spilling.SPILLED)}
-    out = [s for step in program.steps if isinstance(step, StreamOut) for s in step.stores]
-    into = [s for step in program.steps if isinstance(step, StreamIn) for s in step.slots]
+    out = [s for step in program.schedule if isinstance(step, StreamOut) for s in step.stores]
+    into = [s for step in program.schedule if isinstance(step, StreamIn) for s in step.slots]
     assert spilled and spilled <= {name for name, _ in out}
     assert all(into.count(program.staged[name]) == 1 for name in spilled)
     assert spilled <= {name for names in executor.held_together for name in names}

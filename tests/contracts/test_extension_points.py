@@ -164,19 +164,19 @@ class Mark(Entry):
 
 
 class LoadedMark(LoadedEntry):
-    """Leaves the note."""
+    """Records the label."""
 
     __slots__ = ()
 
     def run(self, executor):
-        executor.marks = [*getattr(executor, "marks", []), self.step.label]
+        executor.marks = [*getattr(executor, "marks", []), self.entry.label]
 
 
 class MarkingLoader(Loader):
     """A loader that knows the kind."""
 
-    def mark(self, step):
-        self.entries.append(LoadedMark(step))
+    def mark(self, entry):
+        self.entries.append(LoadedMark(entry))
 
 
 class MarkingExecutor(Executor):
@@ -333,12 +333,12 @@ def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     program = compile_step(step)
     quiet = Executor(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
     wanted = quiet.run(features_of(step))
-    steps = list(program.steps)
-    program.steps = [Mark("first", (("x", 1),)), *steps, Mark("last", ())]
+    steps = list(program.schedule)
+    program.schedule = [Mark("first", (("x", 1),)), *steps, Mark("last", ())]
     save_program(program, tmp_path / "marked")
     loaded = load_program(tmp_path / "marked")
-    assert loaded.steps == program.steps
-    assert str(loaded.steps[0]) == "mark(label=first, places=(('x', 1),))"
+    assert loaded.schedule == program.schedule
+    assert str(loaded.schedule[0]) == "mark(label=first, places=(('x', 1),))"
     store = store_of(step.specs.values(), starting_values(step))
     executor = MarkingExecutor(loaded, store, CpuBackend())
     found = executor.run(features_of(step))
@@ -360,7 +360,7 @@ def test_a_listener_of_a_session_counts_its_steps_and_prices_them():
     session = client_of(program, store, listeners=[ledger])
     for _ in range(2):
         session.run(features_of(step))
-    assert ledger.kinds == 2 * [item.kind for item in program.steps]
+    assert ledger.kinds == 2 * [item.kind for item in program.schedule]
     assert ledger.flops == 2 * program.flops > 0
 
 

@@ -13,7 +13,7 @@ from cerebras_tf.ir.schedule import Run
 
 def test_a_steps_seconds_follow_from_the_machines_speed():
     body = [Instruction("add", (), (), {}, cost=Cost(flops=6 * 10**9))]
-    program = Program(bodies=[body], steps=[Run(0, "forward", 0, ())])
+    program = Program(bodies=[body], schedule=[Run(0, "forward", 0, ())])
     assert effort(program, 2, 6e9) == (
         "12 billion floating-point operations a step, an estimated 2 s or more at the 6 GFLOP/s of "
         "a plain matrix product here"

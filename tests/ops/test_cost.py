@@ -56,7 +56,7 @@ def test_sizes_that_only_the_data_tells_count_nothing():
 
 def branch(flops, arena, scratch):
     item = Instruction("exp", (), (), {}, "", Cost(flops, 0, 0, scratch))
-    return Program(bodies=[[item]], steps=[Run(0, "forward", 0, ())], arena_bytes=arena)
+    return Program(bodies=[[item]], schedule=[Run(0, "forward", 0, ())], arena_bytes=arena)
 
 
 def test_a_conditional_costs_what_its_dearer_branch_does():

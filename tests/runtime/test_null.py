@@ -26,12 +26,12 @@ class Ledger:
     def begin(self, program):
         pass
 
-    def before(self, step):
-        self.kinds.append(step.kind)
+    def before(self, entry):
+        self.kinds.append(entry.kind)
 
-    def after(self, step):
-        if step.kind == "run":
-            costs = [item.cost for item in self._program.bodies[step.body]]
+    def after(self, entry):
+        if entry.kind == "run":
+            costs = [item.cost for item in self._program.bodies[entry.body]]
             self.flops += sum(cost.flops for cost in costs)
             self.bytes += sum(cost.bytes_read + cost.bytes_written for cost in costs)
 

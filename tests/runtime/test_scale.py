@@ -20,7 +20,7 @@ def program_for(wafers, clip=False):
 
 def a_second_each(program):
     """One second for every layer and direction."""
-    return {(s.layer, s.direction): 1.0 for s in program.steps if isinstance(s, Run)}
+    return {(s.layer, s.direction): 1.0 for s in program.schedule if isinstance(s, Run)}
 
 
 def predicted(wafers, link, clip=False, beside_s=0.0):
@@ -40,7 +40,7 @@ def test_behind_links_that_take_no_time_updates_are_shared_out(wafers):
     times = a_second_each(program_for(1))
     for item in events(program):
         if isinstance(item, Work):
-            step = program.steps[item.number]
+            step = program.schedule[item.number]
             if item.wafer != EVERYWHERE:
                 spent = times[step.layer, step.direction]
                 alone[item.wafer] = alone.get(item.wafer, 0.0) + spent
