@@ -58,7 +58,7 @@ from cerebras_tf.estimator.training import (
 from cerebras_tf.frontend.description import describe_program, effort
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
-from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
+from cerebras_tf.runtime.capacity import trim_heap, use_one_heap
 from cerebras_tf.step import cluster
 from cerebras_tf.step.accumulation import Accumulation, accumulating
 from cerebras_tf.step.split_batch import SplitBatch, batches_for, batches_of_step, split_batch
@@ -159,8 +159,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             warn_of_ignored_options(self._config)
         if self._config.memoryx_dir is not None:
             gc.collect()  # graphs and sessions of earlier calls, which have reference cycles
-            return_freed_memory()
-            share_heap()
+            trim_heap()
+            use_one_heap()
         bound = copy.copy(self)
         systems, batches = self._systems, self._batches_per_step
         bound._call = CallContext(
@@ -375,7 +375,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         )
         here = described.splitlines()
         predicted = self._predicted(model.step.source.unfitted, call)
-        fault = model.step.session.memory_fault(program)
+        fault = model.step.session.capacity_error(program)
         faults = []
         if fault is not None and passes:
             fault = model.step.source.with_advice(fault, program)

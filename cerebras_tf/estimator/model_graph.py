@@ -35,7 +35,7 @@ from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store
-from cerebras_tf.runtime.capacity import agreed_share
+from cerebras_tf.runtime.capacity import memory_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
@@ -266,7 +266,7 @@ def _ram_bytes(config: Any, mode: str) -> int:
     """
     if config.memoryx_ram_gb is None and mode == tf.estimator.ModeKeys.PREDICT:
         return int(config.memoryx_bytes) // job.wafers()
-    share = agreed_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
+    share = memory_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
     return int(config.memoryx_bytes) if share is None else share // 2
 
 

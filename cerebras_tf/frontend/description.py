@@ -100,13 +100,13 @@ def describe_program(
     """
     layers = f"{len(program.layers)} layers"
     first = ", ".join([f"{parameters:,} parameters", layers, memory(program, store)])
-    fault = disk_fault(program, store) if trains else None
+    fault = disk_error(program, store) if trains else None
     faults = [] if fault is None else [f"it does not fit on this computer: {fault}"]
     moved = streaming(program, store, split, trains)
     return "\n".join([first, *moved, *products(program, precision), *faults])
 
 
-def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
+def disk_error(program: Program, store: Store) -> Optional[StoreError]:
     """The error that training would raise because of memoryx_dir's disk; None if there is none.
 
     For a model that was compiled and not loaded: the files of a loaded one would count twice.

@@ -23,7 +23,7 @@ from cerebras_tf.memoryx.store import Store
 from cerebras_tf.passes.split_micro_batches import LAST, VALUES
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.interleave import count_together
-from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
+from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, make_backend
 from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.session import Phase, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
@@ -94,7 +94,7 @@ class ModelStep:
         self._model, self._log = model, settings.log
         memory_gb = settings.memory_gb
         self._activation_bytes = None if memory_gb is None else int(memory_gb * 1e9)
-        backend, listeners = timed(swarm, settings.profiler)
+        backend, listeners = make_backend(swarm, settings.profiler)
         budget = ActivationBudget(
             store,
             backend,
@@ -236,7 +236,7 @@ class ModelStep:
             yield
         except BatchCapacityError as error:
             program = self.source.program
-            if program is None or self.session.memory_fault(program) is None:
+            if program is None or self.session.capacity_error(program) is None:
                 raise
             raise self.source.with_advice(error, program) from None
 

@@ -19,7 +19,7 @@ from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.kernels.registry import KernelTable
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
-from cerebras_tf.runtime.collectives import Exchanges
+from cerebras_tf.runtime.collectives import CollectiveCalls
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
 from cerebras_tf.runtime.subprogram import STRUCTURAL
 from cerebras_tf.swarmx.swarm import Alone, Swarm
@@ -43,7 +43,7 @@ class CpuBackend:
         environment.ISA.get()
         blas.forced()
         self._kernels = cpu_kernels() if kernels is None else kernels
-        self._exchanges = Exchanges(swarm or Alone())
+        self._collectives = CollectiveCalls(swarm or Alone())
 
     def allocate(self, size: int) -> Array:
         try:
@@ -63,8 +63,8 @@ class CpuBackend:
     ) -> Call:
         if instruction.op in STRUCTURAL:
             return STRUCTURAL[instruction.op](instruction, self)
-        if self._exchanges.runs(instruction.op):
-            return self._exchanges.load(instruction)
+        if self._collectives.handles(instruction.op):
+            return self._collectives.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
 
     def price(
@@ -100,7 +100,7 @@ class CpuBackend:
 
     def begin(self) -> None:
         scratch.reset_peak()
-        self._exchanges.finish()
+        self._collectives.finish()
 
     def peak_bytes(self) -> int:
         return scratch.peak_bytes()

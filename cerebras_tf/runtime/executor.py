@@ -21,7 +21,7 @@ from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, 
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
 from cerebras_tf.runtime.collective_plan import local_acquisitions
-from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
+from cerebras_tf.runtime.sizes import PlacedInstruction, SizeDependence
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _Table = list[Optional[Array]]
@@ -307,7 +307,7 @@ class Executor:
         store.reserve(
             Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
         )
-        self._parts = SizedParts(program)
+        self._parts = SizeDependence(program)
         self._types = self._parts.types(self.sizes)
         self._calls = self._load_bodies()
         loader = self.loader(program, self._swarm.rank, self._kept)

@@ -149,7 +149,7 @@ class SessionProtocol(Protocol):
     def price(self) -> Price:
         """What instructions cost where the session runs; programs are compiled with it."""
 
-    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
+    def capacity_error(self, program: Program) -> Optional[BatchCapacityError]:
         """Why `submit` would refuse a program for its memory; None where it fits."""
 
     @property

@@ -18,12 +18,7 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, Price, Program
 from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.store import Store, reading, write
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import (
-    activation_limit,
-    agreed_share,
-    memory_fault,
-    return_freed_memory,
-)
+from cerebras_tf.runtime.capacity import activation_limit, capacity_error, memory_share, trim_heap
 from cerebras_tf.runtime.executor import Executor, Listener
 from cerebras_tf.runtime.interleave import Interleaving, align, count_together, interleave
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
@@ -142,7 +137,7 @@ class Session:
         self._listeners = list(listeners)
         self._phase = phase
         self._swarm = swarm or Alone()
-        self._share = agreed_share(loading_swarm or self._swarm)
+        self._share = memory_share(loading_swarm or self._swarm)
         self._checkpoints = checkpoints
         self._random = RandomStreams(self._swarm.rank, self._swarm.size, trains)
         self._global_step = 0
@@ -250,7 +245,7 @@ class Session:
                 results = run(features)
             for variant in new:
                 variant.has_run = True
-            return_freed_memory()  # what compiling took
+            trim_heap()  # what compiling took
         scratch_bytes = max(executor.scratch_bytes for executor in executors)
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + scratch_bytes)
         answers = []
@@ -435,7 +430,7 @@ class Session:
                 f"program: must be run by as many wafers as it was compiled for, {program.wafers}. "
                 f"Received: {self._swarm.size}. Compile the model with that num_csx."
             )
-        fault = self.memory_fault(program)
+        fault = self.capacity_error(program)
         if fault is not None:
             raise fault
         request, number = needed.request, needed.program
@@ -469,12 +464,12 @@ class Session:
     def activation_limit(self) -> int:
         return activation_limit(self._store.planned_resident_bytes, self.held_bytes, self._share)
 
-    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
-        """See SessionProtocol.memory_fault; variables are sharded first, and own shards count."""
+    def capacity_error(self, program: Program) -> Optional[BatchCapacityError]:
+        """See SessionProtocol.capacity_error; variables are sharded first, and own shards count."""
         store = self._store
         if program.wafers > 1 and program.owners:
             store.shard(program.owners)
-        return memory_fault(program, store.total_resident_bytes, self.held_bytes, self._share)
+        return capacity_error(program, store.total_resident_bytes, self.held_bytes, self._share)
 
 
 def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:

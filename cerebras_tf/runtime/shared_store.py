@@ -21,7 +21,7 @@ from cerebras_tf.memoryx.store import BaseStore, FileRegion, IoStats, Store
 from cerebras_tf.swarmx.swarm import Pending, Swarm
 
 # Groups of the schedule whose variables are on their way while one is used.
-GROUPS_AHEAD = 2
+PREFETCHED_GROUPS = 2
 
 
 def _disk_of(store: Store) -> Optional[tuple[str, int]]:
@@ -51,7 +51,7 @@ class SharedStore(BaseStore):
         self._elsewhere: set[str] = set()  # variables that have a value on another wafer
         self._held: dict[str, Array] = {}
         self._spare: dict[TensorType, list[Array]] = {}  # memory of copies that nobody holds
-        self._most_copied = 0  # bytes of these and of copies that are held
+        self._max_copied = 0  # bytes of these and of copies that are held
         self._users: Counter[str] = Counter()
         self._dirty: set[str] = set()
         self._pending: dict[str, Pending] = {}
@@ -78,7 +78,7 @@ class SharedStore(BaseStore):
                 "owners of variables. Build the same model on every rank."
             )
         self._owners = dict(owners)
-        self._most_copied = self._bytes_of_copies()
+        self._max_copied = self._bytes_of_copies()
         self._local.set_shard(
             {name for name in owners if not self._is_here(name)},
             sum(other == disk for _, other in everyone),
@@ -133,15 +133,15 @@ class SharedStore(BaseStore):
                 self._bring(name, fresh)
         if scheduled:
             self._next += 1
-            self._look_ahead()
+            self._prefetch()
         for name in names:
             if name in self._pending:
                 self._pending.pop(name).wait()
         return [self._held[name] for name in names]
 
-    def _look_ahead(self) -> None:
+    def _prefetch(self) -> None:
         """Acquires what the next groups need, so that it is on its way."""
-        start, end = max(self._ahead, self._next), self._next + GROUPS_AHEAD
+        start, end = max(self._ahead, self._next), self._next + PREFETCHED_GROUPS
         for names in self._order[start:end]:
             for name in names:
                 if name not in self._step_values:  # it may not be written yet
@@ -168,9 +168,9 @@ class SharedStore(BaseStore):
                 raise RuntimeError(f"store: {name} is released, but it was not acquired.")
             self._users[name] -= 1
             if not self._users[name]:
-                self._let_go(name)
+                self._drop(name)
 
-    def _let_go(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         if name in self._pending:
             self._pending.pop(name).wait()
         array = self._held.pop(name)
@@ -201,7 +201,7 @@ class SharedStore(BaseStore):
 
     def _drop_spare(self, more: int = 0) -> None:
         """Lets go of what was kept longest, where copies take more than is counted for them."""
-        excess = self._copied_bytes + more - self._most_copied
+        excess = self._copied_bytes + more - self._max_copied
         for kept in self._spare.values():
             while excess > 0 and kept:
                 excess -= kept.pop().nbytes
@@ -217,14 +217,14 @@ class SharedStore(BaseStore):
         if order is not self._order:
             self._order = order
             self._next = self._ahead = 0
-            self._most_copied = self._bytes_of_copies()
+            self._max_copied = self._bytes_of_copies()
 
     def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
         """See Store.require_memory; besides a group those ahead of it are held.
 
         Of what lives elsewhere there are copies in main memory.
         """
-        width = GROUPS_AHEAD + 1
+        width = PREFETCHED_GROUPS + 1
         windows = [
             {n for names in self._order[i : i + width] for n in names if self._is_here(n)}
             for i in range(len(self._order))
@@ -280,7 +280,7 @@ class SharedStore(BaseStore):
         """What a wafer takes where all keep alike; the same on all, dealt out or not."""
         sizes = [spec.type.max_bytes for spec in self.specs.values()]
         kept = -(-sum(sizes) // self._swarm.size)
-        copies = (GROUPS_AHEAD + 2) * max(sizes, default=0)
+        copies = (PREFETCHED_GROUPS + 2) * max(sizes, default=0)
         return min(kept, self._local.total_resident_bytes) + copies
 
     @property
@@ -296,6 +296,6 @@ class SharedStore(BaseStore):
             sum(self.specs[n].type.max_bytes for n in names if n in elsewhere)
             for names in self._order
         ]
-        width = GROUPS_AHEAD + 1
+        width = PREFETCHED_GROUPS + 1
         ahead = max((sum(groups[i : i + width]) for i in range(len(groups))), default=0)
         return ahead + max((self.specs[n].type.max_bytes for n in elsewhere), default=0)

@@ -85,7 +85,7 @@ class PlacedInstruction:
         return Instruction(item.op, item.inputs, item.outputs, attrs, item.source, item.cost)
 
 
-class SizedParts:
+class SizeDependence:
     """What of a program depends on sizes: found once, before they are known.
 
     Attributes:

@@ -23,14 +23,14 @@ def a_second_each(program):
     return {(s.layer, s.direction): 1.0 for s in program.schedule if isinstance(s, Run)}
 
 
-def predicted(wafers, link, clip=False, beside_s=0.0):
-    return scaled_step(program_for(wafers, clip), a_second_each(program_for(1)), beside_s, link)
+def predicted(wafers, link, clip=False, other_s=0.0):
+    return scaled_step(program_for(wafers, clip), a_second_each(program_for(1)), other_s, link)
 
 
 def test_one_wafer_takes_what_was_measured():
-    found = predicted(1, INSTANT, beside_s=0.5)
+    found = predicted(1, INSTANT, other_s=0.5)
     assert found.step_s == pytest.approx(sum(a_second_each(program_for(1)).values()) + 0.5)
-    assert (found.exchange_s, found.hidden_share, found.sent_bytes) == (0, 1, [0])
+    assert (found.collective_s, found.hidden_share, found.sent_bytes) == (0, 1, [0])
 
 
 @pytest.mark.parametrize("wafers", [2, 4, 8])
