@@ -111,15 +111,15 @@ class MicroBatches:
         self.wanted = request.wanted
         given = replace(request, types={**request.types, **self.sums})
         if not request.updates:
-            found = [replace(given, part=VALUES)]
+            found = [replace(given, kind=VALUES)]
         else:
             early = replace(given, wanted=self._averaged(request.wanted))
-            found = [replace(given, part=LAST), replace(early, part=FIRST)]
+            found = [replace(given, kind=LAST), replace(early, kind=FIRST)]
             if self.count > 2:
-                found.append(replace(early, part=MIDDLE))
+                found.append(replace(early, kind=MIDDLE))
         if self.sums:
             sums = frozenset(self.sums)
-            found.append(replace(request, wanted=sums, updates=False, part=COUNTS))
+            found.append(replace(request, wanted=sums, updates=False, kind=COUNTS))
         return found
 
     def parts(

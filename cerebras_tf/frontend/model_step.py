@@ -246,9 +246,9 @@ class ModelStep:
         known = {name: type for name, type in types.items() if type is not None}
         return known if len(known) == len(types) else None
 
-    def request(self, types: Mapping[str, TensorType], part: str = "") -> Request:
+    def request(self, types: Mapping[str, TensorType], kind: str = "") -> Request:
         """The request for a step on features of these types."""
-        return Request(types, self._wanted, self._updates, part=part)
+        return Request(types, self._wanted, self._updates, kind=kind)
 
     def _learn(self, types: Mapping[str, TensorType]) -> None:
         """Captures the step, so that micro-batches know how results combine."""

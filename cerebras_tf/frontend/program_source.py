@@ -48,7 +48,7 @@ class _Target:
         types: types of the features, by name.
         wanted: names of the values to return.
         updates: whether the step updates variables.
-        part: the kind of micro-batch; "" for whole batches.
+        kind: the kind of micro-batch; "" for whole batches.
         strip: whether padding is removed if possible.
         fallback: whether the framework's own backward graph is captured.
     """
@@ -56,7 +56,7 @@ class _Target:
     types: Mapping[str, TensorType]
     wanted: frozenset[str]
     updates: bool
-    part: str
+    kind: str
     strip: bool
     fallback: bool = False
 
@@ -123,10 +123,10 @@ class CompilingSource:
 
         Whether it is depends on the values that are asked for.
         """
-        if request.padded:
-            self._log_once(f"padding is not removed from batches where {request.padded}")
+        if request.padding_reason:
+            self._log_once(f"padding is not removed from batches where {request.padding_reason}")
         target = self._target(request)
-        asked = request.wanted, request.updates, request.part
+        asked = request.wanted, request.updates, request.kind
         if asked not in self._fixed_sizes:
             types = types_with_symbols(self._model.features, request.types, itertools.count())
             if types is not None:
@@ -218,8 +218,8 @@ class CompilingSource:
         return UNKNOWN not in values and self.can_split()
 
     def _target(self, request: Request) -> _Target:
-        strip = self._options.strip and not request.padded and request.part != COUNTS
-        return _Target(request.types, request.wanted, request.updates, request.part, strip)
+        strip = self._options.strip and not request.padding_reason and request.kind != COUNTS
+        return _Target(request.types, request.wanted, request.updates, request.kind, strip)
 
     def _made(self, program: Program, target: _Target) -> Program:
         """The program; what it was made for is kept for `enlarge`."""
@@ -315,7 +315,7 @@ class CompilingSource:
             feature.check(target.types[feature.name])
         types = {feature.name: target.types[feature.name] for feature in model.features}
         wanted = target.wanted
-        if self.micro_batches is not None and target.part == COUNTS:
+        if self.micro_batches is not None and target.kind == COUNTS:
             wanted = self.micro_batches.wanted  # the sums that a step with these values reads
         small = [name for name, type in model.results.items() if is_small(type)]
         results = list(dict.fromkeys([*wanted, *small]))
@@ -323,8 +323,8 @@ class CompilingSource:
         if model.loss is not None and model.loss in step.results and self._wafers > 1:
             _average(step, model.loss, self._wafers)
         _move_global_step(step, model.global_step)
-        if self.micro_batches is not None and target.part:
-            self.micro_batches.transform(step, target.part)
+        if self.micro_batches is not None and target.kind:
+            self.micro_batches.transform(step, target.kind)
         return step
 
     def _load(self, target: _Target) -> Optional[Program]:
@@ -335,7 +335,7 @@ class CompilingSource:
         small = {name for name, type in self._model.results.items() if is_small(type)}
         wanted, available = target.wanted | small, self._budget.bytes()
         if self.micro_batches is not None:
-            wanted = self.micro_batches.returned(wanted, target.wanted, target.part)
+            wanted = self.micro_batches.returned(wanted, target.wanted, target.kind)
         found = self.cache.find(self._key(target), wanted, available, self._model.seed())
         if found is None:
             return None
@@ -351,7 +351,7 @@ class CompilingSource:
         return CacheKey(
             (
                 *settings_of(options, self._store, target.types, target.fallback, target.updates),
-                *(() if split is None else split.settings(target.part)),
+                *(() if split is None else split.settings(target.kind)),
             ),
             lambda results: self._model.digest(results, target.updates),
         )

@@ -1,8 +1,7 @@
-"""The executor: runs a program's schedule on arrays. The only loop over a schedule there is.
+"""The executor: the one loop that runs a program's schedule on arrays.
 
-Listeners are called around every entry; traces and cost models are listeners. What an entry needs
-is found once, when the program is loaded: its kernels, its places in the table of slots, the names
-of its variables.
+Listeners, such as traces and cost models, are called around every entry. Loading a program resolves
+the kernels, slots and variable names of its entries once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cerebras_tf.swarmx.swarm import Alone, Swarm
 _Table = list[Optional[Array]]
 _BYTES_OF = operator.attrgetter("nbytes")
 _View = tuple[int, int, int, int]  # body and number of the instruction; slots it reads and writes
-# Of an instruction: what takes its operands, what takes its results' memory, which results are new.
+# Of an instruction: getters of its operands and outputs, and which results are new arrays.
 _Places = tuple[Callable[[_Table], Any], Callable[[_Table], Any], list[tuple[int, int]]]
 
 
@@ -35,7 +34,7 @@ class Listener(Protocol):
     """Is called around every entry of a schedule."""
 
     def begin(self, program: Program) -> None:
-        """Entries of the program's schedule are about to run: all of a step's, or a layer's."""
+        """Entries of a program are about to run: all of a step, or those of a layer."""
 
     def before(self, entry: Entry) -> None:
         """The entry is about to run."""
@@ -58,7 +57,7 @@ class LoadedEntry:
         self.entry = entry
 
     def run(self, executor: Executor) -> None:
-        """Runs it; this one does nothing."""
+        """Runs it; by default nothing."""
 
     @property
     def is_idle(self) -> bool:
@@ -246,7 +245,7 @@ class Executor:
     """A loaded program with its memory.
 
     Attributes:
-        plan: the program that it was given, symbols and all.
+        plan: the program as it was given, with symbols.
         sizes: numbers of its symbols, by name.
         store: where variables come from and go to.
         backend: kernels and memory.
@@ -256,9 +255,8 @@ class Executor:
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
         scratch_bytes: the most scratch memory that kernels took at once.
-        acquisitions: names of the groups of variables that a step streams in, in order; with
-            several wafers of those that all stream in.
-        held_together: names of all that the store must hold at once, with what is staged then.
+        acquisitions: names of the groups of variables that all wafers stream in, in order.
+        held_together: names of variables and staged values that the store must hold at once.
     """
 
     loader: type[Loader] = Loader
@@ -325,7 +323,7 @@ class Executor:
         self.dirty: set[str] = set()
 
     def resized(self, sizes: Mapping[str, int]) -> Executor:
-        """One for other sizes, in the same memory: what no size concerns is not loaded again.
+        """An executor for other sizes in the same memory; loads only what depends on sizes.
 
         Raises:
             GraphError: a symbol has no size, or one beyond its bound.
@@ -367,9 +365,9 @@ class Executor:
         return local_acquisitions(self.plan, self._swarm.rank)
 
     def _find_kept(self) -> tuple[dict[str, int], int]:
-        """Slots of variables, by name, that stay acquired for a whole step; bytes streamed in then.
+        """Slots of the variables, by name, that stay acquired for a whole step; their bytes.
 
-        Where the store gives its own memory, that is all that the step reads; otherwise none.
+        These are all variables if the store gives its own memory, and none otherwise.
         """
         kept, written, size = dict[str, int](), set[str](), 0
         if not self.store.gives_views:
@@ -382,7 +380,7 @@ class Executor:
                 size += sum(self.plan.slots[slot].type.max_bytes for slot in entry.slots)
             elif isinstance(entry, StreamOut):
                 written.update(name for name, _ in entry.stores if name not in kept)
-        # What is read after it was written may have its first value then.
+        # A variable that is written before it is read has no value at the start of the step.
         return ({}, 0) if written.intersection(kept) else (kept, size)
 
     def _find_held_together(self) -> list[list[str]]:
@@ -399,14 +397,14 @@ class Executor:
         return found
 
     def bind(self, arena: Array) -> None:
-        """Puts the activations into this memory from now on; nothing is kept from before."""
+        """Places the activations in this memory; earlier values are lost."""
         self.arena: Optional[Array] = arena
         for index in range(len(self.table)):
             self._place(index)
         self._bind_views()
 
     def _bind_views(self) -> None:
-        """Makes the views that stay valid as long as the activations' memory does."""
+        """Makes the views that stay valid until the activations move."""
         table = self.table
         for body, at, source, slot in self._fixed_views:
             seen = table[source]
@@ -420,7 +418,7 @@ class Executor:
             self.table[index] = self.backend.place(self.arena, self._types[index], slot.offset)
 
     def unbind(self) -> None:
-        """Lets go of the activations' memory until it is bound again."""
+        """Releases the activations' memory until it is bound again."""
         self.arena = None
         for index, slot in enumerate(self.plan.slots):
             if slot.kind == ARENA:
@@ -447,7 +445,7 @@ class Executor:
             self.release_all()
 
     def start(self, features: Mapping[str, Array]) -> None:
-        """Begins a step: its features get their slots."""
+        """Begins a step: uploads its features."""
         slots = self.plan.features
         for slot, array in zip(slots.values(), self.backend.upload([features[n] for n in slots])):
             self.table[slot] = array
@@ -482,13 +480,13 @@ class Executor:
         self.release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
 
     def value(self, name: str) -> Array:
-        """A wanted value of the last step where it was computed; the next step overwrites it."""
+        """A wanted value of the last step, not copied; the next step overwrites it."""
         return self._read(self.plan.results[name])
 
     # What entries do.
 
     def acquire(self, is_local: bool, names: Sequence[str], slots: Iterable[int]) -> list[Array]:
-        """Acquires variables for slots, from this wafer's own store or from that of all."""
+        """Acquires variables for slots from this wafer's own store or the shared one."""
         at = -1 if is_local else 0
         given = self._stores[at].acquire(names)
         arrays, table = self.backend.upload(given), self.table
@@ -500,7 +498,7 @@ class Executor:
         return given
 
     def write(self, is_local: bool, name: str, slot: int) -> None:
-        """Copies a new value of a variable to where it belongs."""
+        """Copies a new value of a variable to the store."""
         made = self._read(slot)
         self.bytes_out += made.nbytes
         if any(name in held for held in self._held):
@@ -537,12 +535,12 @@ class Executor:
 
     def share(self, entry: Share) -> None:
         """Sends, or receives, what one wafer has computed."""
-        on_their_way = []
+        pendings = []
         for slot in entry.slots:
             array = self.table[slot]
             assert array is not None
-            on_their_way.append(self._swarm.start_copy(array, entry.wafer))
-        for pending in on_their_way:
+            pendings.append(self._swarm.start_copy(array, entry.wafer))
+        for pending in pendings:
             pending.wait()
         self.store.broadcast(entry.variables, entry.wafer)
 
@@ -575,7 +573,7 @@ def _names_of(program: Program) -> dict[int, str]:
 
 
 def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places:
-    """What takes operands and results from the table, and which results are put into it."""
+    """Getters of operands and outputs, and the results to put into the table."""
     made = [(at, slot) for at, (slot, new) in enumerate(zip(outputs, fresh)) if new]
     if not made:
         return _getter(inputs), _getter(outputs), made

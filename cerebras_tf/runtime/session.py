@@ -34,12 +34,12 @@ from cerebras_tf.runtime.random_streams import RandomStreams
 from cerebras_tf.runtime.sizes import solve_sizes
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
-# Compiled variants kept, those used last; requests that differ more often are compiled again.
+# Programs that are kept, the most recently used ones; others are compiled again.
 MAX_VARIANTS = 32
-# Sizes of one variant that stay loaded, those used last.
+# Sizes of one program that stay loaded, the most recently used ones.
 MAX_SIZES = 256
-# The reason of a wafer whose own program for its batch computes padding anyway.
-_ALWAYS_PADDED = "another wafer computes it"
+# The reason given by a wafer whose own program computes padding in any case.
+_OTHER_WAFER = "another wafer computes it"
 GLOBAL_STEP = "global_step"  # its name in checkpoints
 Phase = Callable[[str], Any]
 
@@ -60,36 +60,36 @@ class CheckpointFormat(Protocol):
 
 @dataclass(eq=False)
 class _Variant:
-    """A program, what it is for, and what it is loaded as, by sizes.
+    """A program, the requests that it serves, and its executors.
 
     Attributes:
         bounds: bound of every symbol of the program, by name.
-        executors: by their region of the activation memory and the sizes of the symbols, in the
-            order of their last uses.
-        last_use: requests served before it was used last.
+        executors: by region of the activation memory and sizes of the symbols, in order of last
+            use.
+        last_use: number of the request that used it last.
     """
 
     number: int
     program: Program
     updates: bool
-    part: str
+    kind: str
     bounds: dict[str, int]
     executors: dict[tuple[int, tuple[tuple[str, int], ...]], Executor] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
 
     def sizes_for(self, request: Request) -> Optional[dict[str, int]]:
-        """Size of every symbol, beyond its bound perhaps; None where it cannot serve."""
-        if (self.updates, self.part) != (request.updates, request.part):
+        """Size of every symbol, which may exceed its bound; None if it cannot serve the request."""
+        if (self.updates, self.kind) != (request.updates, request.kind):
             return None
         if not request.wanted <= set(self.program.results):
             return None
-        if request.padded and self.program.packing is not None:
+        if request.padding_reason and self.program.packing is not None:
             return None
         return solve_sizes(self.program, request.types)
 
     def needed(self, sizes: Mapping[str, int]) -> Optional[dict[str, int]]:
-        """The bounds that a batch of these sizes needs; None where those it has are enough."""
+        """The bounds that a batch of these sizes needs; None if its own suffice."""
         if all(size <= self.bounds[name] for name, size in sizes.items()):
             return None
         return {name: max(bound, sizes.get(name, 0)) for name, bound in self.bounds.items()}
@@ -97,7 +97,7 @@ class _Variant:
 
 @dataclass(eq=False)
 class _Work:
-    """What serves a batch: a program, the sizes of its symbols, and features."""
+    """A batch with the program that serves it and the sizes of its symbols."""
 
     variant: _Variant
     sizes: dict[str, int]
@@ -128,8 +128,8 @@ class Session:
             trains: whether random ops draw new numbers with every update; else with every step.
             swarm: the wafers that run every step together, each with a batch of its own; None for
                 this one alone.
-            loading_swarm: the wafers that load a model at the same time, each within its share of
-                their computer's memory; None for those of `swarm`.
+            loading_swarm: the wafers that load a model at the same time and share memory; None for
+                those of `swarm`.
             checkpoints: what `save` and `restore` use.
         """
         self._store = store
@@ -220,15 +220,16 @@ class Session:
                 self._global_step = batch.global_step
             arrays = {name: _contiguous(array) for name, array in batch.features.items()}
             types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
-            request = Request(types, batch.wanted, batch.updates, batch.agreed or "", batch.part)
-            work = self._find(request, arrays, batch.agreed)
+            reason = batch.agreed_padding or ""
+            request = Request(types, batch.wanted, batch.updates, reason, batch.kind)
+            work = self._find(request, arrays, batch.agreed_padding)
             if isinstance(work, ProgramNeeded):
                 return work
             found.append(work)
         if len(found) == 1:
-            executors = [self._loaded(found[0].variant, found[0].sizes)]
+            executors = [self._executor_for(found[0].variant, found[0].sizes)]
             run: Callable[..., list[dict[str, Array]]] = _run_one(executors[0])
-            self._follow(executors[0])
+            self._set_access_orders(executors[0])
         else:
             schedule = self._interleaved(found, activation_bytes)
             executors, run = list(schedule.executors), schedule.run
@@ -271,7 +272,7 @@ class Session:
         }
 
     def _interleaved(self, found: Sequence[_Work], max_bytes: Optional[int]) -> Interleaving:
-        """The order in which micro-batches run, and their executors."""
+        """The schedule of the micro-batches."""
         key = tuple((id(work.variant), tuple(sorted(work.sizes.items()))) for work in found)
         kept = self._interleavings.get(key)
         if kept is None:
@@ -299,12 +300,12 @@ class Session:
         stride = align(size) if together > 1 else 0
         self._region(max(size, stride * together), 0)  # grows before executors are bound to it
         return [
-            self._loaded(work.variant, work.sizes, number % together, stride, together)
+            self._executor_for(work.variant, work.sizes, number % together, stride, together)
             for number, work in enumerate(found)
         ]
 
-    def _follow(self, executor: Executor) -> None:
-        """Gives the store, and this wafer's own store, the order in which a step reads them."""
+    def _set_access_orders(self, executor: Executor) -> None:
+        """Sets the access order of the store, and of this wafer's own store."""
         self._store.set_access_order(executor.acquisitions)
         if self._store.is_shared:
             self._store.local.set_access_order(executor.local_acquisitions)
@@ -315,7 +316,7 @@ class Session:
         """What serves a request with these features."""
         found = self._variant(request)
         if found is None:
-            return ProgramNeeded(request, agreed=agreed)
+            return ProgramNeeded(request, agreed_padding=agreed)
         variant, sizes = found
         packing = variant.program.packing
         derived: dict[str, Array] = {}
@@ -324,15 +325,15 @@ class Session:
             if larger is not None:
                 return ProgramNeeded(request, variant.number, larger, agreed)
         if agreed is None or packing is not None:
-            padded = _ALWAYS_PADDED
+            padded = _OTHER_WAFER
             if packing is not None:
                 try:
                     derived, padded = pack_batch(packing, arrays, sizes), ""
                 except PaddingError as error:
                     padded = str(error)
-            agreed = self._agreed(padded) if agreed is None else agreed
+            agreed = self._agree_on_padding(padded) if agreed is None else agreed
             if packing is not None and agreed:
-                return self._find(replace(request, padded=agreed), arrays, agreed)
+                return self._find(replace(request, padding_reason=agreed), arrays, agreed)
         if packing is not None:
             sizes = {**sizes, **real_tokens(packing, derived)}
         larger = variant.needed(sizes)
@@ -340,9 +341,9 @@ class Session:
             return ProgramNeeded(request, variant.number, larger, agreed)
         return _Work(variant, sizes, {**arrays, **derived})
 
-    def _agreed(self, padded: str) -> str:
-        """Why padding is computed by all wafers, which run the same: because one of them must."""
-        code = np.array(0 if not padded else 1 if padded == _ALWAYS_PADDED else 2, np.int64)
+    def _agree_on_padding(self, padded: str) -> str:
+        """Why all wafers compute padding: they run the same program, and one of them must."""
+        code = np.array(0 if not padded else 1 if padded == _OTHER_WAFER else 2, np.int64)
         codes = self._swarm.gather(code)
         if (codes == codes[0]).all() and codes[0] != 2:
             return padded
@@ -367,10 +368,10 @@ class Session:
         larger = variant.needed(sizes)
         if larger is not None:
             return ProgramNeeded(request, variant.number, larger)
-        executor = self._loaded(variant, {**variant.bounds, **sizes})  # of tokens all that may be
+        executor = self._executor_for(variant, {**variant.bounds, **sizes})
         return Prepared(variant.number, executor.sizes)
 
-    def _loaded(
+    def _executor_for(
         self,
         variant: _Variant,
         sizes: dict[str, int],
@@ -400,7 +401,7 @@ class Session:
             executor = Executor(
                 variant.program, self._store, backend, listeners, region, self._swarm, sizes
             )
-            self._follow(executor)
+            self._set_access_orders(executor)
             self._store.require_memory(executor.held_together)
         if executor.arena is not region:
             executor.bind(region)
@@ -410,13 +411,13 @@ class Session:
         return executor
 
     def _region(self, size: int, offset: int) -> Array:
-        """The activation memory that all programs share, from an offset on; grown to a size."""
+        """The shared activation memory from an offset on, after growing it to a size."""
         if self._arena is None or self._arena.nbytes < size:
             for variant in self._variants.values():
                 for executor in variant.executors.values():
                     executor.unbind()
             self._regions.clear()
-            self._arena = None  # given back before more is taken
+            self._arena = None  # freed before more is allocated
             self._arena = self._backend.allocate(size)
         if offset not in self._regions:
             self._regions[offset] = self._arena[offset:]
@@ -439,7 +440,7 @@ class Session:
             next(self._numbers) if number is None else number,
             program,
             request.updates,
-            request.part,
+            request.kind,
             bounds,
             last_use=self._uses,
         )
@@ -477,11 +478,11 @@ def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:
 
 
 def _contiguous(array: Any) -> Array:
-    """An array in C order; a scalar of NumPy, which owns no memory that lasts, is copied."""
+    """An array in C order; NumPy scalars are copied, as their memory is temporary."""
     return np.require(array if isinstance(array, np.ndarray) else np.array(array), None, "C")
 
 
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """A dtype's name, which NumPy builds each time."""
+    """Name of a dtype; cached, as NumPy builds it at every access."""
     return str(dtype.name)
