@@ -23,7 +23,7 @@ from cerebras_tf.ir.schedule import StreamIn, StreamOut
 from cerebras_tf.memoryx.buffers import padded
 from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.store import NullStore, write
+from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
@@ -75,7 +75,7 @@ def trained(build, options, store=None, steps=3):
 
 def least_room(program, step):
     """Bytes of main memory without which a store cannot hold what a step needs at once."""
-    executor = Executor(program, NullStore(step.specs.values()), NullBackend(CpuBackend()))
+    executor = Executor(program, MemoryStore(step.specs.values()), NullBackend(CpuBackend()))
     types = {spec.name: spec.type for spec in step.specs.values()}
     types.update({name: program.slots[slot].type for name, slot in program.staged.items()})
     return max(sum(padded(types[n].bytes) for n in set(held)) for held in executor.held_together)

@@ -23,7 +23,7 @@ from cerebras_tf.ir.schedule import ENTRY_KINDS, Actions, Entry, entry_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.store import BaseStore, MemoryStore, NullStore, Store, write
+from cerebras_tf.memoryx.store import BaseStore, MemoryStore, Store, write
 from cerebras_tf.ops import OPS
 from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
@@ -216,7 +216,7 @@ def softsign():
 
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
-    "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
+    "Add a store": (Store, [MemoryStore, BorrowingStore, FileStore, NpyStore], {}),
     "Add an entry kind": (Actions, [Loader], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
