@@ -23,7 +23,7 @@ from cerebras_tf.bundle.paths import check_checkpoint_path
 from cerebras_tf.capture.replacement import without_deprecation_warnings
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.folder_lock import locked
-from cerebras_tf.checkpoints.reader import find_listed, warn_of_cut_files
+from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, log_info
@@ -214,7 +214,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             CheckpointError: the list of checkpoints in model_dir is damaged.
             CerebrasError: the wafer refuses the model, before the first step if possible.
         """
-        found = find_listed(self.model_dir, "training starts from the beginning")
+        found = latest_listed(self.model_dir, "training starts from the beginning")
         if self._warm_start_settings and not found:
             warn_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
@@ -301,7 +301,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs which parts of a checkpoint are missing; refuses a damaged list of checkpoints."""
-        if path := checkpoint_path or find_listed(self.model_dir, "weights are initialized"):
+        if path := checkpoint_path or latest_listed(self.model_dir, "weights are initialized"):
             warn_of_cut_files(path)
 
     def train_and_evaluate(

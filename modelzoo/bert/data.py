@@ -92,7 +92,7 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
 
         def example(number, records):
             tokens, lengths = _parse_tokens(records)
-            return _drawn(masker.batch, [number, tokens, lengths], section, training)
+            return _masked_batch(masker.batch, [number, tokens, lengths], section, training)
 
         return dataset.enumerate(skip).map(example).prefetch(2)
 
@@ -131,7 +131,7 @@ class BertTextDataProcessor:
             return mask_rows(rows, allowed, None, settings, section, generator)
 
         def example(number):
-            return _drawn(batch, [number], section, training)
+            return _masked_batch(batch, [number], section, training)
 
         last = tf.int64.max if section.repeat else windows.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
@@ -160,7 +160,7 @@ def finish_features(features, section):
     return features
 
 
-def bucketing(section, length_of, keep_rest):
+def bucketing(section, length_of, keep_remainder):
     """Returns a function that batches records of similar lengths together, None without buckets.
 
     Args:
@@ -178,7 +178,7 @@ def bucketing(section, length_of, keep_rest):
         return tf.reduce_sum(tf.cast(reached, tf.int64))
 
     def batch(_, records):
-        return records.batch(section.batch_size, drop_remainder=not keep_rest)
+        return records.batch(section.batch_size, drop_remainder=not keep_remainder)
 
     return lambda dataset: dataset.group_by_window(bucket, batch, section.batch_size)
 
@@ -220,7 +220,7 @@ def _parse_tokens(records):
     return parsed["tokens"], lengths["tokens"]
 
 
-def _drawn(function, inputs, section, training):
+def _masked_batch(function, inputs, section, training):
     """Returns features and labels from a function of `inputs` with the results of `mask_rows`."""
     batch = section.batch_size if training else None
     length, places = section.max_sequence_length, section.max_predictions_per_seq

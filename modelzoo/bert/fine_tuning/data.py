@@ -54,7 +54,7 @@ class FineTuningProcessor(tf_records.RecordProcessor):
         """Returns a batch of zeros."""
         return self.split(self.blank_records())
 
-    def group(self, keep_rest) -> Optional[Callable]:
+    def group(self, keep_remainder) -> Optional[Callable]:
         """Returns the function that batches records, None for batches in order."""
         return None
 

@@ -109,7 +109,7 @@ class BaseParams:
         return self.optimizer.grad_accum_steps * max(self.runconfig.num_csx, job.wafers())
 
     @property
-    def batches_in_turn(self):
+    def batches_per_process(self):
         """Batches that this process computes for a step, sequentially."""
         return self.batches_per_step // job.wafers()
 

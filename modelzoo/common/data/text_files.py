@@ -124,7 +124,7 @@ def read_tokens(files):
     return np.concatenate(parts)
 
 
-def open_windows(section, training, length, keep_rest):
+def open_windows(section, training, length, keep_remainder):
     """Reads one split of the files that an input section names.
 
     Returns:
@@ -133,7 +133,7 @@ def open_windows(section, training, length, keep_rest):
     files = find_text_files(section.data_dir, section.file_patterns)
     files = split_files(files, section.eval_fraction, training)
     seed = (section.shuffle_seed or 0) if section.shuffle else None
-    return Windows(read_tokens(files), length, section.batch_size, seed, keep_rest)
+    return Windows(read_tokens(files), length, section.batch_size, seed, keep_remainder)
 
 
 class Windows:
@@ -145,16 +145,16 @@ class Windows:
     Args:
         tokens: [number of tokens] integers.
         seed: of the order, or None for the order of the text.
-        keep_rest: whether an epoch ends with the windows that do not fill a batch.
+        keep_remainder: whether an epoch ends with the windows that do not fill a batch.
     """
 
-    def __init__(self, tokens, length, batch_size, seed, keep_rest=False):
+    def __init__(self, tokens, length, batch_size, seed, keep_remainder=False):
         self._tokens = tokens
         self._length = length
-        self._order = EpochOrder((len(tokens) - 1) // length, batch_size, seed, keep_rest)
+        self._order = EpochOrder((len(tokens) - 1) // length, batch_size, seed, keep_remainder)
         self.batches_per_epoch = self._order.batches_per_epoch
         if not self.batches_per_epoch:
-            least = 1 if keep_rest else batch_size
+            least = 1 if keep_remainder else batch_size
             raise DataError(
                 f"data_dir: must hold at least {least * length + 1} bytes for one batch of "
                 f"{least} windows of {length}. Received: {len(tokens)}. Add text, or lower "

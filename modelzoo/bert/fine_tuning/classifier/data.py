@@ -40,7 +40,7 @@ class TsvDataProcessor:
             section.batch_size,
             row_lengths(section),
             (section.shuffle_seed or 0) if shuffled else None,
-            keep_rest=not training,
+            keep_remainder=not training,
         )
 
         def assemble(chosen, length):

@@ -50,7 +50,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
     @property
     def task(self):
         """The processor's task, with the columns and labels that the section gives."""
-        return TASKS.get(self.data_processor, OTHER_FILES).with_own(
+        return TASKS.get(self.data_processor, OTHER_FILES).with_overrides(
             self.text_columns, self.label_column, self.labels
         )
 

@@ -46,9 +46,9 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
             ) from error
         return [path]
 
-    def group(self, keep_rest):
+    def group(self, keep_remainder):
         """Returns the function that batches records of like lengths, None without buckets."""
-        return bucketing(self.section, real_tokens(self.section), keep_rest)
+        return bucketing(self.section, real_tokens(self.section), keep_remainder)
 
     def change(self, batch):
         """Returns a batch with question words marked, if the section says so."""

@@ -113,7 +113,7 @@ def test_windows_without_seed_follow_the_text():
 def test_the_last_partial_batch_is_kept_on_request():
     tokens = np.arange(5 * 6 + 1)
     assert Windows(tokens, 5, 4, None).batches_per_epoch == 1
-    windows = Windows(tokens, 5, 4, None, keep_rest=True)
+    windows = Windows(tokens, 5, 4, None, keep_remainder=True)
     assert windows.batches_per_epoch == 2
     assert windows.batch(1)[:, 0].tolist() == [20, 25]
 
