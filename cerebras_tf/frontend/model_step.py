@@ -183,11 +183,9 @@ class ModelStep:
                 assert isinstance(features, Mapping)
                 self.results = client.run(features, *asked)
             else:
-                features, *_ = parts = self.micro_batches.parts(features)
+                parts = self.micro_batches.parts(features)
                 most = self._activation_bytes
                 self.results = self.micro_batches.run(client, parts, *asked, self._learn, most)
-        assert client.plan is not None
-        self.source.padding.on_step(client.plan, features)
         return client.global_step
 
     def prepare(self) -> None:

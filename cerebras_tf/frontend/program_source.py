@@ -20,6 +20,7 @@ from cerebras_tf.errors import (
     BatchCapacityError,
     CapacityError,
     CerebrasError,
+    ConfigError,
     GradientError,
     SizeLimitError,
     UnsupportedOpError,
@@ -28,7 +29,6 @@ from cerebras_tf.frontend.activation_budget import ActivationBudget
 from cerebras_tf.frontend.batch_advice import with_advice
 from cerebras_tf.frontend.front_end import FrontEnd, is_small, limited_type, types_with_symbols
 from cerebras_tf.frontend.micro_batches import MicroBatches
-from cerebras_tf.frontend.padding_report import PaddingReport
 from cerebras_tf.frontend.program_cache import CacheKey, ProgramCache, settings_of
 from cerebras_tf.ir import StepGraph, TensorType, print_step
 from cerebras_tf.ir.dimensions import bound_of
@@ -108,7 +108,6 @@ class CompilingSource:
     ) -> None:
         self.micro_batches = micro_batches
         self.can_split: Callable[[], bool] = lambda: True
-        self.padding = PaddingReport(options.restore, model.trains, self._log_once)
         self._model, self._store, self._budget = model, store, budget
         self._wafers, self._phase, self._log = wafers, phase, log
         self._options = replace(options, unfitted=self._keep_unfitted)
@@ -280,7 +279,7 @@ class CompilingSource:
             options = replace(self._options, strip=target.strip, optional=optional)
             layers = cut_into_layers(step, options)
         if target.strip:
-            self.padding.on_compiled(step, target.fallback)
+            self._report_padding(step.padding_kept, target.fallback)
         found: list[Fitting] = []
         with self._logged_phase(f"compiling {layers} layers", tentative):
             program = compile_layers(step, layers, self._budget.options(self._options, found))
@@ -308,6 +307,32 @@ class CompilingSource:
             # A copy made now fills the gaps that the step leaves.
             program, self.unfitted = pickle.loads(written)
         return program
+
+    def _report_padding(self, kept: str, fallback: bool) -> None:
+        """Logs why padding is not removed, if it is not.
+
+        Args:
+            kept: the reason; "" if there is nothing to log.
+            fallback: whether the step has the framework's own backward graph.
+
+        Raises:
+            ConfigError: training requires padding removal.
+        """
+        required, trains = self._options.restore, self._model.trains
+        if not kept or not (required or trains):
+            return
+        if fallback:
+            kept = (
+                "padding is computed: an operation between weights and loss has no gradient "
+                "rule, so the framework's own backward graph runs"
+            )
+        kept = kept.rstrip(".")
+        if required and trains:
+            raise ConfigError(
+                "use_vsl: padding must not influence any variable or result. "
+                f"Received: {kept}. Set use_vsl to False, or leave it out."
+            )
+        self._log_once(f"{kept} (use_vsl: False turns this message off)")
 
     def _capture(self, target: _Target) -> StepGraph:
         model = self._model
