@@ -171,7 +171,6 @@ class SharedOptions:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields what is wrong between the fields."""
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
             yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
 
@@ -205,7 +204,6 @@ class EstimatorOptions(SharedOptions):
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.use_vsl and self.precision == "emulate":
             yield (
@@ -359,7 +357,6 @@ class RunConfigParams(SharedOptions):
         ]
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.validate_only and self.compile_only:
             yield "compile_only", "excludes validate_only. Set one of them."

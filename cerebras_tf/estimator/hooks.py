@@ -269,7 +269,6 @@ class NanGuardHook(tf.estimator.SessionRunHook):
         self._global_step = training_util._get_or_create_global_step_read()
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the loss."""
         return tf.estimator.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -317,7 +316,6 @@ class LossWatch(tf.estimator.SessionRunHook):
         self.last = 0.0
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the loss."""
         return tf.estimator.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -120,7 +120,6 @@ class PredictionHook(tf.estimator.SessionRunHook):
         self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the step."""
         return tf.estimator.SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

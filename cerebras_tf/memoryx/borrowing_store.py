@@ -93,7 +93,6 @@ class BorrowingStore(BaseStore):
                 store.require_memory([part])
 
     def has_value(self, name: str) -> bool:
-        """Whether the variable has a value."""
         return name in self._lent or self._own.has_value(name)
 
     def not_finite(self, names: Iterable[str]) -> list[str]:

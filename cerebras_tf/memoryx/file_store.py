@@ -169,7 +169,6 @@ class FileStore(BaseStore):
         self._max_resident_bytes = most - self._window if most >= 3 * self._window else most
 
     def has_value(self, name: str) -> bool:
-        """Whether the variable has a value."""
         return self._records[name].has_value
 
     def not_finite(self, names: Iterable[str]) -> list[str]:

@@ -31,17 +31,14 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
     token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         group = bucketing(self.section, real_tokens(self.section), not training)
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training, group)
         return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return self._example(self.blank_records())
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         length, places = self.section.max_sequence_length, self.section.max_predictions_per_seq
         return {
             **tf_records.integers(self.token_columns, length),
@@ -79,7 +76,6 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
         tf_records.check_section(section, files)
@@ -97,7 +93,6 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         return dataset.enumerate(skip).map(example).prefetch(2)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return _blank(self.section)
 
 
@@ -137,7 +132,6 @@ class BertTextDataProcessor:
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return _blank(self.section)
 
 

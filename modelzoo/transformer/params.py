@@ -66,7 +66,6 @@ class TransformerModelParams:
     use_vsl: Optional[bool] = None
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.hidden_size % self.num_heads:
             yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
         if self.hidden_size % 2 and self.position_embedding_type == "fixed":
@@ -105,7 +104,6 @@ class PairInput(StreamKeys):
     extra_length: int = field(50, minimum=0)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         longest = longest_sequence(self)
         if isinstance(self.buckets, int):
             if not 1 <= self.buckets <= longest:
@@ -143,7 +141,6 @@ class TransformerTextInput(PairInput):
     tgt_vocab_size: Optional[int] = field(None, minimum=5)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.src_data_dir is None:
             yield "src_data_dir", "is required. Add it to the section."
@@ -161,7 +158,6 @@ class TransformerRecordsInput(PairInput):
     data_dir: Union[str, list[str], None] = field(None, path=True)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.data_dir is None:
             yield "data_dir", "is required. Add it to the section."
@@ -180,7 +176,6 @@ class IdentifierInput(PairInput):
     tgt_vocab_size: int = field(BYTE_VOCAB_SIZE, choices=(BYTE_VOCAB_SIZE,))
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if not 0 < self.eval_fraction < 1:
             yield "eval_fraction", "must lie between 0 and 1, or a split is empty."
@@ -219,7 +214,6 @@ class Params(BaseParams):
         return super().with_defaults(tree)
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         sizes = (self.train_input.src_vocab_size, self.train_input.tgt_vocab_size)
         if self.model.share_encoder_decoder_embedding and sizes[0] != sizes[1]:

@@ -65,7 +65,6 @@ class BaseParams:
         return inherit_inputs(tree, cls.INHERITED_KEYS, cls.PREDICTS_EVAL_INPUT)
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
         if self.sparsity and self.runconfig.device:
             yield "sparsity", "is kept by the wafer's memory. Leave runconfig.device out."

@@ -44,7 +44,6 @@ class CommonModelParams:
     use_vsl: Optional[bool] = None
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.hidden_size % self.num_heads:
             yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
 

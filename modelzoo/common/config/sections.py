@@ -139,7 +139,6 @@ class PiecewiseConstantRate:
     steps: Optional[int] = field(None, minimum=1, long=True)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if len(self.values) != len(self.boundaries) + 1:
             yield (
                 "values",
@@ -286,7 +285,6 @@ class OptimizerParams:
     disable_lr_steps_reset: bool = False
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.max_gradient_norm and self.max_gradient_value:
             yield "max_gradient_value", "excludes max_gradient_norm. Set one of them."
         for name, kinds in {**self.OF_KINDS, **self.OF_SCALES}.items():
@@ -339,7 +337,6 @@ class SparsityParams:
         return SPARSIFIER_MAP[given.pop("mask_type")](**given)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if isinstance(self.sparsity_level, dict) and self.sparsity_distribution != "uniform":
             yield "sparsity_level", f"must be one number for {self.sparsity_distribution}."
 

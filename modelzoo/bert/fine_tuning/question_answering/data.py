@@ -28,7 +28,6 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
     row_id = "unique_ids"
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
         return {**tokens, **tf_records.integers(LABELS, 1)}
 
@@ -55,7 +54,6 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
         return mark_question_words(batch) if self.section.mark_question_words else batch
 
     def split(self, batch):
-        """Returns features and labels of a batch of records."""
         labels = tf.concat([batch.pop(name) for name in LABELS], axis=1)
         return batch, labels
 
