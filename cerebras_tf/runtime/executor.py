@@ -150,8 +150,8 @@ class Loader:
     """Loads the entries of a schedule: one method for each kind, which adds what runs.
 
     Attributes:
-        program: what is loaded.
-        entries: those loaded so far.
+        program: the program to load.
+        entries: the loaded entries.
         names: variables and staged values by slot.
     """
 
@@ -159,7 +159,7 @@ class Loader:
         """Prepares loading.
 
         Args:
-            program: what is loaded.
+            program: the program to load.
             rank: of this wafer.
             kept: slots of variables that stay acquired for a whole step, by name.
         """
@@ -211,7 +211,7 @@ class Loader:
         self.entries.append(loaded)
 
     def stream_out(self, entry: StreamOut) -> None:
-        """Separates what is written in place from what is copied."""
+        """Separates variables that are written in place from those that are copied."""
         variables, slots = self.program.variables, self.program.slots
         loaded = _StreamOut(entry)
         in_place = [pair for pair in entry.stores if variables.get(pair[0]) == pair[1]]
@@ -229,7 +229,7 @@ class Loader:
         self.entries.append(loaded)
 
     def on_wafer(self, entry: OnWafer) -> None:
-        """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
+        """Skips entries of another wafer; this wafer's own entries use its local store."""
         self.entries.append(LoadedEntry(entry))
         if entry.wafer == self._rank:
             self._alone = entry.count + 1
@@ -247,7 +247,7 @@ class Executor:
     Attributes:
         plan: the program as it was given, with symbols.
         sizes: numbers of its symbols, by name.
-        store: where variables come from and go to.
+        store: the variables.
         backend: kernels and memory.
         arena: the activation memory.
         table: the array of every slot that has one now.
@@ -275,7 +275,7 @@ class Executor:
 
         Args:
             program: what to run.
-            store: where variables come from and go to.
+            store: the variables.
             backend: kernels and memory.
             listeners: called around every entry of the schedule.
             arena: at least program.arena_bytes of the backend's memory; allocated where not given.
@@ -345,7 +345,7 @@ class Executor:
         return other
 
     def _load_entries(self) -> None:
-        """Gives runs their calls, and finds the entries that do something."""
+        """Binds runs to their calls, and finds the entries that are not idle."""
         self.entries = [
             loaded.load(self._calls) if isinstance(loaded, _Run) else loaded
             for loaded in self.entries
@@ -361,7 +361,7 @@ class Executor:
 
     @functools.cached_property
     def local_acquisitions(self) -> list[list[str]]:
-        """With several wafers, names that this one's own store is asked for, call by call."""
+        """Names that a step acquires from this wafer's own store, call by call."""
         return local_acquisitions(self.plan, self._swarm.rank)
 
     def _find_kept(self) -> tuple[dict[str, int], int]:

@@ -2,8 +2,8 @@
 
     micro-batch 1: layer 0    micro-batch 2: layer 0    micro-batch 1: layer 1    ...
 
-Every micro-batch needs activation memory of its own then. An order is used only if every variable
-is read and written as if the micro-batches ran one after another.
+Every micro-batch then needs its own activation memory. The order is used only if every variable is
+read and written as if the micro-batches ran sequentially.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Interleaving:
     """The order in which the entries of several executors run.
 
     Attributes:
-        executors: one for each micro-batch, in order; those that run together have activation
-            memory of their own.
+        executors: one for each micro-batch, in order.
         together: number of micro-batches whose layers alternate.
         blocks: what runs, in order.
         acquisitions: names of the groups of variables that a step streams in, in order.
@@ -85,9 +84,9 @@ class Interleaving:
 
 
 def count_together(programs: Sequence[Program], store: Store, activation_bytes: int) -> int:
-    """How many micro-batches run layer by layer: those whose activations fit into memory.
+    """Number of micro-batches that run layer by layer, by the memory for their activations.
 
-    1 where this saves nothing, because all variables stay in memory.
+    It is 1 if all variables stay in memory, as nothing is saved then.
 
     Args:
         programs: of the micro-batches.
@@ -113,12 +112,11 @@ def interleave(
 
     Args:
         executors: one for each micro-batch, in order.
-        together: the layers of so many alternate, each in activation memory of its own; 1 if they
-            run one after another.
+        together: number of micro-batches whose layers alternate; 1 to run them sequentially.
         store: the variables.
 
     Returns:
-        None if they must run one after another.
+        None if they must run sequentially.
     """
     found = Interleaving(executors, together)
     numbers = range(len(executors))
@@ -142,7 +140,7 @@ def interleave(
 def _merged(executors: Sequence[Executor], chunk: Sequence[int]) -> Optional[list[Block]]:
     """The blocks of some micro-batches in the order of the last one's layers.
 
-    None where their layers have another order, or a variable would be read or written in another.
+    None if their layers differ, or if this changes the order of reads and writes of a variable.
     """
     *earlier, last = chunk
     left = {number: _by_layer(executors[number].entries) for number in chunk}
@@ -182,7 +180,7 @@ def _by_layer(entries: Iterable[LoadedEntry]) -> list[tuple[_Key, list[LoadedEnt
 
 @dataclass(eq=False)
 class _Use:
-    """From when to when a micro-batch holds a variable, and whether it writes it."""
+    """The interval in which a micro-batch holds a variable."""
 
     micro_batch: int
     start: int

@@ -121,7 +121,7 @@ class SessionProtocol(Protocol):
 
         Raises:
             BatchCapacityError: it does not fit into memory; the session stays as it was.
-            DataError: it does not serve what is needed, or another number of wafers.
+            DataError: it does not serve the request, or is for another number of wafers.
         """
 
     def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:

@@ -25,7 +25,7 @@ from cerebras_tf.runtime.session import GLOBAL_STEP, Session
 
 
 def read_features(path: str, program: Program) -> dict[str, Array]:
-    """The arrays of an .npz file that a program asks for.
+    """Reads the features of a program from an .npz file.
 
     Raises:
         DataError: the file cannot be read, or arrays are missing.
@@ -161,7 +161,7 @@ def _trains(program: Program) -> bool:
 
 
 def describe_saved(path: str) -> str:
-    """What a saved program takes and gives, a line each."""
+    """The inputs and results of a saved program, one per line."""
     program = load_program(path)
     lines = [f"{len(program.layers)} layers, {len(program.variables)} variables"]
     if program.wafers > 1:

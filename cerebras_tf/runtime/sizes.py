@@ -1,4 +1,4 @@
-"""Sizes of a program's symbols for the features that came, and what of it depends on them."""
+"""Solves the sizes of a program's symbols, and finds what depends on them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cerebras_tf.ir.schedule import Run
 
 
 def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[dict[str, int]]:
-    """Size of every symbol of a program, beyond its bound perhaps.
+    """Size of every symbol of a program; it may exceed the bound.
 
     Args:
         program: types of its features hold numbers, symbols, and None for any number.
-        types: of the features that came, by name; sizes are numbers.
+        types: types of a batch's features, by name; sizes are numbers.
 
     Returns:
         Sizes by name of the symbol; None where the features do not fit the program, or a size is
@@ -86,7 +86,7 @@ class PlacedInstruction:
 
 
 class SizeDependence:
-    """What of a program depends on sizes: found once, before they are known.
+    """The parts of a program that depend on sizes.
 
     Attributes:
         instructions: all of the program, body by body.
