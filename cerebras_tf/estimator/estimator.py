@@ -127,7 +127,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._accumulate_in_model_fn = accumulate_in_model_fn
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
-        # know which task reports what.
+        # decide which task reports.
         self._reports = isinstance(config, CSRunConfig) and not config.cluster_spec
         if self._reports:
             self._config = self._config.replace(log_step_count_steps=None, save_summary_steps=0)
@@ -258,7 +258,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._check_checkpoint(checkpoint_path)
         hooks = [*(hooks or []), *enclosing_training_hooks()]
         bound = self._in_call(use_cs)
-        if job.wafers() > 1:  # each takes some of the batches, until there are no more
+        if job.wafers() > 1:  # each wafer evaluates its shard of the batches
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
         with _process_state(), closing(bound._call):
@@ -368,10 +368,10 @@ class CerebrasEstimator(tf.estimator.Estimator):
         call = self._call
         model = call.model
         assert model is not None and model.step.source.unfitted is not None
-        in_parts = model.step.micro_batches is not None
+        is_split = model.step.micro_batches is not None
         precision = self._config.precision
         described = describe_program(
-            program, model.store, trained_parameters(), precision, in_parts, mode == _TRAIN
+            program, model.store, trained_parameters(), precision, is_split, mode == _TRAIN
         )
         here = described.splitlines()
         predicted = self._predicted(model.step.source.unfitted, call)
@@ -453,7 +453,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call of model_fn; puts the model on the wafer if use_cs is set."""
 
         def call() -> Any:
-            # On host and wafer alike: seeds, which count operations, come out equal.
+            # On host and wafer, so that seeds, which depend on the number of operations, are equal.
             with resource_variables(), accumulating(accumulated) as accumulation:
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             if mode == _TRAIN and accumulated == 1:
@@ -462,13 +462,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         on_wafer = self._call.use_cs and _can_be_captured()
         accumulated = 1
-        parts: Optional[SplitBatch] = None
+        split: Optional[SplitBatch] = None
         if mode == _TRAIN and self._call.batches is not None and on_wafer:
-            parts = batches_of_step(self._call.batches.batches)
-            accumulated = parts.count
+            split = batches_of_step(self._call.batches.batches)
+            accumulated = split.count
         else:
-            parts, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
-            self._call.micro_batches *= 1 if parts is None else parts.count
+            split, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
+            self._call.micro_batches *= 1 if split is None else split.count
         self._call.examples, self._call.tokens = sizes(features)
         sparsifier = self._call.sparsifier if mode == _TRAIN else None
         if not on_wafer:
@@ -476,8 +476,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 check_sparsifier(sparsifier, False)
             return call()
         options = compiler_options(self._config, mode)
-        around = enclosing_training() if mode == tf.estimator.ModeKeys.EVAL else None
-        lender = None if around is None or around.model is None else around.model.step
+        outer = enclosing_training() if mode == tf.estimator.ModeKeys.EVAL else None
+        lender = None if outer is None or outer.model is None else outer.model.step
         self._call.model = build(
             call,
             mode,
@@ -487,7 +487,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             lender,
             self._call.runs,
             sparsifier,
-            parts,
+            split,
         )
         model = self._call.model
         model.step.source.cache = self._compiled_programs(mode)

@@ -65,7 +65,7 @@ class ModelStep:
         model: the model, as a front end captures it.
 
     Attributes:
-        client: gives batches and programs to the session.
+        client: sends batches and programs to the session.
         prepared: the program compiled before the first step, if shapes were known.
         prepared_micro_batches: the programs of all micro-batches then, in order.
         micro_batches: those of a step; None if it runs a batch whole.
@@ -185,7 +185,9 @@ class ModelStep:
             else:
                 parts = self.micro_batches.parts(features)
                 most = self._activation_bytes
-                self.results = self.micro_batches.run(client, parts, *asked, self._learn, most)
+                self.results = self.micro_batches.run(
+                    client, parts, *asked, self._capture_micro_batch, most
+                )
         return client.global_step
 
     def prepare(self) -> None:
@@ -195,7 +197,7 @@ class ModelStep:
             return
         requests = [self.request(types)]
         if self.micro_batches is not None:
-            self._learn(types)
+            self._capture_micro_batch(types)
             requests = self.micro_batches.requests(requests[0])
         with self._advising():
             self.prepared, *others = map(self.client.prepare, requests)
@@ -212,7 +214,7 @@ class ModelStep:
         """
         requests = [self.request(types)]
         if self.micro_batches is not None:
-            self._learn(types)
+            self._capture_micro_batch(types)
             requests = self.micro_batches.requests(requests[0])[::-1]
         return self.source.compile_to_save(requests)[-1]
 
@@ -223,7 +225,7 @@ class ModelStep:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes that activations may take: as the user set it, and what is free."""
+        """Bytes that activations may take: the user's limit, and free memory."""
         limit = self.session.activation_limit
         return limit if self._activation_bytes is None else min(limit, self._activation_bytes)
 
@@ -248,8 +250,8 @@ class ModelStep:
         """The request for a step on features of these types."""
         return Request(types, self._wanted, self._updates, kind=kind)
 
-    def _learn(self, types: Mapping[str, TensorType]) -> None:
-        """Captures the step, so that micro-batches know how results combine."""
+    def _capture_micro_batch(self, types: Mapping[str, TensorType]) -> None:
+        """Captures the step, to find how results of micro-batches combine."""
         self.source.capture(self.request(types, LAST if self._updates else VALUES))
 
     def draws_to_save(self) -> dict[str, Array]:

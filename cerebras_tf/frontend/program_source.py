@@ -42,7 +42,7 @@ from cerebras_tf.runtime.session import Phase
 
 @dataclass(frozen=True)
 class _Target:
-    """What is compiled.
+    """A program to compile.
 
     Attributes:
         types: types of the features, by name.
@@ -63,7 +63,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A program to save: its step as the passes left it, what it is for, and what it needs."""
+    """A program to save, with its step after the passes."""
 
     program: Program
     step: StepGraph
@@ -120,7 +120,7 @@ class CompilingSource:
     def compile(self, request: Request) -> Program:
         """A program for these features, for all sizes of a batch if possible.
 
-        Whether it is depends on the values that are asked for.
+        This depends on the requested values.
         """
         if request.padding_reason:
             self._log_once(f"padding is not removed from batches where {request.padding_reason}")
@@ -131,9 +131,9 @@ class CompilingSource:
             if types is not None:
                 program = self._compile_symbolic(replace(target, types=types))
                 if program is not None:
-                    return self._made(program, target)
+                    return self._registered(program, target)
                 self._fixed_sizes.add(asked)
-        return self._made(self._compile_static(target), target)
+        return self._registered(self._compile_static(target), target)
 
     def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
         """A program for larger batches: the same one if it fits, else one with recomputation.
@@ -145,7 +145,7 @@ class CompilingSource:
         available = self._budget.bytes()
         target = self._targets[id(program)]
         if available is None or larger.arena_bytes + larger.scratch_bytes <= available:
-            return self._made(larger, target)
+            return self._registered(larger, target)
         types = {
             feature.name: larger.slots[larger.features[feature.name]].type
             if feature.name in larger.features
@@ -154,7 +154,7 @@ class CompilingSource:
         }
         wanted = frozenset(program.results) & self._model.results.keys()
         target = replace(target, types=types, wanted=wanted, strip=program.packing is not None)
-        return self._made(self._compile(target), target)
+        return self._registered(self._compile(target), target)
 
     def capture(self, request: Request) -> StepGraph:
         """The step for a request, captured and not compiled.
@@ -220,8 +220,8 @@ class CompilingSource:
         strip = self._options.strip and not request.padding_reason and request.kind != COUNTS
         return _Target(request.types, request.wanted, request.updates, request.kind, strip)
 
-    def _made(self, program: Program, target: _Target) -> Program:
-        """The program; what it was made for is kept for `enlarge`."""
+    def _registered(self, program: Program, target: _Target) -> Program:
+        """Registers a program, so that `enlarge` finds its target; returns it."""
         self.program = program
         self._targets[id(program)] = target
         weakref.finalize(program, self._targets.pop, id(program), None)
