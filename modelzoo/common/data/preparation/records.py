@@ -46,9 +46,9 @@ class RecordWriter:
         """Writes a tf.train.Example from arrays and bytes; see examples.encode_example."""
         self.write_bytes(examples.encode_example(features))
 
-    def write_sequence(self, feature_lists, context=None):
+    def write_sequence(self, feature_lists):
         """Writes a tf.train.SequenceExample; see examples.encode_sequence_example."""
-        self.write_bytes(examples.encode_sequence_example(feature_lists, context))
+        self.write_bytes(examples.encode_sequence_example(feature_lists))
 
     def write_bytes(self, record):
         """Writes one serialized record."""
