@@ -109,7 +109,7 @@ class BaseParams:
 
     @property
     def batches_per_process(self):
-        """Batches that this process computes for a step, sequentially."""
+        """Batches of a step that this process computes sequentially."""
         return self.batches_per_step // job.wafers()
 
     @property
@@ -119,7 +119,7 @@ class BaseParams:
 
     @property
     def label_count(self):
-        """Number of labels that the data are of; None where nothing follows from it."""
+        """Number of labels in the data; None if the model has none."""
         return None
 
     def inputs(self):

@@ -13,7 +13,7 @@ from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 TEXT_KEYS = ("prompt", "text")
 TOKENS_KEY = "prompt_tokens"
 REFERENCE = "reference"  # the text that the completion of a row is scored by
-# What a completion's row has besides the keys of its prompt's.
+# Keys that a completion's row adds to those of its prompt.
 MADE_KEYS = ("prompt_number", "sample", "completion", "tokens", "log_probs", "finish_reason")
 
 
@@ -54,7 +54,7 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     Args:
         path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
             GptPromptsInput.
-        limit: most tokens of prompt and completion; None where there is no limit.
+        limit: maximum number of tokens of prompt and completion; None for no limit.
 
     Returns:
         A list of Prompt.
@@ -110,7 +110,7 @@ def _of_row(row, where, tokenizer):
 
 
 def _check_others(others, where):
-    """Refuses what cannot go with the completion, or would be lost in its row."""
+    """Refuses keys that cannot be written with the completion."""
     made = [key for key in MADE_KEYS if key in others]
     if made:
         raise DataError(

@@ -18,7 +18,7 @@ from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import PACKED
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
-OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # comes with the package
+OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # part of the package
 SPLIT_BUCKETS = 10_000
 
 
@@ -140,7 +140,7 @@ class Windows:
     """Batches of windows of a row of tokens, addressed by their number.
 
     Window w holds tokens w * length to (w + 1) * length, both included: the inputs and, shifted
-    by one, the labels. Each epoch has an order of its own, made from the seed.
+    by one, the labels. The order differs between epochs, and depends on the seed.
 
     Args:
         tokens: [number of tokens] integers.
@@ -162,7 +162,7 @@ class Windows:
             )
 
     def batch(self, number):
-        """Returns the batch of that number: [batch_size, length + 1] int32, a rest has fewer."""
+        """Returns a batch, [batch_size, length + 1] int32; the last one may be smaller."""
         windows = self._order.examples_of(number)
         offsets = windows[:, None] * self._length + np.arange(self._length + 1)
         return self._tokens[offsets].astype(np.int32)

@@ -51,7 +51,7 @@ class Evaluations(tf.estimator.Exporter):
 
     @property
     def name(self):
-        """The name by which tf.estimator knows it."""
+        """The exporter's name for tf.estimator."""
         return "evaluations"
 
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
@@ -204,7 +204,7 @@ def complete_checkpoints(folder):
 
 
 def is_complete(prefix):
-    """Returns whether the data files of a checkpoint are as long as its index says."""
+    """Returns whether the data files of a checkpoint have the sizes in its index."""
     try:
         return not find_cut_files(prefix)
     except CheckpointError:

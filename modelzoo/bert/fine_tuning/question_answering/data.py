@@ -50,7 +50,7 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
         return bucketing(self.section, real_tokens(self.section), keep_remainder)
 
     def change(self, batch):
-        """Returns a batch with question words marked, if the section says so."""
+        """Returns a batch with question words marked, if `mark_question_words` is set."""
         return mark_question_words(batch) if self.section.mark_question_words else batch
 
     def split(self, batch):

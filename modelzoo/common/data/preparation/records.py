@@ -70,7 +70,7 @@ class RecordWriter:
         file.write(record)
 
     def close(self):
-        """Ends the current file and gives it its name."""
+        """Closes the current file and renames it to its final name."""
         if self._file is None:
             return
         self._file.close()
@@ -168,7 +168,7 @@ def _files_changed(before, now):
 
 
 def lost_file(folder, described):
-    """Returns what is wrong with the first file of a manifest that is not as it was, or None.
+    """Returns the fault of the first file of a manifest that was changed or is missing, or None.
 
     Of content of the same size its beginning and its end count.
     """
@@ -269,7 +269,7 @@ class Progress:
         return manifest
 
     def done(self, unit):
-        """Returns what was recorded for `unit`, or None; also where its files are not whole."""
+        """Returns the record of `unit`; None if there is none or its files are incomplete."""
         path = self._marks / f"unit-{unit:05d}.json"
         found = read_json(path, "counts") if path.exists() else None
         return None if found is None or lost_file(self.folder, found) else found
