@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.larger_than_memory import flops_of
 from benchmarks.training import sgemm_flops_per_s
-from cerebras_tf.memoryx.disk_speed import giving_back
+from cerebras_tf.memoryx.disk_speed import counting_as_free
 from modelzoo.common.convert.convert import write_random_model
 from modelzoo.common.generate.generate import Request, generate
 from modelzoo.common.generate.prediction import log_plan, open_decoder
@@ -102,7 +102,7 @@ def train_steps(params: Any, steps: int, replaces: bool) -> None:
     estimator = make_estimator(model_fn_of(params), params, use_cs=True)
     last = LastCheckpointHook(model_dir, save_steps=10**9)
     hooks = [StepHook(flops_of(params), started), last]
-    with giving_back(sum(os.path.getsize(path) for path in before)):
+    with counting_as_free(sum(os.path.getsize(path) for path in before)):
         estimator.train(input_fn, hooks=hooks, max_steps=steps)
 
 

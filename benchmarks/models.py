@@ -179,7 +179,7 @@ def _translations(shape: Any) -> list[tuple[dict[str, Any], Any]]:
     from modelzoo.transformer.pairs import FEATURES, Pairs, make_batch
 
     generator = np.random.default_rng(SEED)
-    drawn = _drawn(MULTI30K_ENGLISH, shape, SEED), _drawn(MULTI30K_GERMAN, shape, SEED + 1)
+    drawn = (_drawn(MULTI30K_ENGLISH, shape, SEED), _drawn(MULTI30K_GERMAN, shape, SEED + 1))
     batches = []
     for lengths in zip(*drawn):
         sources, targets = (

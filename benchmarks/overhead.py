@@ -71,7 +71,6 @@ def idle_backend(swarm: Any, profiler: Any) -> tuple[Any, list[Any]]:
         """Results are the previous contents of their memory; new memory is zero."""
 
         def load(self, instruction: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-            """See Backend.load."""
             if all(type.dtype == "int64" and type.shape == () for type in outputs):
                 return super().load(instruction, inputs, outputs)
             made = [np.zeros(type.static_shape, type.storage_dtype) for type in outputs]

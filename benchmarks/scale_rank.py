@@ -58,16 +58,16 @@ class LayerTimes:
         return {key: statistics.median(step[key] for step in self._steps) for key in first}
 
     def begin(self, program: Program) -> None:
-        """Nothing: the hook knows when a step of training ends."""
+        """Nothing: the hook knows when a training step ends."""
 
-    def before(self, step: Entry) -> None:
+    def before(self, entry: Entry) -> None:
         """Notes the time."""
         self._start = time.perf_counter()
 
-    def after(self, step: Entry) -> None:
+    def after(self, entry: Entry) -> None:
         """Adds what a run took."""
-        if isinstance(step, Run):
-            self._seconds[step.layer, step.direction] += time.perf_counter() - self._start
+        if isinstance(entry, Run):
+            self._seconds[entry.layer, entry.direction] += time.perf_counter() - self._start
 
 
 def make_hook(task: dict[str, Any], folder: Path, number: int) -> Any:

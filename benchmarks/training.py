@@ -164,7 +164,6 @@ def make_turn_hook(pipe: Any, started: float) -> Any:
             self._before = IoStats()
 
         def before_run(self, run_context: Any) -> Any:
-            """Asks for the loss."""
             (loss,) = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)
             return tf.estimator.SessionRunArgs(loss)
 

@@ -85,7 +85,7 @@ def _text(
 
 
 EXECUTION_MODES = ("weight_streaming", "pipeline")
-MOST_THREADS = 1024  # more threads than cores do not help; tens of thousands cannot be started
+MAX_THREADS = 1024  # more threads than cores do not help; tens of thousands cannot be started
 SGEMM_CHOICES = BLAS, AVX512 = "blas", "avx512"
 ISA_CHOICES = ("none", "avx512bf16", "amx")
 _SET_BY_CSRUN = "Unset it; csrun_wse sets it."
@@ -104,10 +104,10 @@ EXECUTION_MODE = EnvironmentVariable(
 THREADS = EnvironmentVariable[Optional[int]](
     "CEREBRAS_TF_THREADS",
     "Number of threads that run the kernels of a wafer. RunConfig's num_threads takes precedence.",
-    _whole_number(1, MOST_THREADS),
+    _whole_number(1, MAX_THREADS),
     None,
     "one per core",
-    f"a number of threads, 1 to {MOST_THREADS}",
+    f"a number of threads, 1 to {MAX_THREADS}",
     "Unset it to use every core.",
 )
 SGEMM = EnvironmentVariable[Optional[str]](

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 # Upper limit of settings in gigabytes: an exabyte.
-MOST_GB = 1e9
+MAX_GB = 1e9
 _SCALES = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 

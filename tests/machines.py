@@ -79,7 +79,7 @@ def check_schedule(program: Program) -> None:
     for slot in slots:
         if slot.kind == ARENA:
             assert slot.offset >= 0 and slot.offset + slot.type.bytes <= program.arena_bytes
-    for step in program.steps:
+    for step in program.schedule:
         if isinstance(step, StreamIn):
             assert all(slots[i].kind == VARIABLE for i in step.slots), step
             readable.update(step.slots)
@@ -104,7 +104,7 @@ def check_schedule(program: Program) -> None:
 def _check_lives(program: Program) -> None:
     """Asserts that arena slots begin to live in the order in which they are written."""
     time, seen = -1, set()
-    for step in program.steps:
+    for step in program.schedule:
         if isinstance(step, Run):
             for item in program.bodies[step.body]:
                 for i in item.outputs:

@@ -109,7 +109,6 @@ class Entry(FileRegion):
         return bool(self.dtype) and _SLICES not in _fields(self.raw)
 
     def advice_on_damage(self) -> str:
-        """See FileRegion.advice_on_damage."""
         return advice_on_damage(self.path.rpartition(".data-")[0])
 
 

@@ -180,7 +180,7 @@ class Capture(GraphLowering):
 
     def _rounding_key(self, name: str) -> Value:
         """int64 scalar for a variable, a different one at every step."""
-        # The text is part of the seed: a change of it would change trained weights.
+        # The text is part of the seed: changing it would change trained weights.
         digest = hashlib.blake2b(f"{name} at rest".encode(), digest_size=16).digest()
         seeds = self.b.constant(np.frombuffer(digest, "<i8").astype(np.int64))
         step = self.random_step(for_all=True)

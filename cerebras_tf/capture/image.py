@@ -17,7 +17,7 @@ from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
 from cerebras_tf.capture.slicing import concatenated
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Shape, Size, Value, most_of
+from cerebras_tf.ir import Shape, Size, Value, bound_of
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import Padding
 from cerebras_tf.ops.shape import reshape
@@ -82,7 +82,7 @@ def explicit_padding(
                 "Set the static shape."
             )
         # A symbolic size must divide, or the padding would differ from batch to batch.
-        rest = most_of(dim - dim // stride * stride)
+        rest = bound_of(dim - dim // stride * stride)
         total = max((span - 1) * dilation + 1 - (rest or stride), 0)
         sides.append((total // 2, total - total // 2))
     return sides[0], sides[1]

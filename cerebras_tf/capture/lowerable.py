@@ -104,7 +104,7 @@ _LOOPS = ("While", "StatelessWhile", "Enter", "Exit", "LoopCond", "NextIteration
 
 
 def user_line(op: Operation) -> str:
-    """ "file.py:41" of the innermost frame outside the frameworks; "" where there is none."""
+    """ "file.py:41" of the innermost frame outside of the frameworks; "" if there is none."""
     try:
         frames = list(op.traceback)
     except AttributeError:  # operations of function bodies keep no traceback

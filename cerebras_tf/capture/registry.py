@@ -49,7 +49,7 @@ class Lowering(Protocol):
         """The tensor's constant content, or None."""
 
     def tf_type(self, tensor: Tensor) -> TensorType:
-        """dtype and static shape TensorFlow knows for a tensor."""
+        """dtype and static shape of a tensor in TensorFlow."""
 
     def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
         """int64 [3]: the seeds of a random op and how many numbers it has drawn; None in branches.
@@ -73,7 +73,7 @@ class GraphLowering(Lowering, Protocol):
 
     Attributes:
         custom_gradients: prepared gradients of tf.custom_gradient functions, by their op.
-        lowerable: knows which operations have an IR form here.
+        lowerable: decides which operations have an IR form.
     """
 
     custom_gradients: dict[Operation, Optional[CustomGradient]]
@@ -104,7 +104,7 @@ class GraphLowering(Lowering, Protocol):
         """A lowering into another graph; values of this one become its inputs."""
 
     def outer_value(self, captured: Value) -> Value:
-        """In a nested lowering: the enclosing value that an input of its graph stands for."""
+        """In a nested lowering: the enclosing graph's value of an input."""
 
 
 # fn(lowering, operation) -> IR values of the operation's outputs, in order.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.registry import Lowering
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Shape, Size, Value, most_of
+from cerebras_tf.ir import Node, Shape, Size, Value, bound_of
 from cerebras_tf.ir.dimensions import smaller
 from cerebras_tf.ops.sizes import counts
 
@@ -27,7 +27,7 @@ Content = npt.NDArray[np.object_]
 # rule(node, contents of its operands) -> content of its output.
 _Rule = Callable[[Node, Sequence[Content]], Content]
 # Larger tensors are not shapes or paddings.
-_MOST_ELEMENTS = 256
+_MAX_ELEMENTS = 256
 
 
 def known_numbers(value: Value) -> Numbers:
@@ -85,7 +85,7 @@ def _content(value: Value) -> Optional[Content]:
     """Elements of a small integer tensor; None if it is unknown or something else."""
     if value.dtype not in ("int32", "int64") or not value.type.is_static:
         return None
-    if most_of(value.type.size) > _MOST_ELEMENTS:
+    if bound_of(value.type.size) > _MAX_ELEMENTS:
         return None
     if value.constant is not None:
         return np.asarray(value.constant).astype(object)

@@ -16,8 +16,8 @@ from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, known_numbers, sizes
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Shape, Size, Value, least_of
-from cerebras_tf.ir.dimensions import ensure_at_most, greatest_of, is_at_most
+from cerebras_tf.ir import Shape, Size, Value, min_of
+from cerebras_tf.ir.dimensions import ensure_at_most, is_at_most, max_of
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.inference import normalize_axes
 from cerebras_tf.ops.shape import reshape
@@ -341,7 +341,7 @@ def _rolled(shift: int, dim: Size) -> Size:
     """The shift modulo the size of the axis."""
     if isinstance(dim, int):
         return shift % dim if dim else 0
-    if not -dim.least <= shift <= dim.least:
+    if not -dim.min <= shift <= dim.min:
         raise UnsupportedOpError(
             f"Roll: a shift must not exceed an axis of symbolic size. Received: {shift} of {dim}. "
             "Set the static shape."
@@ -388,9 +388,9 @@ def _resolve_index(dim: Size, number: Size) -> Size:
     Raises:
         UnsupportedOpError: the number is negative for some sizes only.
     """
-    if greatest_of(number) < 0:
+    if max_of(number) < 0:
         return number + dim
-    if least_of(number) < 0:
+    if min_of(number) < 0:
         raise _differs(dim, slice(number, number, 1))
     return number
 

@@ -51,7 +51,7 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             f"model_dir: must be a writable folder. Received: {model_dir!r} ({error.strerror}). "
             "Use another folder."
         ) from error
-    with file, process_folder.forgetting(file.fileno()):
+    with file, process_folder.tracked(file.fileno()):
         try:
             process_folder.lock(file.fileno())
         except BlockingIOError as error:

@@ -195,7 +195,7 @@ def _warn_once(path: str, file: CutFile) -> None:
     )
 
 
-def find_listed(model_dir: str, instead: str) -> Optional[str]:
+def latest_listed(model_dir: str, instead: str) -> Optional[str]:
     """The checkpoint that the file `checkpoint` of a folder names, or None.
 
     If it names none but the folder has complete ones, a warning is logged.

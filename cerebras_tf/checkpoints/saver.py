@@ -341,10 +341,10 @@ class WaferSaver(tf.compat.v1.train.Saver):
         groups: list[list[str]] = []
         size = 0
         for name, spec in self._wafer_store.specs.items():
-            size += spec.type.most_bytes
+            size += spec.type.max_bytes
             if not groups or size > SHARD_BYTES:
                 groups.append([])
-                size = spec.type.most_bytes
+                size = spec.type.max_bytes
             groups[-1].append(name)
         return groups
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from cerebras_tf.cli.exit_codes import USER_ERROR, format_error
 from cerebras_tf.config.schema import number_of as any_number
-from cerebras_tf.quantities import MOST_GB
+from cerebras_tf.quantities import MAX_GB
 from cerebras_tf.suggestions import did_you_mean
 
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,1000}")
@@ -153,8 +153,8 @@ def seed_int(text: str) -> int:
 def gigabytes(text: str) -> float:
     """Parses a number of 10^9 bytes, for argparse."""
     number = positive_number(text)
-    if number >= MOST_GB:
-        raise argparse.ArgumentTypeError(f"must be below {MOST_GB:g}. Received: {text}.")
+    if number >= MAX_GB:
+        raise argparse.ArgumentTypeError(f"must be below {MAX_GB:g}. Received: {text}.")
     return number
 
 

@@ -33,7 +33,7 @@ from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, 
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ir.text import print_attribute
 from cerebras_tf.ops import is_view, lookup, viewed
-from cerebras_tf.ops.cost import price, price_at_most
+from cerebras_tf.ops.cost import price, price_at_bounds
 from cerebras_tf.passes.fuse_elementwise import FUSED, fuse_elementwise
 
 
@@ -243,11 +243,11 @@ class _Assembler:
         plan_arena(self.program, slots)
 
     def _schedule(self) -> None:
-        steps = self.program.steps
+        schedule = self.program.schedule
         places = {**self.program.variables, **self.program.staged}
         names = {slot: name for name, slot in places.items()}
         if not self.streaming and names:
-            steps.append(StreamIn(-1, tuple(self.program.variables.values())))
+            schedule.append(StreamIn(-1, tuple(self.program.variables.values())))
         stores, dead = self._stores_by_time(), self._deaths_by_time()
         time = -1
         for nodes in self._groups:
@@ -260,19 +260,21 @@ class _Assembler:
             run: list[Entry] = [StreamIn(layer, used)] if self.streaming and used else []
             body, slots = self._body(nodes)
             run.append(Run(layer, direction, body, slots))
-            steps.extend(_on_wafer(owner, run))
+            schedule.extend(_on_wafer(owner, run))
             if owner != EVERYWHERE:
                 shared = [v for v in self.owned.shared[layer] if v.node in nodes]
                 if shared:
-                    steps.append(Share(owner, tuple(self.slot_of[value] for value in shared)))
+                    schedule.append(Share(owner, tuple(self.slot_of[value] for value in shared)))
             done = tuple(store for at in times for store in stores.pop(at, ()))
-            steps.extend(self._stream_out(layer, done))
+            schedule.extend(self._stream_out(layer, done))
             freed = [slot for at in times for slot in dead.get(at, ())]
             if self.streaming:
                 freed.extend(used)
             if freed:
-                steps.append(Free(tuple(freed)))
-        steps.extend(self._stream_out(-1, [store for found in stores.values() for store in found]))
+                schedule.append(Free(tuple(freed)))
+        schedule.extend(
+            self._stream_out(-1, [store for found in stores.values() for store in found])
+        )
 
     def _stream_out(self, layer: int, stores: Sequence[tuple[str, int]]) -> Iterator[Entry]:
         """The entries that store new values of variables on the wafers that keep them."""
@@ -353,7 +355,7 @@ class _Assembler:
         if structure is not None and structure.compiles_regions:
             for key, graph in node.subgraphs.items():
                 attrs[key] = assemble_region(graph, self.price)
-        cost = price_at_most(
+        cost = price_at_bounds(
             self.price,
             node.op,
             [value.type for value in node.inputs],
@@ -389,13 +391,13 @@ class _Assembler:
         ]
 
     def _bytes_of(self, names: Iterable[str]) -> int:
-        return sum(self.step.variables[name].type.most_bytes for name in names)
+        return sum(self.step.variables[name].type.max_bytes for name in names)
 
     def _layer_name(self, index: int, names: list[str]) -> str:
         """The folder of the layer's largest variable: 'decoder/ffn_1'; 'layer_3' if it has none."""
         if not names:
             return f"layer_{index}"
-        largest = max(names, key=lambda name: self.step.variables[name].type.most_bytes)
+        largest = max(names, key=lambda name: self.step.variables[name].type.max_bytes)
         return "/".join(largest.split("/")[:-1][:2]) or largest
 
 
@@ -418,15 +420,15 @@ def _group(nodes: list[Node]) -> list[list[Node]]:
 
 def plan_arena(program: Program, slots: Sequence[Slot]) -> None:
     """Sets the offsets of arena slots and the size of the arena."""
-    lives = [Lifetime(max(slot.type.most_bytes, 1), *slot.life) for slot in slots]
+    lives = [Lifetime(max(slot.type.max_bytes, 1), *slot.life) for slot in slots]
     offsets, program.arena_bytes = plan_memory(lives)
     for slot, offset in zip(slots, offsets):
         slot.offset = offset
 
 
-def replan(program: Program, most: Mapping[str, int], price: Price) -> Program:
-    """The same program with memory for larger batches: `most` are new bounds of all symbols."""
-    larger = program.bounded(most, functools.partial(price_at_most, price))
+def replan(program: Program, bounds: Mapping[str, int], price: Price) -> Program:
+    """The same program with memory for larger batches: `bounds` are those of all symbols."""
+    larger = program.bounded(bounds, functools.partial(price_at_bounds, price))
     plan_arena(larger, [slot for slot in larger.slots if slot.kind == ARENA])
     return larger
 

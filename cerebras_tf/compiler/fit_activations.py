@@ -30,7 +30,7 @@ from cerebras_tf.passes.recompute_activations import (
 from cerebras_tf.quantities import seconds
 
 KEEP, CHEAP, WHOLE = "keep", "cheap", "whole"
-# What is kept is spilled between the passes; the cheap part may be recomputed from it.
+# Kept values are spilled between the passes; the cheap part may be recomputed from them.
 SPILL, CHEAP_SPILL = "spill", "cheap and spill"
 KINDS = (CHEAP, WHOLE, SPILL, CHEAP_SPILL)
 # The most operations for every byte that a cheap node reads or writes. Elementwise work and norms
@@ -40,7 +40,7 @@ CHEAP_FLOPS_A_BYTE = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """What a segment of layers does with the values that its backward pass reads.
+    """How a segment of layers provides the values that its backward pass reads.
 
     Attributes:
         kind: KEEP or one of KINDS.
@@ -64,12 +64,12 @@ class Spilling:
     """The cost of spilling.
 
     Attributes:
-        most_bytes: the most that a layer may spill, as the store must hold it.
-        seconds_a_byte: additional time of a step.
+        max_bytes: the most that a layer may spill, as the store must hold it.
+        seconds_per_byte: additional time of a step.
     """
 
-    most_bytes: int
-    seconds_a_byte: float
+    max_bytes: int
+    seconds_per_byte: float
 
 
 class Activations:
@@ -130,7 +130,7 @@ class Activations:
         """Spills as much as possible of what a choice keeps, largest values first."""
         if self._spilling is None:
             return choice
-        left, spilled = self._spilling.most_bytes, []
+        left, spilled = self._spilling.max_bytes, []
         for value in sorted(kept, key=lambda v: (-_bytes(v), self._position_of(v), v.index)):
             if can_spill(value) and _bytes(value) <= left:
                 left -= _bytes(value)
@@ -143,7 +143,7 @@ class Activations:
             kind=kind,
             segment=replace(choice.segment, spilled=frozenset(spilled)),
             saved_bytes=choice.saved_bytes + size,
-            seconds=choice.seconds + size * self._spilling.seconds_a_byte,
+            seconds=choice.seconds + size * self._spilling.seconds_per_byte,
             spilled_bytes=size,
         )
 
@@ -183,7 +183,7 @@ class Activations:
     def _needed_for(
         self, kind: str, value: Value, kept: set[Value], first: int, last: int
     ) -> set[Value]:
-        """What else must be kept so that a value can be recomputed."""
+        """Other values that must be kept so that a value can be recomputed."""
         needed: set[Value] = set()
         seen, stack = {value}, [value]
         while stack:
@@ -243,7 +243,7 @@ class Activations:
 
 
 def _bytes(value: Value) -> int:
-    return value.type.most_bytes if value.type.is_bounded else 0
+    return value.type.max_bytes if value.type.is_bounded else 0
 
 
 Memory = Callable[[Sequence[Choice]], int]
@@ -251,7 +251,7 @@ Memory = Callable[[Sequence[Choice]], int]
 
 @dataclass(frozen=True)
 class Fitting:
-    """What was chosen for a step that did not fit.
+    """The choices for a step that did not fit.
 
     Attributes:
         choices: for each segment; every layer is in one.
@@ -324,7 +324,7 @@ class SpillSpace:
         busy_s: seconds for which a step uses the disk without spilling.
     """
 
-    most_bytes: int
+    max_bytes: int
     read_bytes_per_s: float
     write_bytes_per_s: float
     busy_s: float
@@ -392,17 +392,17 @@ def _spilling_cost(space: SpillSpace, program: Program, available: int, speeds: 
     The disk's idle time is shared by all bytes that do not fit.
     """
     slots = program.slots
-    groups = [step.slots for step in program.steps if isinstance(step, StreamIn)]
-    sizes = [sum(slots[slot].type.most_bytes for slot in group) for group in groups]
+    groups = [entry.slots for entry in program.schedule if isinstance(entry, StreamIn)]
+    sizes = [sum(slots[slot].type.max_bytes for slot in group) for group in groups]
     weights = max((layer.weight_bytes for layer in program.layers), default=0)
     # A third: one group is used while one is read and one written. The largest group, usually of an
     # update, is in memory in any case.
-    most = max(space.most_bytes // 3, max(sizes, default=0)) - weights
+    most = max(space.max_bytes // 3, max(sizes, default=0)) - weights
     computing_s = sum(speeds.seconds(item.cost) for item in program.instructions())
-    a_byte = 1 / space.read_bytes_per_s + 1 / space.write_bytes_per_s
-    moving_s = max(program.arena_bytes - available, 1) * a_byte
+    per_byte = 1 / space.read_bytes_per_s + 1 / space.write_bytes_per_s
+    moving_s = max(program.arena_bytes - available, 1) * per_byte
     hidden = min(max(computing_s - space.busy_s, 0.0) / moving_s, 1.0)
-    return Spilling(max(most, 0), 2 / speeds.bytes_per_s + a_byte * (1 - hidden))
+    return Spilling(max(most, 0), 2 / speeds.bytes_per_s + per_byte * (1 - hidden))
 
 
 class _Planned:

@@ -31,32 +31,32 @@ def order_nodes(step: StepGraph, layers: int) -> dict[Node, GroupKey]:
     Returns:
         Group of every node; nodes of equal keys run together.
     """
-    homes = _homes(step)
+    updates = _updates_of_nodes(step)
     first = {node: _forward_key(node, layers) for node in step.graph.nodes}
     earliest = _raised(step, first, layers)
     stage_of: dict[int, int] = {}
-    for node, home in homes.items():
-        stage_of[home.number] = max(stage_of.get(home.number, 0), earliest[node][0])
+    for node, update in updates.items():
+        stage_of[update.number] = max(stage_of.get(update.number, 0), earliest[node][0])
     own = dict(earliest)
-    for node, home in homes.items():
-        stage = stage_of[home.number]
+    for node, update in updates.items():
+        stage = stage_of[update.number]
         if stage >= layers:  # nodes without a gradient, such as weight decay, wait too
-            own[node] = (min(stage, 2 * layers), home.layer)
+            own[node] = (min(stage, 2 * layers), update.layer)
     keys = _raised(step, own, layers)
-    for node, (stage, home_layer) in keys.items():
+    for node, (stage, update_layer) in keys.items():
         if stage < layers:
             node.direction, node.layer = "forward", stage
-        elif stage < 2 * layers and home_layer < 0:
+        elif stage < 2 * layers and update_layer < 0:
             node.direction, node.layer = "backward", 2 * layers - 1 - stage
         else:
-            node.direction, node.layer = "update", home_layer
+            node.direction, node.layer = "update", update_layer
     step.graph.nodes.sort(key=lambda node: keys[node])  # stable
     return keys
 
 
 @dataclass(frozen=True)
-class _Home:
-    """The update of a variable: a number, and the layer of the variable."""
+class _Update:
+    """The update that a node belongs to: its number, and the layer of its variable."""
 
     number: int
     layer: int
@@ -82,7 +82,7 @@ def _raised(step: StepGraph, own: dict[Node, GroupKey], layers: int) -> dict[Nod
     return keys
 
 
-def _homes(step: StepGraph) -> dict[Node, _Home]:
+def _updates_of_nodes(step: StepGraph) -> dict[Node, _Update]:
     """For nodes of updates, the update that they belong to; see update_groups."""
     nodes = [n for n in step.graph.nodes if n.layer < 0 and n.op not in _BOUNDARY]
     group = update_groups(nodes)
@@ -94,7 +94,7 @@ def _homes(step: StepGraph) -> dict[Node, _Home]:
             layer = layer_of.get(name, layer_of.get(_owner(name, layer_of), 0))
             found[top] = max(found.get(top, 0), layer)
     number = {top: i for i, top in enumerate(found)}
-    return {node: _Home(number[top], found[top]) for node, top in group.items() if top in found}
+    return {node: _Update(number[top], found[top]) for node, top in group.items() if top in found}
 
 
 def _layers_of_variables(step: StepGraph) -> dict[str, int]:
@@ -206,7 +206,7 @@ def _live_bytes(nodes: list[Node], weights: set[Value]) -> list[int]:
     change = [0] * (len(nodes) + 2)
     for value, start in made.items():
         end = last.get(value, start)
-        size = value.type.most_bytes if value.type.is_bounded else 0
+        size = value.type.max_bytes if value.type.is_bounded else 0
         change[start + 1] += size
         change[end + 1] -= size
     live, total = [], 0

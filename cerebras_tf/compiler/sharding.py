@@ -120,7 +120,7 @@ def _variables(step: StepGraph, nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def _bytes(step: StepGraph, names: Iterable[str]) -> int:
-    return sum(step.variables[name].type.most_bytes for name in names if name in step.variables)
+    return sum(step.variables[name].type.max_bytes for name in names if name in step.variables)
 
 
 def _assign_owners(
@@ -171,11 +171,11 @@ _Readers = Mapping[Value, Sequence[Node]]
 
 @dataclass
 class _Measured:
-    """What all wafers compute from a mean.
+    """The nodes that compute scalars from a mean.
 
     Attributes:
         root: the wafer whose update reads the mean.
-        numbers: their scalar outputs.
+        numbers: the scalars.
     """
 
     root: int
@@ -184,7 +184,7 @@ class _Measured:
 
 
 def compute_norms_on_owners(step: StepGraph, owned: Ownership) -> None:
-    """Computes what is measured of gradients, such as a global norm, on their owners only.
+    """Computes scalars of gradients, such as terms of a global norm, on their owners only.
 
     before: all wafers:        g = mean_wait(...) for all;      s = sum_of_squares(g)
     after:  all wafers:        g = mean_wait(...) for wafer 1;  s = sum_of_squares(g)
@@ -221,7 +221,7 @@ def compute_norms_on_owners(step: StepGraph, owned: Ownership) -> None:
 def _measured(
     start: Node, readers: _Readers, wanted: set[Value], owned: Ownership
 ) -> _Measured | None:
-    """What is computed from a mean; None if it is needed on all wafers."""
+    """The nodes that compute scalars from a mean; None if it is needed on all wafers."""
     nodes: set[Node] = set()
     numbers: list[Value] = []
     owners: set[int] = set()

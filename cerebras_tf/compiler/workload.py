@@ -14,10 +14,10 @@ from typing import Optional
 
 from cerebras_tf.ir.program import ARENA, Instruction, Program
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.ops.products import Places, ProductSize, products_of, sizes_at_most
+from cerebras_tf.ops.products import Places, ProductSize, products_of, sizes_at_bounds
 from cerebras_tf.wafer.workload import GRADIENT, WEIGHTS, LayerWork, Product, Workload
 
-_MOST_PERIOD = 8  # layers of a repeated block
+_MAX_PERIOD = 8  # layers of a repeated block
 _FLOAT_BYTES = 4  # of an element of a program
 
 
@@ -55,10 +55,10 @@ def workload_of_program(
     ]
     dense = _Densities(program, density or {}, weights_of)
     sums: dict[int, _Sums] = defaultdict(_Sums)
-    for step in program.steps:
-        if isinstance(step, Run) and step.direction != "update":
-            for item in program.bodies[step.body]:
-                _add(sums[max(step.layer, 0)], item, step, program, dense)
+    for entry in program.schedule:
+        if isinstance(entry, Run) and entry.direction != "update":
+            for item in program.bodies[entry.body]:
+                _add(sums[max(entry.layer, 0)], item, entry, program, dense)
     _add_kept(sums, program)
     layers = []
     for number, layer in enumerate(program.layers):
@@ -78,14 +78,14 @@ def workload_of_program(
     features = [program.slots[slot].type for slot in program.features.values()]
     bounded = [type for type in features if type.is_bounded]
     if batch is None:
-        largest = max(bounded, key=lambda type: type.most_bytes, default=None)
-        batch = (sizes_at_most(largest) if largest is not None and largest.rank else (1,))[0]
+        largest = max(bounded, key=lambda type: type.max_bytes, default=None)
+        batch = (sizes_at_bounds(largest) if largest is not None and largest.rank else (1,))[0]
     state = sum(
         _elements(program, name)
         for layer, weights in zip(program.layers, weights_of)
         for name in {*layer.slots, *layer.variables} - {*weights}
     )
-    size = sum(type.most_bytes for type in bounded)
+    size = sum(type.max_bytes for type in bounded)
     return Workload(name, tuple(layers), batch, state, size, tokens or 0, _period(program))
 
 
@@ -96,7 +96,7 @@ def _numbered(name: str, number: int) -> str:
 def _elements(program: Program, name: str) -> int:
     """Elements of a variable; 0 for scalars such as counters."""
     type = program.slots[program.variables[name]].type
-    return math.prod(sizes_at_most(type)) if type.rank else 0
+    return math.prod(sizes_at_bounds(type)) if type.rank else 0
 
 
 class _Densities:
@@ -112,7 +112,7 @@ class _Densities:
         for number, names in enumerate(weights) if density else ():
             found: dict[int, list[float]] = {}
             for name in names:
-                size = math.prod(sizes_at_most(program.slots[program.variables[name]].type))
+                size = math.prod(sizes_at_bounds(program.slots[program.variables[name]].type))
                 found.setdefault(size, []).append(density.get(name, 1.0))
             self._of_layer[number] = found
 
@@ -128,22 +128,22 @@ class _Densities:
 
 
 def _add(
-    sums: _Sums, item: Instruction, step: Run, program: Program, densities: _Densities
+    sums: _Sums, item: Instruction, entry: Run, program: Program, densities: _Densities
 ) -> None:
-    slots, table = step.slots, program.slots
+    slots, table = entry.slots, program.slots
     at = Places(
         [table[slots[i]].type for i in item.inputs],
         [table[slots[i]].type for i in item.outputs],
         [program.shows_variable(slots[i]) for i in item.inputs],
         item.attrs,
     )
-    backward = step.direction == "backward"
+    backward = entry.direction == "backward"
     found = products_of(item.op, at, backward)
     if found is None:
         moved = item.cost.bytes_read + item.cost.bytes_written
         sums.vector[backward] += moved // _FLOAT_BYTES
     else:
-        operands, layer = [slots[i] for i in item.inputs], max(step.layer, 0)
+        operands, layer = [slots[i] for i in item.inputs], max(entry.layer, 0)
         for sizes, products in zip(found, (sums.forward, sums.backward)):
             products += [Product(*s, densities.of(s, layer, operands)) for s in sizes]
 
@@ -153,22 +153,22 @@ def _add_kept(sums: dict[int, _Sums], program: Program) -> None:
     made: dict[int, int] = {}
     later: set[int] = set()
     kept: set[int] = set()
-    for step in program.steps:
-        if not isinstance(step, Run) or step.direction == "update":
+    for entry in program.schedule:
+        if not isinstance(entry, Run) or entry.direction == "update":
             continue
-        for item in program.bodies[step.body]:
-            for slot in {program.base_of(step.slots[i]) for i in item.inputs} & made.keys():
-                if step.direction == "backward":
+        for item in program.bodies[entry.body]:
+            for slot in {program.base_of(entry.slots[i]) for i in item.inputs} & made.keys():
+                if entry.direction == "backward":
                     kept.add(slot)
-                elif step.layer > made[slot]:
+                elif entry.layer > made[slot]:
                     later.add(slot)
-            if step.direction != "backward":
+            if entry.direction != "backward":
                 for i in item.outputs:
-                    slot = program.base_of(step.slots[i])
+                    slot = program.base_of(entry.slots[i])
                     if program.slots[slot].kind == ARENA:
-                        made.setdefault(slot, max(step.layer, 0))
+                        made.setdefault(slot, max(entry.layer, 0))
     for slot, layer in made.items():
-        size = math.prod(sizes_at_most(program.slots[slot].type))
+        size = math.prod(sizes_at_bounds(program.slots[slot].type))
         if slot in later:
             sums[layer].boundary += size
         elif slot in kept:
@@ -178,13 +178,13 @@ def _add_kept(sums: dict[int, _Sums], program: Program) -> None:
 def _period(program: Program) -> int:
     """The smallest period at which most forward bodies repeat."""
     bodies: dict[int, int] = {}
-    for step in program.steps:
-        if isinstance(step, Run) and step.direction == "forward":
-            bodies.setdefault(step.layer, step.body)
+    for entry in program.schedule:
+        if isinstance(entry, Run) and entry.direction == "forward":
+            bodies.setdefault(entry.layer, entry.body)
     found = [bodies[layer] for layer in sorted(bodies)]
     if len(Counter(found)) == len(found):
         return 1
-    for period in range(1, min(_MOST_PERIOD, len(found) - 1) + 1):
+    for period in range(1, min(_MAX_PERIOD, len(found) - 1) + 1):
         same = sum(a == b for a, b in zip(found, found[period:]))
         if 2 * same >= len(found) - period:
             return period

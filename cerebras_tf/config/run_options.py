@@ -24,7 +24,7 @@ from typing import Any, Optional
 
 from cerebras_tf.config.address import address_problem
 from cerebras_tf.config.schema import build_section, field, regular_expressions
-from cerebras_tf.quantities import MOST_GB
+from cerebras_tf.quantities import MAX_GB
 
 # What the runner does, by mode.
 MODES = {
@@ -91,7 +91,7 @@ class SharedOptions:
         "per wafer. null: half of the free memory at the start. Evaluating a checkpoint other "
         "than the latest during training can use this amount again.",
         above=0.0,
-        below=MOST_GB,
+        below=MAX_GB,
         on_wafer=(None,),
     )
     memoryx_moment_dtype: Optional[str] = field(
@@ -109,7 +109,7 @@ class SharedOptions:
         "bytes. If they need more, layers are recomputed, or with `memoryx_dir` activations are "
         "spilled to disk, with equal results. null: 90 % of the available memory.",
         above=0.0,
-        below=MOST_GB,
+        below=MAX_GB,
         on_wafer=(None,),
     )
     micro_batches: int = field(
@@ -165,7 +165,6 @@ class SharedOptions:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields what is wrong between the fields."""
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
             yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
 
@@ -199,7 +198,6 @@ class EstimatorOptions(SharedOptions):
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.use_vsl and self.precision == "emulate":
             yield (
@@ -353,7 +351,6 @@ class RunConfigParams(SharedOptions):
         ]
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.validate_only and self.compile_only:
             yield "compile_only", "cannot be combined with validate_only. Remove one of them."

@@ -30,7 +30,7 @@ class CallContext:
         runs: whether steps will run; a call that only compiles writes no variables.
         examples: examples in a batch, if shapes are known.
         tokens: tokens in a batch, if shapes are known.
-        micro_batches: batches that each system computes one after another for a step.
+        micro_batches: batches that each system computes sequentially for a step.
         accumulated: batches of a training step that the estimator accumulates; 1 for none.
         batches: the input of a training whose steps have several batches; None for one.
         sparsifier: prunes weights of a training; None for no pruning.
@@ -99,5 +99,5 @@ def enclosing_training() -> Optional[CallContext]:
 
 def enclosing_training_hooks() -> list[EvaluationStopHook]:
     """Hooks that an evaluation gets from the enclosing training, if any."""
-    around = enclosing_training()
-    return [around.stop] if around is not None and around.stop is not None else []
+    outer = enclosing_training()
+    return [outer.stop] if outer is not None and outer.stop is not None else []

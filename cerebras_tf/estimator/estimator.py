@@ -23,7 +23,7 @@ from cerebras_tf.bundle.paths import check_checkpoint_path
 from cerebras_tf.capture.replacement import without_deprecation_warnings
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.folder_lock import locked
-from cerebras_tf.checkpoints.reader import find_listed, warn_of_cut_files
+from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.compiler.pipeline import paused_collector
 from cerebras_tf.console.log import is_silent, log_info
@@ -58,7 +58,7 @@ from cerebras_tf.estimator.training import (
 from cerebras_tf.frontend.description import describe_program, effort
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
-from cerebras_tf.runtime.capacity import return_freed_memory, share_heap
+from cerebras_tf.runtime.capacity import trim_heap, use_one_heap
 from cerebras_tf.step import cluster
 from cerebras_tf.step.accumulation import Accumulation, accumulating
 from cerebras_tf.step.split_batch import SplitBatch, batches_for, batches_of_step, split_batch
@@ -128,7 +128,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._accumulate_in_model_fn = accumulate_in_model_fn
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
-        # know which task reports what.
+        # decide which task reports.
         self._reports = isinstance(config, CSRunConfig) and not config.cluster_spec
         if self._reports:
             self._config = self._config.replace(log_step_count_steps=None, save_summary_steps=0)
@@ -160,8 +160,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             warn_of_ignored_options(self._config)
         if self._config.memoryx_dir is not None:
             gc.collect()  # graphs and sessions of earlier calls, which have reference cycles
-            return_freed_memory()
-            share_heap()
+            trim_heap()
+            use_one_heap()
         bound = copy.copy(self)
         systems, batches = self._systems, self._batches_per_step
         bound._call = CallContext(
@@ -215,7 +215,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             CheckpointError: the list of checkpoints in model_dir is damaged.
             CerebrasError: the wafer refuses the model, before the first step if possible.
         """
-        found = find_listed(self.model_dir, "training starts from the beginning")
+        found = latest_listed(self.model_dir, "training starts from the beginning")
         if self._warm_start_settings and not found:
             warn_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
@@ -259,7 +259,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._check_checkpoint(checkpoint_path)
         hooks = [*(hooks or []), *enclosing_training_hooks()]
         bound = self._in_call(use_cs)
-        if job.wafers() > 1:  # each takes some of the batches, until there are no more
+        if job.wafers() > 1:  # each wafer evaluates its shard of the batches
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
         with _process_state(), closing(bound._call):
@@ -302,7 +302,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs which parts of a checkpoint are missing; refuses a damaged list of checkpoints."""
-        if path := checkpoint_path or find_listed(self.model_dir, "weights are initialized"):
+        if path := checkpoint_path or latest_listed(self.model_dir, "weights are initialized"):
             warn_of_cut_files(path)
 
     def train_and_evaluate(
@@ -369,14 +369,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
         call = self._call
         model = call.model
         assert model is not None and model.step.source.unfitted is not None
-        in_parts = model.step.micro_batches is not None
+        is_split = model.step.micro_batches is not None
         precision = self._config.precision
         described = describe_program(
-            program, model.store, trained_parameters(), precision, in_parts, mode == _TRAIN
+            program, model.store, trained_parameters(), precision, is_split, mode == _TRAIN
         )
         here = described.splitlines()
         predicted = self._predicted(model.step.source.unfitted, call)
-        fault = model.step.session.memory_fault(program)
+        fault = model.step.session.capacity_error(program)
         faults = []
         if fault is not None and passes:
             fault = model.step.source.with_advice(fault, program)
@@ -454,7 +454,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call of model_fn; puts the model on the wafer if use_cs is set."""
 
         def call() -> Any:
-            # On host and wafer alike: seeds, which count operations, come out equal.
+            # On host and wafer, so that seeds, which depend on the number of operations, are equal.
             with resource_variables(), accumulating(accumulated) as accumulation:
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             if mode == _TRAIN and accumulated == 1:
@@ -463,13 +463,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         on_wafer = self._call.use_cs and _can_be_captured()
         accumulated = 1
-        parts: Optional[SplitBatch] = None
+        split: Optional[SplitBatch] = None
         if mode == _TRAIN and self._call.batches is not None and on_wafer:
-            parts = batches_of_step(self._call.batches.batches)
-            accumulated = parts.count
+            split = batches_of_step(self._call.batches.batches)
+            accumulated = split.count
         else:
-            parts, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
-            self._call.micro_batches *= 1 if parts is None else parts.count
+            split, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
+            self._call.micro_batches *= 1 if split is None else split.count
         self._call.examples, self._call.tokens = sizes(features)
         sparsifier = self._call.sparsifier if mode == _TRAIN else None
         if not on_wafer:
@@ -477,8 +477,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 check_sparsifier(sparsifier, False)
             return call()
         options = compiler_options(self._config, mode)
-        around = enclosing_training() if mode == tf.estimator.ModeKeys.EVAL else None
-        lender = None if around is None or around.model is None else around.model.step
+        outer = enclosing_training() if mode == tf.estimator.ModeKeys.EVAL else None
+        lender = None if outer is None or outer.model is None else outer.model.step
         self._call.model = build(
             call,
             mode,
@@ -488,7 +488,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             lender,
             self._call.runs,
             sparsifier,
-            parts,
+            split,
         )
         model = self._call.model
         model.step.source.cache = self._compiled_programs(mode)

@@ -269,7 +269,6 @@ class NanGuardHook(tf.estimator.SessionRunHook):
         self._global_step = training_util._get_or_create_global_step_read()
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the loss."""
         return tf.estimator.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -317,7 +316,6 @@ class LossWatch(tf.estimator.SessionRunHook):
         self.last = 0.0
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the loss."""
         return tf.estimator.SessionRunArgs(self._loss)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -332,7 +330,7 @@ class FiniteStateListener(tf.estimator.CheckpointSaverListener):
 
     Args:
       not_finite: returns names of variables about to be saved that hold NaN or infinity.
-      watch: knows the loss; None to check only the weights.
+      watch: keeps the loss; None to check only the weights.
     """
 
     def __init__(
@@ -407,7 +405,6 @@ class PerformanceSummaryHook(tf.estimator.SessionRunHook):
         self._shown.begin(int(session.run(self._global_step)))
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the global step and the quantities of this step."""
         return tf.estimator.SessionRunArgs({"step": self._global_step, **self._per_run})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -35,7 +35,7 @@ from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store
-from cerebras_tf.runtime.capacity import agreed_share
+from cerebras_tf.runtime.capacity import memory_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
@@ -58,7 +58,7 @@ class ModelGraph:
     Attributes:
         spec: the spec for tf.estimator's loop; fetching it runs the wafer.
         wiring: the nodes between both.
-        sparse: what is pruned; None for no pruning.
+        sparse: the pruned weights; None without pruning.
         has_own_summaries: whether summaries depend on the batch of a single wafer of several.
     """
 
@@ -135,10 +135,10 @@ def build(
     """
     set_num_threads(config.num_threads)
     with phase("building the graph", only_if_long=True):
-        training_util._get_or_create_global_step_read()  # ahead of the model, where there is a step
+        training_util._get_or_create_global_step_read()  # before the model
         model = record(call_model_fn)
         model.store_moments(config.memoryx_moment_dtype, mode)
-        store = _store_of(model.specs(), mode, config, lender, runs)
+        store = _make_store(model.specs(), mode, config, lender, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
             return _wired(model, mode, options, phase, config, lender, store, sparse, split)
@@ -160,7 +160,7 @@ def _wired(
 ) -> ModelGraph:
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
-    effects = _effects(model) if mode == tf.estimator.ModeKeys.TRAIN else []
+    effects = _train_operations(model) if mode == tf.estimator.ModeKeys.TRAIN else []
     fed, independent = placement.boundary(model.capture({}), _roots(placement, spec, effects))
     placement.check_fetches(_fetched(spec))
     if mode != tf.estimator.ModeKeys.TRAIN:
@@ -237,7 +237,7 @@ def _has_own_summaries(model: Recording, fed: list[Any]) -> bool:
     return not {tensor.op for tensor in fed}.isdisjoint(before)
 
 
-def _store_of(
+def _make_store(
     specs: list[Variable], mode: str, config: Any, lender: Optional[TensorFlowStep], runs: bool
 ) -> Store:
     folder = config.memoryx_dir
@@ -260,13 +260,13 @@ def _store_of(
 
 
 def _ram_bytes(config: Any, mode: str) -> int:
-    """Main memory of a wafer's store on files: what was set, or half of what is this wafer's.
+    """Main memory of a store on files: memoryx_ram_gb, or half of the wafer's share of free memory.
 
-    In prediction, a wafer runs alone and cannot agree on a share with others.
+    In prediction, a wafer cannot agree on a share with others.
     """
     if config.memoryx_ram_gb is None and mode == tf.estimator.ModeKeys.PREDICT:
         return int(config.memoryx_bytes) // job.wafers()
-    share = agreed_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
+    share = memory_share(mpi.swarm()) if config.memoryx_ram_gb is None else None
     return int(config.memoryx_bytes) if share is None else share // 2
 
 
@@ -304,7 +304,7 @@ class Recording:
                 "a constant decay, as Adam and AdamW do. Received: another optimizer. Remove "
                 "memoryx_moment_dtype."
             )
-        size = sum(spec.type.most_bytes for spec in self.stored.values())
+        size = sum(spec.type.max_bytes for spec in self.stored.values())
         log_info(
             "%d moments of the optimizer are stored in %s: %.3g GB instead of %.3g GB",
             *(len(self.stored), dtype, size / 1e9, 2 * size / 1e9),
@@ -370,7 +370,7 @@ def _roots(placement: Placement, spec: Any, effects: list[Any]) -> list[Any]:
     return [*effects, *own, *readers]
 
 
-def _effects(model: Recording) -> list[Any]:
+def _train_operations(model: Recording) -> list[Any]:
     """Operations whose assignments a training step makes.
 
     Raises:

@@ -24,7 +24,7 @@ from cerebras_tf.wafer.streaming import predict_streaming
 from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.validation import measured_rows
 
-MACHINE = "cs2"
+SYSTEM = "cs2"
 
 
 def predict_program(program: Program, call: Any, config: Any) -> Prediction:
@@ -41,14 +41,14 @@ def predict_program(program: Program, call: Any, config: Any) -> Prediction:
     density = {} if sparse is None else sparse.density
     trainable = None if call.model is None else call.weights()
     workload = workload_of_program(program, name, call.examples, call.tokens, density, trainable)
-    machine, parts = load_system(MACHINE), call.micro_batches
+    system, micro_batches = load_system(SYSTEM), call.micro_batches
     if EXECUTION_MODE.get() == STREAMING:
-        found = predict_streaming(workload, machine, num_csx=call.systems)
-    else:  # one system, which computes the batches of several one after another
+        found = predict_streaming(workload, system, num_csx=call.systems)
+    else:  # one system, which computes the batches of several sequentially
         copies = config.multireplica and workload.trains
-        found = (predict_split if copies else predict_pipelined)(workload, machine)
-        parts *= call.systems
-    return replace(found, micro_batches=parts if workload.trains else 1)
+        found = (predict_split if copies else predict_pipelined)(workload, system)
+        micro_batches *= call.systems
+    return replace(found, micro_batches=micro_batches if workload.trains else 1)
 
 
 def replicas_line(found: Prediction) -> str:
@@ -71,7 +71,7 @@ def replicas_line(found: Prediction) -> str:
 
 
 TRAINING = "train"
-_MOST_ROWS = 24  # rows rows of a floor plan's table
+_MAX_ROWS = 24  # rows of a floor plan's table
 
 
 def name_of_mode(mode: str) -> str:
@@ -83,7 +83,7 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
     """Writes the report of a mode, completely or not at all.
 
     Args:
-        here: sentences about the same program on this computer.
+        here: lines about the same program on this computer.
         mode: a tf.estimator.ModeKeys. The file of training is report.html, others are
             report_<mode>.html.
 
@@ -123,7 +123,6 @@ class PredictionHook(tf.estimator.SessionRunHook):
         self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the step."""
         return tf.estimator.SessionRunArgs(self._global_step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -167,13 +166,13 @@ def _rate_tag(found: Prediction) -> str:
 
 
 def _description(found: Prediction) -> str:
-    """What the floor plan shows and what is predicted, in Markdown."""
+    """Markdown text about the floor plan and the prediction."""
     rows = "".join(
         f"| {place.name} | {place.x} to {place.x + place.width} | "
         f"{place.y} to {place.y + place.height} | {place.utilisation:.1%} |\n"
-        for place in found.floorplan[:_MOST_ROWS]
+        for place in found.floorplan[:_MAX_ROWS]
     )
-    more = len(found.floorplan) - _MOST_ROWS
+    more = len(found.floorplan) - _MAX_ROWS
     if more > 0:
         rows += f"| and {more} more | | | |\n"
     return (

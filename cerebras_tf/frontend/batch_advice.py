@@ -45,7 +45,7 @@ def _advice(
         sums = 0
         if state and micro_batches == 1:
             slots = [program.slots[program.variables[name]] for name in program.gradients]
-            sums = sum(slot.type.most_bytes for slot in slots)
+            sums = sum(slot.type.max_bytes for slot in slots)
         for parts in _divisors(rows):
             needed = state + sums + _needed(program, curve, parts)
             if needed <= error.available_bytes:
@@ -74,7 +74,7 @@ def _live_bytes(program: Program, rows: int) -> Iterator[tuple[int, int]]:
         grows = int(_grows(slot.type, rows) and str(slot.type.shape) not in variables)
         first, last = slot.life
         for point, sign in ((first, 1), (last + 1, -1)):
-            changes.setdefault(point, [0, 0])[grows] += sign * slot.type.most_bytes
+            changes.setdefault(point, [0, 0])[grows] += sign * slot.type.max_bytes
     fixed = growing = 0
     for point in sorted(changes):
         fixed, growing = fixed + changes[point][0], growing + changes[point][1]

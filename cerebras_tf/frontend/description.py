@@ -100,13 +100,13 @@ def describe_program(
     """
     layers = f"{len(program.layers)} layers"
     first = ", ".join([f"{parameters:,} parameters", layers, memory(program, store)])
-    fault = disk_fault(program, store) if trains else None
+    fault = disk_error(program, store) if trains else None
     faults = [] if fault is None else [f"it does not fit on this computer: {fault}"]
     moved = streaming(program, store, split, trains)
     return "\n".join([first, *moved, *products(program, precision), *faults])
 
 
-def disk_fault(program: Program, store: Store) -> Optional[StoreError]:
+def disk_error(program: Program, store: Store) -> Optional[StoreError]:
     """The error that training would raise because of memoryx_dir's disk; None if there is none.
 
     For a model that was compiled and not loaded: the files of a loaded one would count twice.
@@ -148,7 +148,7 @@ def streaming(
         f"in files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
         f"state, {_size(plan.staged_bytes)} gradients and spilled activations; {most}; "
         f"{_size(free_bytes(folder))} of disk free; a checkpoint takes up to "
-        f"{_size(sum(spec.type.most_bytes for spec in store.specs.values()))}"
+        f"{_size(sum(spec.type.max_bytes for spec in store.specs.values()))}"
         if trains
         else f"in files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
     ]

@@ -156,7 +156,7 @@ def limited_type(type: TensorType, limits: Mapping[str, int]) -> TensorType:
     for dim in type.shape:
         for symbol in dim.symbols if isinstance(dim, Dim) else ():
             limit = min(symbol.limit, limits.get(symbol.name, symbol.limit))
-            dim = Dim.symbol(symbol.name, symbol.most, limit)
+            dim = Dim.symbol(symbol.name, symbol.bound, limit)
         dims.append(dim)
     return type.with_shape(tuple(dims))
 

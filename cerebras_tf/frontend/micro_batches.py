@@ -1,6 +1,6 @@
-"""Runs a step as micro-batches, whose gradients are accumulated: parts of a batch, or batches.
+"""Runs a step as micro-batches, which are equal parts of a batch or several batches.
 
-What makes the micro-batches one step is in passes/split_micro_batches.py.
+passes/split_micro_batches.py changes the step graph so that gradients are accumulated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MicroBatches:
         batched: names of the features that differ between them, with the names that errors show.
         combined: how the values of the micro-batches combine, by result.
         sums: types of the sums over wafers, by name; micro-batches share them.
-        wanted: names of the values that the last step was asked for.
+        wanted: names of the values requested of the last step.
     """
 
     count: int
@@ -70,7 +70,7 @@ class MicroBatches:
         parts: Sequence[Mapping[str, Array]],
         wanted: frozenset[str],
         updates: bool,
-        learn: Callable[[Mapping[str, TensorType]], None],
+        capture: Callable[[Mapping[str, TensorType]], None],
         activation_bytes: Optional[int] = None,
     ) -> dict[str, Array]:
         """Runs a step as micro-batches; see SessionClient.run.
@@ -80,7 +80,7 @@ class MicroBatches:
             parts: the features of every micro-batch; see `parts`.
             wanted: names of the values to return.
             updates: whether the step updates variables.
-            learn: captures the step for a micro-batch of these types, which calls `transform`.
+            capture: captures the step for a micro-batch of these types, which calls `transform`.
             activation_bytes: the most memory for activations; None for what the session has.
 
         Raises:
@@ -88,10 +88,10 @@ class MicroBatches:
         """
         self.wanted = wanted
         if not self.combined or not wanted <= self.combined.keys():
-            learn(_types(parts[0]))
+            capture(_types(parts[0]))
         refuse_values(sorted(name for name in wanted if self.combined.get(name) == UNKNOWN))
         kinds = [FIRST, *[MIDDLE] * (self.count - 2), LAST] if updates else [VALUES] * self.count
-        shared = self._sums_of(session, parts)
+        shared = self._cross_wafer_sums(session, parts)
         averaged = self._averaged(wanted)
         batches = [
             Batch(
@@ -111,15 +111,15 @@ class MicroBatches:
         self.wanted = request.wanted
         given = replace(request, types={**request.types, **self.sums})
         if not request.updates:
-            found = [replace(given, part=VALUES)]
+            found = [replace(given, kind=VALUES)]
         else:
             early = replace(given, wanted=self._averaged(request.wanted))
-            found = [replace(given, part=LAST), replace(early, part=FIRST)]
+            found = [replace(given, kind=LAST), replace(early, kind=FIRST)]
             if self.count > 2:
-                found.append(replace(early, part=MIDDLE))
+                found.append(replace(early, kind=MIDDLE))
         if self.sums:
             sums = frozenset(self.sums)
-            found.append(replace(request, wanted=sums, updates=False, part=COUNTS))
+            found.append(replace(request, wanted=sums, updates=False, kind=COUNTS))
         return found
 
     def parts(
@@ -165,7 +165,7 @@ class MicroBatches:
         return self._averaged(values) if kind in (FIRST, MIDDLE) else values
 
     def settings(self, kind: str) -> tuple[str, ...]:
-        """What the program of a micro-batch depends on besides the model."""
+        """The settings that the program of a micro-batch depends on."""
         given = sorted(self.batched)
         return (f"kind={kind} count={self.count} rows={self.rows} batched={given}",)
 
@@ -173,7 +173,7 @@ class MicroBatches:
         """Values that every micro-batch must return, not only the last."""
         return frozenset(name for name in wanted if self.combined.get(name) == MEAN)
 
-    def _sums_of(
+    def _cross_wafer_sums(
         self, session: SessionClient, parts: Sequence[Mapping[str, Array]]
     ) -> dict[str, Array]:
         """The sums over wafers of all micro-batches."""

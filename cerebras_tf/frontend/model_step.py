@@ -23,7 +23,7 @@ from cerebras_tf.memoryx.store import Store
 from cerebras_tf.passes.split_micro_batches import LAST, VALUES
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.interleave import count_together
-from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, timed
+from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, make_backend
 from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.session import Phase, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
@@ -65,7 +65,7 @@ class ModelStep:
         model: the model, as a front end captures it.
 
     Attributes:
-        client: gives batches and programs to the session.
+        client: sends batches and programs to the session.
         prepared: the program compiled before the first step, if shapes were known.
         prepared_micro_batches: the programs of all micro-batches then, in order.
         micro_batches: those of a step; None if it runs a batch whole.
@@ -94,7 +94,7 @@ class ModelStep:
         self._model, self._log = model, settings.log
         memory_gb = settings.memory_gb
         self._activation_bytes = None if memory_gb is None else int(memory_gb * 1e9)
-        backend, listeners = timed(swarm, settings.profiler)
+        backend, listeners = make_backend(swarm, settings.profiler)
         budget = ActivationBudget(
             store,
             backend,
@@ -183,11 +183,11 @@ class ModelStep:
                 assert isinstance(features, Mapping)
                 self.results = client.run(features, *asked)
             else:
-                features, *_ = parts = self.micro_batches.parts(features)
+                parts = self.micro_batches.parts(features)
                 most = self._activation_bytes
-                self.results = self.micro_batches.run(client, parts, *asked, self._learn, most)
-        assert client.plan is not None
-        self.source.padding.on_step(client.plan, features)
+                self.results = self.micro_batches.run(
+                    client, parts, *asked, self._capture_micro_batch, most
+                )
         return client.global_step
 
     def prepare(self) -> None:
@@ -197,7 +197,7 @@ class ModelStep:
             return
         requests = [self.request(types)]
         if self.micro_batches is not None:
-            self._learn(types)
+            self._capture_micro_batch(types)
             requests = self.micro_batches.requests(requests[0])
         with self._advising():
             self.prepared, *others = map(self.client.prepare, requests)
@@ -214,7 +214,7 @@ class ModelStep:
         """
         requests = [self.request(types)]
         if self.micro_batches is not None:
-            self._learn(types)
+            self._capture_micro_batch(types)
             requests = self.micro_batches.requests(requests[0])[::-1]
         return self.source.compile_to_save(requests)[-1]
 
@@ -225,7 +225,7 @@ class ModelStep:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes that activations may take: as the user set it, and what is free."""
+        """Bytes that activations may take: the user's limit, and free memory."""
         limit = self.session.activation_limit
         return limit if self._activation_bytes is None else min(limit, self._activation_bytes)
 
@@ -236,7 +236,7 @@ class ModelStep:
             yield
         except BatchCapacityError as error:
             program = self.source.program
-            if program is None or self.session.memory_fault(program) is None:
+            if program is None or self.session.capacity_error(program) is None:
                 raise
             raise self.source.with_advice(error, program) from None
 
@@ -246,12 +246,12 @@ class ModelStep:
         known = {name: type for name, type in types.items() if type is not None}
         return known if len(known) == len(types) else None
 
-    def request(self, types: Mapping[str, TensorType], part: str = "") -> Request:
+    def request(self, types: Mapping[str, TensorType], kind: str = "") -> Request:
         """The request for a step on features of these types."""
-        return Request(types, self._wanted, self._updates, part=part)
+        return Request(types, self._wanted, self._updates, kind=kind)
 
-    def _learn(self, types: Mapping[str, TensorType]) -> None:
-        """Captures the step, so that micro-batches know how results combine."""
+    def _capture_micro_batch(self, types: Mapping[str, TensorType]) -> None:
+        """Captures the step, to find how results of micro-batches combine."""
         self.source.capture(self.request(types, LAST if self._updates else VALUES))
 
     def draws_to_save(self) -> dict[str, Array]:

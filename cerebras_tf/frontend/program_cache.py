@@ -1,7 +1,8 @@
-"""Compiled programs in a folder, found again by a hash of what they were made from.
+"""A cache of compiled programs in a folder, with a hash of their inputs as key.
 
 The hash covers the model, the types of the features, the compiler's options and the compiler's own
-code. Seeds that are drawn for each run are not part of it: a program that is found gets new ones.
+code. Seeds that are drawn for each run are not part of the key: a program from the cache gets new
+seeds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Origin:
-    """What a program was made from and for; stored in its file.
+    """How a program was compiled; stored in its file.
 
     Attributes:
         key: hash of everything that the program depends on.
@@ -62,10 +63,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """What programs of one step are found by.
+    """The key of a step's programs.
 
     Attributes:
-        texts: everything besides the model: options, types, names.
+        texts: options, types and names.
         digest: hash of the model for results of these names; see FrontEnd.digest.
     """
 
@@ -87,7 +88,7 @@ class CacheKey:
 def settings_of(
     options: Options, store: Store, types: Mapping[str, TensorType], fallback: bool, updates: bool
 ) -> tuple[str, ...]:
-    """What a program depends on besides the model.
+    """The texts of a CacheKey: settings that a program depends on.
 
     Args:
         store: the variables; their storage types may differ from the graph's.

@@ -20,6 +20,7 @@ from cerebras_tf.errors import (
     BatchCapacityError,
     CapacityError,
     CerebrasError,
+    ConfigError,
     GradientError,
     SizeLimitError,
     UnsupportedOpError,
@@ -28,10 +29,9 @@ from cerebras_tf.frontend.activation_budget import ActivationBudget
 from cerebras_tf.frontend.batch_advice import with_advice
 from cerebras_tf.frontend.front_end import FrontEnd, is_small, limited_type, types_with_symbols
 from cerebras_tf.frontend.micro_batches import MicroBatches
-from cerebras_tf.frontend.padding_report import PaddingReport
 from cerebras_tf.frontend.program_cache import CacheKey, ProgramCache, settings_of
 from cerebras_tf.ir import StepGraph, TensorType, print_step
-from cerebras_tf.ir.dimensions import most_of
+from cerebras_tf.ir.dimensions import bound_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
@@ -42,13 +42,13 @@ from cerebras_tf.runtime.session import Phase
 
 @dataclass(frozen=True)
 class _Target:
-    """What is compiled.
+    """A program to compile.
 
     Attributes:
         types: types of the features, by name.
         wanted: names of the values to return.
         updates: whether the step updates variables.
-        part: the kind of micro-batch; "" for whole batches.
+        kind: the kind of micro-batch; "" for whole batches.
         strip: whether padding is removed if possible.
         fallback: whether the framework's own backward graph is captured.
     """
@@ -56,14 +56,14 @@ class _Target:
     types: Mapping[str, TensorType]
     wanted: frozenset[str]
     updates: bool
-    part: str
+    kind: str
     strip: bool
     fallback: bool = False
 
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A program to save: its step as the passes left it, what it is for, and what it needs."""
+    """A program to save, with its step after the passes."""
 
     program: Program
     step: StepGraph
@@ -108,7 +108,6 @@ class CompilingSource:
     ) -> None:
         self.micro_batches = micro_batches
         self.can_split: Callable[[], bool] = lambda: True
-        self.padding = PaddingReport(options.restore, model.trains, self._log_once)
         self._model, self._store, self._budget = model, store, budget
         self._wafers, self._phase, self._log = wafers, phase, log
         self._options = replace(options, unfitted=self._keep_unfitted)
@@ -121,32 +120,32 @@ class CompilingSource:
     def compile(self, request: Request) -> Program:
         """A program for these features, for all sizes of a batch if possible.
 
-        Whether it is depends on the values that are asked for.
+        This depends on the requested values.
         """
-        if request.padded:
-            self._log_once(f"padding is not removed from batches where {request.padded}")
+        if request.padding_reason:
+            self._log_once(f"padding is not removed from batches where {request.padding_reason}")
         target = self._target(request)
-        asked = request.wanted, request.updates, request.part
+        asked = request.wanted, request.updates, request.kind
         if asked not in self._fixed_sizes:
             types = types_with_symbols(self._model.features, request.types, itertools.count())
             if types is not None:
                 program = self._compile_symbolic(replace(target, types=types))
                 if program is not None:
-                    return self._made(program, target)
+                    return self._registered(program, target)
                 self._fixed_sizes.add(asked)
-        return self._made(self._compile_static(target), target)
+        return self._registered(self._compile_static(target), target)
 
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+    def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
         """A program for larger batches: the same one if it fits, else one with recomputation.
 
         Raises:
             CapacityError: larger batches do not fit in the memory for activations.
         """
-        larger = replan(program, most, self._options.price)
+        larger = replan(program, bounds, self._options.price)
         available = self._budget.bytes()
         target = self._targets[id(program)]
         if available is None or larger.arena_bytes + larger.scratch_bytes <= available:
-            return self._made(larger, target)
+            return self._registered(larger, target)
         types = {
             feature.name: larger.slots[larger.features[feature.name]].type
             if feature.name in larger.features
@@ -155,7 +154,7 @@ class CompilingSource:
         }
         wanted = frozenset(program.results) & self._model.results.keys()
         target = replace(target, types=types, wanted=wanted, strip=program.packing is not None)
-        return self._made(self._compile(target), target)
+        return self._registered(self._compile(target), target)
 
     def capture(self, request: Request) -> StepGraph:
         """The step for a request, captured and not compiled.
@@ -205,7 +204,7 @@ class CompilingSource:
                 count = 1 if self._splits() else None
             elif self.micro_batches.rows is not None:  # else they are batches of a step
                 count = self.micro_batches.count
-        return with_advice(error, program, most_of(size or 0), count)
+        return with_advice(error, program, bound_of(size or 0), count)
 
     def _splits(self) -> bool:
         """Whether micro-batches can compute the last step."""
@@ -218,11 +217,11 @@ class CompilingSource:
         return UNKNOWN not in values and self.can_split()
 
     def _target(self, request: Request) -> _Target:
-        strip = self._options.strip and not request.padded and request.part != COUNTS
-        return _Target(request.types, request.wanted, request.updates, request.part, strip)
+        strip = self._options.strip and not request.padding_reason and request.kind != COUNTS
+        return _Target(request.types, request.wanted, request.updates, request.kind, strip)
 
-    def _made(self, program: Program, target: _Target) -> Program:
-        """The program; what it was made for is kept for `enlarge`."""
+    def _registered(self, program: Program, target: _Target) -> Program:
+        """Registers a program, so that `enlarge` finds its target; returns it."""
         self.program = program
         self._targets[id(program)] = target
         weakref.finalize(program, self._targets.pop, id(program), None)
@@ -280,7 +279,7 @@ class CompilingSource:
             options = replace(self._options, strip=target.strip, optional=optional)
             layers = cut_into_layers(step, options)
         if target.strip:
-            self.padding.on_compiled(step, target.fallback)
+            self._report_padding(step.padding_kept, target.fallback)
         found: list[Fitting] = []
         with self._logged_phase(f"compiling {layers} layers", tentative):
             program = compile_layers(step, layers, self._budget.options(self._options, found))
@@ -309,13 +308,39 @@ class CompilingSource:
             program, self.unfitted = pickle.loads(written)
         return program
 
+    def _report_padding(self, kept: str, fallback: bool) -> None:
+        """Logs why padding is not removed, if it is not.
+
+        Args:
+            kept: the reason; "" if there is nothing to log.
+            fallback: whether the step has the framework's own backward graph.
+
+        Raises:
+            ConfigError: training requires padding removal.
+        """
+        required, trains = self._options.restore, self._model.trains
+        if not kept or not (required or trains):
+            return
+        if fallback:
+            kept = (
+                "padding is not removed: an operation between weights and loss has no gradient "
+                "rule, so the backward graph of the framework is used"
+            )
+        kept = kept.rstrip(".")
+        if required and trains:
+            raise ConfigError(
+                "use_vsl: padding must not influence any variable or result. "
+                f"Received: {kept}. Set use_vsl to False, or leave it out."
+            )
+        self._log_once(f"{kept} (use_vsl: False turns this message off)")
+
     def _capture(self, target: _Target) -> StepGraph:
         model = self._model
         for feature in model.features:
             feature.check(target.types[feature.name])
         types = {feature.name: target.types[feature.name] for feature in model.features}
         wanted = target.wanted
-        if self.micro_batches is not None and target.part == COUNTS:
+        if self.micro_batches is not None and target.kind == COUNTS:
             wanted = self.micro_batches.wanted  # the sums that a step with these values reads
         small = [name for name, type in model.results.items() if is_small(type)]
         results = list(dict.fromkeys([*wanted, *small]))
@@ -323,8 +348,8 @@ class CompilingSource:
         if model.loss is not None and model.loss in step.results and self._wafers > 1:
             _average(step, model.loss, self._wafers)
         _move_global_step(step, model.global_step)
-        if self.micro_batches is not None and target.part:
-            self.micro_batches.transform(step, target.part)
+        if self.micro_batches is not None and target.kind:
+            self.micro_batches.transform(step, target.kind)
         return step
 
     def _load(self, target: _Target) -> Optional[Program]:
@@ -335,7 +360,7 @@ class CompilingSource:
         small = {name for name, type in self._model.results.items() if is_small(type)}
         wanted, available = target.wanted | small, self._budget.bytes()
         if self.micro_batches is not None:
-            wanted = self.micro_batches.returned(wanted, target.wanted, target.part)
+            wanted = self.micro_batches.returned(wanted, target.wanted, target.kind)
         found = self.cache.find(self._key(target), wanted, available, self._model.seed())
         if found is None:
             return None
@@ -351,7 +376,7 @@ class CompilingSource:
         return CacheKey(
             (
                 *settings_of(options, self._store, target.types, target.fallback, target.updates),
-                *(() if split is None else split.settings(target.part)),
+                *(() if split is None else split.settings(target.kind)),
             ),
             lambda results: self._model.digest(results, target.updates),
         )

@@ -1,7 +1,7 @@
 """Graphs and programs as data: build, print, parse, verify."""
 
 from cerebras_tf.ir.binding import bind_graph, substitute, symbols_in
-from cerebras_tf.ir.dimensions import Dim, Size, Symbol, least_of, most_of, parse_dim
+from cerebras_tf.ir.dimensions import Dim, Size, Symbol, bound_of, min_of, parse_dim
 from cerebras_tf.ir.graph import Graph, Node, Value
 from cerebras_tf.ir.step import StepGraph, Variable
 from cerebras_tf.ir.text import collect_constants, parse_graph, parse_step, print_graph, print_step
@@ -22,8 +22,8 @@ __all__ = [
     "Variable",
     "bind_graph",
     "collect_constants",
-    "least_of",
-    "most_of",
+    "min_of",
+    "bound_of",
     "parse_dim",
     "parse_graph",
     "parse_step",

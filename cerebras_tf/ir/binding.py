@@ -61,7 +61,7 @@ def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
     return copy
 
 
-def with_bounds(value: Any, most: Mapping[str, int]) -> Any:
+def with_bounds(value: Any, bounds: Mapping[str, int]) -> Any:
     """A value as for `substitute`, with the bounds of its symbols replaced by name.
 
     Raises:
@@ -71,14 +71,14 @@ def with_bounds(value: Any, most: Mapping[str, int]) -> Any:
         return value
     if isinstance(value, Dim):
         terms = dict(value.terms)
-        return Dim({tuple(s.with_most(most[s.name]) for s in p): n for p, n in terms.items()})
+        return Dim({tuple(s.with_bound(bounds[s.name]) for s in p): n for p, n in terms.items()})
     if isinstance(value, TensorType):
-        return value.with_shape(with_bounds(value.shape, most))
+        return value.with_shape(with_bounds(value.shape, bounds))
     if isinstance(value, (tuple, list)):
-        return type(value)(with_bounds(item, most) for item in value)
+        return type(value)(with_bounds(item, bounds) for item in value)
     if isinstance(value, dict):
-        return {key: with_bounds(item, most) for key, item in value.items()}
-    return copy_graph(value, lambda part: with_bounds(part, most))
+        return {key: with_bounds(item, bounds) for key, item in value.items()}
+    return copy_graph(value, lambda part: with_bounds(part, bounds))
 
 
 def has_symbols(value: Any) -> bool:

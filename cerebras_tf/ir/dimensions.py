@@ -1,6 +1,6 @@
 """Symbolic sizes: dimensions that differ from batch to batch, up to a bound.
 
-A symbol has two bounds: memory is planned for sizes up to `most`, and decisions of the compiler
+A symbol has two bounds: memory is planned for sizes up to `bound`, and decisions of the compiler
 (such as that a slice stays inside a table) hold for sizes up to `limit`.
 
 A `Dim` is a polynomial with integer coefficients over symbols. It is not an int on purpose: code
@@ -23,35 +23,35 @@ from cerebras_tf.errors import GraphError, SizeLimitError, UnknownSizeError
 
 @dataclass(frozen=True, order=True)
 class Symbol:
-    """A size that differs from batch to batch, from 1 to `most`.
+    """A size that differs from batch to batch, from 1 to `bound`.
 
     Attributes:
-        most: the largest size that memory is planned for.
-        limit: the largest value that `most` may be raised to; `most` by default.
+        bound: the largest size that memory is planned for.
+        limit: the largest value that `bound` may be raised to; `bound` by default.
     """
 
     name: str
-    most: int
+    bound: int
     limit: int = 0
 
     def __post_init__(self) -> None:
         if not self.limit:
-            object.__setattr__(self, "limit", self.most)
-        if not _NAME.fullmatch(self.name) or not 1 <= self.most <= self.limit:
+            object.__setattr__(self, "limit", self.bound)
+        if not _NAME.fullmatch(self.name) or not 1 <= self.bound <= self.limit:
             raise GraphError(
                 "symbol: the name must be an identifier, the bound at least 1 and not above the "
-                f"limit. Received: {self.name!r}, {self.most}, {self.limit}. Correct them."
+                f"limit. Received: {self.name!r}, {self.bound}, {self.limit}. Correct them."
             )
 
-    def with_most(self, most: int) -> Symbol:
-        """The same symbol with another `most`; raises GraphError beyond the limit."""
-        return Symbol(self.name, most, self.limit)
+    def with_bound(self, bound: int) -> Symbol:
+        """The same symbol with another `bound`; raises GraphError beyond the limit."""
+        return Symbol(self.name, bound, self.limit)
 
     def __str__(self) -> str:
-        if self.limit == self.most:
-            return f"{self.name}<={self.most}"
+        if self.limit == self.bound:
+            return f"{self.name}<={self.bound}"
         limit = "?" if self.limit == UNLIMITED else self.limit
-        return f"{self.name}<={self.most}<={limit}"
+        return f"{self.name}<={self.bound}<={limit}"
 
 
 # Symbols of one product, sorted, as often as they stand in it; () is the constant term.
@@ -60,7 +60,7 @@ Monomial = tuple[Symbol, ...]
 UNLIMITED = 1 << 62
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _FACTOR = re.compile(
-    r"(?P<number>\d+)|(?P<open>\()?(?P<name>[A-Za-z_]\w*)<=(?P<most>\d+)(<=(?P<limit>\d+|\?))?"
+    r"(?P<number>\d+)|(?P<open>\()?(?P<name>[A-Za-z_]\w*)<=(?P<bound>\d+)(<=(?P<limit>\d+|\?))?"
     r"(?(open)\))",
     re.ASCII,
 )
@@ -113,26 +113,26 @@ class Dim:
         return Dim, (dict(self.terms),)
 
     @staticmethod
-    def symbol(name: str, most: int, limit: int = 0) -> Dim:
+    def symbol(name: str, bound: int, limit: int = 0) -> Dim:
         """The size of one symbol: `Dim.symbol("S", 128)`; see Symbol."""
-        return Dim({(Symbol(name, most, limit),): 1})
+        return Dim({(Symbol(name, bound, limit),): 1})
 
     @property
-    def most(self) -> int:
+    def bound(self) -> int:
         """An upper bound over the sizes that memory is planned for."""
-        return self._extreme(True, {symbol.name: symbol.most for symbol in self.symbols})
+        return self._extreme(True, {symbol.name: symbol.bound for symbol in self.symbols})
 
     @property
-    def greatest(self) -> int:
+    def max(self) -> int:
         """An upper bound over all sizes up to the limits."""
         return self._extreme(True, {symbol.name: symbol.limit for symbol in self.symbols})
 
     @property
-    def least(self) -> int:
+    def min(self) -> int:
         """A lower bound over all sizes up to the limits."""
-        return self.least_within({symbol.name: symbol.limit for symbol in self.symbols})
+        return self.min_within({symbol.name: symbol.limit for symbol in self.symbols})
 
-    def least_within(self, limits: Mapping[str, int]) -> int:
+    def min_within(self, limits: Mapping[str, int]) -> int:
         """A lower bound over sizes up to other limits, given for every symbol."""
         return self._extreme(False, limits)
 
@@ -144,12 +144,12 @@ class Dim:
         )
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number for given sizes; GraphError where a symbol has none, or not in [1, most]."""
+        """The number for given sizes; GraphError where a symbol has none, or not in [1, bound]."""
         for symbol in self.symbols if len(self.symbols) == 1 else sorted(self.symbols):
             size = sizes.get(symbol.name)
-            if size is None or not 1 <= size <= symbol.most:
+            if size is None or not 1 <= size <= symbol.bound:
                 raise GraphError(
-                    f"dimension {self}: {symbol.name} must be in [1, {symbol.most}]. "
+                    f"dimension {self}: {symbol.name} must be in [1, {symbol.bound}]. "
                     f"Received: {size}. Use a program for larger sizes."
                 )
         return sum(
@@ -165,7 +165,7 @@ class Dim:
 
     def __bool__(self) -> bool:
         """True where no size makes it 0; else raises UnknownSizeError."""
-        if self.least > 0 or self.greatest < 0:
+        if self.min > 0 or self.max < 0:
             return True
         _unknown(self)
 
@@ -305,7 +305,7 @@ def parse_dim(text: str) -> Size:
                 product *= int(match["number"])
             else:
                 limit = UNLIMITED if match["limit"] == "?" else int(match["limit"] or 0)
-                product *= Dim.symbol(match["name"], int(match["most"]), limit)
+                product *= Dim.symbol(match["name"], int(match["bound"]), limit)
         total += product
     return total
 
@@ -329,19 +329,19 @@ class _Folded(ast.NodeTransformer):
         return node
 
 
-def most_of(size: Size) -> int:
+def bound_of(size: Size) -> int:
     """The upper bound of a size that memory is planned for."""
-    return size.most if isinstance(size, Dim) else size
+    return size.bound if isinstance(size, Dim) else size
 
 
-def least_of(size: Size) -> int:
+def min_of(size: Size) -> int:
     """The lower bound of a size."""
-    return size.least if isinstance(size, Dim) else size
+    return size.min if isinstance(size, Dim) else size
 
 
-def greatest_of(size: Size) -> int:
+def max_of(size: Size) -> int:
     """The upper bound of a size up to the limits."""
-    return size.greatest if isinstance(size, Dim) else size
+    return size.max if isinstance(size, Dim) else size
 
 
 def whole(number: Any) -> Size:
@@ -370,14 +370,14 @@ def smaller(first: Size, second: Size) -> Size:
 
 def is_at_most(first: Size, second: Size) -> bool:
     """Whether the first is at most the second for every size up to the limits."""
-    return least_of(second - first) >= 0
+    return min_of(second - first) >= 0
 
 
 def ensure_at_most(first: Size, second: Size) -> bool:
     """As is_at_most, but raises SizeLimitError, with the limits, where lower ones make it true."""
     gap = second - first
-    if isinstance(gap, int) or gap.least >= 0:
-        return least_of(gap) >= 0
+    if isinstance(gap, int) or gap.min >= 0:
+        return min_of(gap) >= 0
     limits = _limits(gap)
     if limits is None:
         return False
@@ -392,13 +392,13 @@ def _limits(gap: Dim) -> Optional[dict[str, int]]:
     """The highest limits for which a size is not negative, or None."""
     limits = {symbol.name: symbol.limit for symbol in gap.symbols}
     for symbol in sorted(gap.symbols):
-        low, high = symbol.most, symbol.limit
-        if gap.least_within({**limits, symbol.name: low}) < 0:
+        low, high = symbol.bound, symbol.limit
+        if gap.min_within({**limits, symbol.name: low}) < 0:
             limits[symbol.name] = low
             continue
         while low < high:
             middle = (low + high + 1) // 2
-            fits = gap.least_within({**limits, symbol.name: middle}) >= 0
+            fits = gap.min_within({**limits, symbol.name: middle}) >= 0
             low, high = (middle, high) if fits else (low, middle - 1)
         return {**limits, symbol.name: low}
     return None

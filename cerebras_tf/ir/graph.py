@@ -157,12 +157,11 @@ class Graph:
         attrs: dict[str, Any],
         types: Iterable[TensorType],
         source: str = "",
-        name: str = "",
     ) -> Node:
         """A node with new output values, not yet in `nodes`."""
         node = Node(op, inputs, attrs, source)
         for index, type in enumerate(types):
-            node.outputs.append(Value(self.unique_name(name or op), type, node, index))
+            node.outputs.append(Value(self.unique_name(op), type, node, index))
         return node
 
     def users(self) -> dict[Value, list[Node]]:

@@ -141,7 +141,7 @@ class Program:
     slots: list[Slot] = field(default_factory=list)
     constants: dict[int, Array] = field(default_factory=dict)
     bodies: list[list[Instruction]] = field(default_factory=list)
-    steps: list[Entry] = field(default_factory=list)
+    schedule: list[Entry] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     features: dict[str, int] = field(default_factory=dict)
     variables: dict[str, int] = field(default_factory=dict)
@@ -178,9 +178,9 @@ class Program:
         """
         return self._with(lambda value: substitute(value, sizes), price)
 
-    def bounded(self, most: Mapping[str, int], price: Price) -> Program:
+    def bounded(self, bounds: Mapping[str, int], price: Price) -> Program:
         """A copy with other bounds, by name of a symbol; its memory must be planned again."""
-        return self._with(lambda value: with_bounds(value, most), price, fresh=True)
+        return self._with(lambda value: with_bounds(value, bounds), price, fresh=True)
 
     def _with(self, change: Callable[[Any], Any], price: Price, fresh: bool = False) -> Program:
         """A copy, types and attributes changed by a function; `fresh`: it shares no slot."""
@@ -189,7 +189,7 @@ class Program:
             for slot in self.slots
         ]
         same = [new.type is old.type for new, old in zip(slots, self.slots)]
-        at = {step.body: step.slots for step in self.steps if isinstance(step, Run)}
+        at = {entry.body: entry.slots for entry in self.schedule if isinstance(entry, Run)}
 
         def changed(item: Instruction, places: tuple[int, ...]) -> Instruction:
             if not item.has_symbols and all(
@@ -223,12 +223,12 @@ class Program:
             draws: whether an instruction draws random numbers; its last operand are then the seeds.
         """
         read: set[int] = set()
-        for step in self.steps:
-            if isinstance(step, Run):
-                for item in self.bodies[step.body]:
+        for entry in self.schedule:
+            if isinstance(entry, Run):
+                for item in self.bodies[entry.body]:
                     branches = any(isinstance(part, Program) for part in item.attrs.values())
                     given = item.inputs if branches else item.inputs[-1:] if draws(item) else ()
-                    read.update(step.slots[i] for i in given)
+                    read.update(entry.slots[i] for i in given)
         for slot in read & self.constants.keys():
             content = self.constants[slot]
             if content.dtype == "int64" and content.shape == (2,) and content[0] == seed:
@@ -278,6 +278,6 @@ class Program:
 
     def instructions(self) -> Iterator[Instruction]:
         """Every instruction of one step, in order; those of shared bodies once for each run."""
-        for step in self.steps:
-            if isinstance(step, Run):
-                yield from self.bodies[step.body]
+        for entry in self.schedule:
+            if isinstance(entry, Run):
+                yield from self.bodies[entry.body]

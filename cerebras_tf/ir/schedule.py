@@ -15,22 +15,22 @@ from cerebras_tf.errors import GraphError
 class Actions(Protocol):
     """What an executor does: one method for each kind of entry."""
 
-    def stream_in(self, step: StreamIn) -> None:
+    def stream_in(self, entry: StreamIn) -> None:
         """Makes variables readable."""
 
-    def compute(self, step: Run) -> None:
+    def compute(self, entry: Run) -> None:
         """Runs a body."""
 
-    def stream_out(self, step: StreamOut) -> None:
+    def stream_out(self, entry: StreamOut) -> None:
         """Writes new values of variables to the store."""
 
-    def free(self, step: Free) -> None:
+    def free(self, entry: Free) -> None:
         """Frees slots."""
 
-    def on_wafer(self, step: OnWafer) -> None:
+    def on_wafer(self, entry: OnWafer) -> None:
         """Skips entries that another wafer runs."""
 
-    def share(self, step: Share) -> None:
+    def share(self, entry: Share) -> None:
         """Broadcasts values of one wafer to all others."""
 
 

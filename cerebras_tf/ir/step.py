@@ -97,8 +97,6 @@ class StepGraph:
         blank: names of variables that have no value before the step.
         packing: how real tokens are found; None if padding is not removed.
         padding_kept: why padding could not be removed; "" otherwise.
-        optional_packing: how real tokens could be found, where padding removal is possible but was
-            not requested.
     """
 
     graph: Graph
@@ -110,7 +108,6 @@ class StepGraph:
     blank: set[str] = field(default_factory=set)
     packing: Optional[Packing] = None
     padding_kept: str = ""
-    optional_packing: Optional[Packing] = None
 
     @property
     def updates(self) -> MutableMapping[str, Value]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cerebras_tf.errors import GraphError
-from cerebras_tf.ir.dimensions import Dim, Size, most_of, parse_dim
+from cerebras_tf.ir.dimensions import Dim, Size, bound_of, parse_dim
 
 # A dimension is a number, a symbolic size with a bound, or None: known only after computing.
 Shape = tuple[Optional[Size], ...]
@@ -110,14 +110,14 @@ class TensorType:
         if isinstance(size, Dim):
             raise GraphError(
                 f"tensor type: bytes need a number for every dimension. Received: {self}. "
-                "Use most_bytes, or at(sizes) first."
+                "Use max_bytes, or at(sizes) first."
             )
         return size * ITEM_BYTES[self.dtype]
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Bytes for the largest sizes; raises GraphError where a dimension is unknown."""
-        return most_of(self.size) * ITEM_BYTES[self.dtype]
+        return bound_of(self.size) * ITEM_BYTES[self.dtype]
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

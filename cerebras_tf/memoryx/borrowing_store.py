@@ -9,11 +9,11 @@ from cerebras_tf.memoryx.store import BaseStore, FileRegion, IoStats, Store
 
 
 class BorrowingStore(BaseStore):
-    """Variables that another store may lend, and a store of its own for those that it does not.
+    """Reads variables from another store if it can, else from a store of its own.
 
     Args:
-        own: the store of its own, which has all of the variables.
-        owner: the other store. What it lends must not change while it is lent.
+        own: its own store, with all variables.
+        owner: the other store, whose variables must not change in the meantime.
     """
 
     def __init__(self, own: Store, owner: Store) -> None:
@@ -35,7 +35,7 @@ class BorrowingStore(BaseStore):
         self._followed = ()
         return set(self._lent)
 
-    def _parts(self, names: Iterable[str]) -> dict[Store, list[str]]:
+    def _by_store(self, names: Iterable[str]) -> dict[Store, list[str]]:
         """The names that each store has, of those that have any."""
         parts: dict[Store, list[str]] = {}
         for name in names:
@@ -43,7 +43,6 @@ class BorrowingStore(BaseStore):
         return parts
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve."""
         self._own.reserve(specs)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
@@ -53,7 +52,7 @@ class BorrowingStore(BaseStore):
         arrays: dict[str, Array] = {}
         held: list[tuple[Store, list[str]]] = []
         try:
-            for store, part in self._parts(names).items():
+            for store, part in self._by_store(names).items():
                 arrays.update(zip(part, store.acquire(part, fresh)))
                 held.append((store, part))
         except BaseException:
@@ -74,16 +73,15 @@ class BorrowingStore(BaseStore):
                 f"store: {written[0]} must only be read while another store lends it. Received: a "
                 "release as written. Acquire it fresh to write it."
             )
-        for store, part in self._parts(names).items():
+        for store, part in self._by_store(names).items():
             store.release(part, [name for name in part if name in dirty])
 
     def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.set_access_order."""
         if order is not self._followed:
             self._followed = order
             self._orders = {}
             for names in order:
-                for store, part in self._parts(names).items():
+                for store, part in self._by_store(names).items():
                     self._orders.setdefault(store, []).append(part)
         for store, groups in self._orders.items():
             store.set_access_order(groups)
@@ -91,21 +89,18 @@ class BorrowingStore(BaseStore):
     def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
         """See Store.require_memory; of lent variables it is their owner's."""
         for names in groups:
-            for store, part in self._parts(names).items():
+            for store, part in self._by_store(names).items():
                 store.require_memory([part])
 
     def has_value(self, name: str) -> bool:
-        """Whether the variable has a value."""
         return name in self._lent or self._own.has_value(name)
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """See Store.not_finite."""
-        parts = self._parts(names)
+        parts = self._by_store(names)
         return [name for store, part in parts.items() for name in store.not_finite(part)]
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._own.version
 
     def link_source(self, name: str, region: FileRegion) -> bool:
@@ -131,6 +126,6 @@ class BorrowingStore(BaseStore):
     def total_resident_bytes(self) -> int:
         """Bytes of main memory besides the owner's once every variable has a value."""
         kept = sum(
-            spec.type.most_bytes for name, spec in self.specs.items() if name not in self._lent
+            spec.type.max_bytes for name, spec in self.specs.items() if name not in self._lent
         )
         return min(kept, self._own.total_resident_bytes)

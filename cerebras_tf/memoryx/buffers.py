@@ -12,26 +12,26 @@ import numpy as np
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array
 
-# Direct input and output wants offsets, sizes and addresses that are multiples of this.
+# Direct I/O needs offsets, sizes and addresses that are multiples of this.
 ALIGNMENT_BYTES = 4096
-# Pages of this size, where there are some, make the first touch of a buffer cheaper.
+# Huge pages, if available, make the first touch of a buffer cheaper.
 _HUGE_PAGE_BYTES = 1 << 21
 
 
 def padded(size: int) -> int:
-    """Bytes that content of `size` bytes takes in memory and in files; at least a page."""
+    """Bytes that `size` bytes take in memory and in files: at least one page."""
     return max(-(-size // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
 
 
 class Buffers:
-    """Page-aligned arrays, so many bytes at most; what is given back serves its size again.
+    """A pool of page-aligned arrays; returned arrays are reused for the same size.
 
     Args:
-        most_bytes: the most that they take at once, those that wait for use included.
+        max_bytes: the most that arrays in use and idle ones take together.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._idle: OrderedDict[int, list[Array]] = OrderedDict()
         self._bytes = 0
         self._changed = threading.Condition()
@@ -53,10 +53,10 @@ class Buffers:
         """
         with self._changed:
             while not (self._idle.get(size) or self._free_idle(size)):
-                if self._is_closed or size > self.most_bytes:
+                if self._is_closed or size > self.max_bytes:
                     raise CapacityError(
                         f"memoryx_ram_gb: a buffer of {size} bytes must fit. Received: "
-                        f"{self.most_bytes} bytes for all. Raise memoryx_ram_gb."
+                        f"{self.max_bytes} bytes for all. Raise memoryx_ram_gb."
                     )
                 self._changed.wait()
             if self._idle.get(size):
@@ -73,8 +73,8 @@ class Buffers:
             ) from error
 
     def _free_idle(self, size: int) -> bool:
-        """Gives idle buffers back to the system until a new one fits."""
-        while self._bytes + size > self.most_bytes:
+        """Frees idle buffers until a new one fits."""
+        while self._bytes + size > self.max_bytes:
             idle = next((buffers for buffers in self._idle.values() if buffers), None)
             if idle is None:
                 return False
@@ -82,7 +82,7 @@ class Buffers:
         return True
 
     def give(self, buffer: Array) -> None:
-        """Gives a buffer back; nobody may use it any more."""
+        """Returns a buffer to the pool; it must not be used any more."""
         with self._changed:
             if self._is_closed:
                 self._bytes -= buffer.nbytes
@@ -92,7 +92,7 @@ class Buffers:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Gives what is idle back to the system; takers that wait get an error."""
+        """Frees idle buffers; waiting calls of `take` raise CapacityError."""
         with self._changed:
             self._is_closed = True
             self._bytes -= sum(b.nbytes for idle in self._idle.values() for b in idle)
@@ -101,7 +101,7 @@ class Buffers:
 
 
 def _pages(size: int) -> Array:
-    """Memory of its own pages; it goes back to the system with the last array on it."""
+    """Memory on pages of its own, freed with the last array on it."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them

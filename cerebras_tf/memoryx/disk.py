@@ -1,4 +1,4 @@
-"""What moves the records of a store: the contract, and a disk with threads that do so."""
+"""Moves the records of a store: the protocol, a disk with threads, and a planned disk."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from cerebras_tf.memoryx.record_file import Record, RecordFile
 from cerebras_tf.memoryx.store import FileRegion, IoStats
 from cerebras_tf.memoryx.transfers import UNTOUCHED, Transfers
 
-# What must fit on it, in messages.
+# What must fit on the disk, for errors.
 ON_DISK = "weights and optimizer state, and of gradients and activations that wait,"
 
 
 class Disk(Protocol):
-    """Moves records, and has the memory that they are moved to."""
+    """Moves records between files and memory, and owns that memory."""
 
     @property
     def folder(self) -> Optional[str]:
-        """Where the files are or would be, or a folder of that name will be made; None: nowhere."""
+        """The folder of the files, which may not exist yet; None without files."""
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Bytes of memory for records, those in transit included."""
 
     @property
@@ -43,16 +43,16 @@ class Disk(Protocol):
 
     @property
     def io_stats(self) -> IoStats:
-        """What was moved so far."""
+        """Bytes moved so far."""
 
     def require_free(self, size: int) -> None:
-        """Raises StoreError where so many bytes more do not fit on it."""
+        """Raises StoreError if this many more bytes do not fit on the disk."""
 
     def take(self, size: int) -> Array:
         """A buffer, not filled."""
 
     def give(self, buffer: Array) -> None:
-        """Takes a buffer back."""
+        """Returns a buffer to the disk."""
 
     def array(self, record: Record) -> Array:
         """The array of a record that has a buffer."""
@@ -61,36 +61,36 @@ class Disk(Protocol):
         """Starts to read records; each gets a `reading`."""
 
     def write(self, records: Sequence[Record], keep: bool) -> None:
-        """Starts to write records, which are dirty no more; without `keep` they lose the buffers.
+        """Starts to write records, and marks them as clean.
 
-        With it their contents must not change until they are written.
+        With `keep` they keep their buffers, which must not change until they are written.
         """
 
     def finish(self, records: Iterable[Record]) -> None:
-        """Waits until records are written; raises StoreError where something could not be."""
+        """Waits until records are written; raises StoreError if writing failed."""
 
     def raise_failure(self) -> None:
-        """Raises StoreError where something could not be written: nothing may go on then."""
+        """Raises StoreError if writing failed; training must then stop."""
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
-        """Links a record to a region of another file; returns whether it can."""
+        """Links a record to a region of another file; returns whether this is possible."""
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
-        """Where written records lie; nothing is changed there from now on."""
+        """Regions of written records; these do not change any more."""
 
     def close(self) -> None:
-        """Gives everything back."""
+        """Frees all memory and files."""
 
 
 class FileDisk:
     """Files in a folder of their own.
 
-    The folder goes with the last of them, or when another is made where the process was killed:
-    what must last is in checkpoints, which share contents by links.
+    The folder is removed on close, or by the next process if this one was killed: checkpoints have
+    links of their own to the contents.
 
     Args:
         folder: where the folder is made.
-        most_bytes: bytes of main memory for records.
+        max_bytes: bytes of main memory for records.
 
     Attributes:
         folder: as given.
@@ -99,38 +99,34 @@ class FileDisk:
         StoreError: the folder cannot be used.
     """
 
-    def __init__(self, folder: str, most_bytes: int) -> None:
+    def __init__(self, folder: str, max_bytes: int) -> None:
         self.folder = folder
         self._folder = StoreFolder(Path(folder))
         self._names = itertools.count()
         self._files: list[RecordFile] = []
-        self._current: dict[int, RecordFile] = {}  # what is written, by number
+        self._current: dict[int, RecordFile] = {}  # open for writing, by group
         # Files of checkpoints by device and number; None where they cannot be linked.
         self._linked: dict[tuple[int, int], Optional[RecordFile]] = {}
-        self._buffers = Buffers(most_bytes)
+        self._buffers = Buffers(max_bytes)
         self._transfers = Transfers(self._buffers)
-        # Holds no reference to this object, so that one that is forgotten is closed as well.
+        # Without a reference to this object, so that garbage collection closes it.
         self._finalizer = weakref.finalize(
             self, _close, self._transfers, self._buffers, self._files, self._folder
         )
 
     @property
-    def most_bytes(self) -> int:
-        """See Disk.most_bytes."""
-        return self._buffers.most_bytes
+    def max_bytes(self) -> int:
+        return self._buffers.max_bytes
 
     @property
     def bytes(self) -> int:
-        """See Disk.bytes."""
         return self._buffers.bytes
 
     @property
     def io_stats(self) -> IoStats:
-        """See Disk.io_stats."""
         return self._transfers.io_stats
 
     def require_free(self, size: int) -> None:
-        """See Disk.require_free."""
         require_free(self.folder, size, ON_DISK)
 
     def take(self, size: int) -> Array:
@@ -138,18 +134,15 @@ class FileDisk:
         return self._buffers.take(size)
 
     def give(self, buffer: Array) -> None:
-        """See Disk.give."""
         self._buffers.give(buffer)
 
     def array(self, record: Record) -> Array:
-        """See Disk.array."""
         assert record.buffer is not None
         type = record.spec.type
-        content = record.buffer[: type.most_bytes].view(type.storage_dtype)
+        content = record.buffer[: type.max_bytes].view(type.storage_dtype)
         return content.reshape(type.static_shape)
 
     def read(self, records: Sequence[Record]) -> None:
-        """See Disk.read."""
         self._transfers.read(records)
 
     def write(self, records: Sequence[Record], keep: bool) -> None:
@@ -157,18 +150,18 @@ class FileDisk:
         for record in records:
             self._open(record)
         for record in records:
-            current = self._current[record.number]
+            current = self._current[record.group]
             if record.file is not current:
-                self._move(record, current, record.home)
-                # Another content may lie there, from before it was adopted from elsewhere.
-                record.is_unallocated = record.home not in current.written
-                current.written.add(record.home)
+                self._move(record, current, record.new_offset)
+                # The place may hold older content, from before the record was linked.
+                record.is_unallocated = record.new_offset not in current.written
+                current.written.add(record.new_offset)
             record.is_dirty = False
         self._transfers.write(records, keep)
 
     def _open(self, record: Record) -> None:
-        """Sees to it that there is a file that the record may be written to."""
-        current = self._current.get(record.number)
+        """Opens a file for the record, unless there is one that may be written to."""
+        current = self._current.get(record.group)
         if current is None or current.is_frozen:
             path = self._new_path()
             try:
@@ -179,14 +172,12 @@ class FileDisk:
                     f"Received: {error.strerror}. Check the disk; {UNTOUCHED}."
                 ) from error
             self._files.append(current)
-            self._current[record.number] = current
+            self._current[record.group] = current
 
     def finish(self, records: Iterable[Record]) -> None:
-        """See Disk.finish."""
         self._transfers.finish(records)
 
     def raise_failure(self) -> None:
-        """See Disk.raise_failure."""
         self._transfers.raise_failure()
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
@@ -200,13 +191,12 @@ class FileDisk:
         return True
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
-        """See Disk.linkable_regions."""
         found = {}
         for record in records:
             if record.has_value:
                 assert record.file is not None and record.checksum is not None
                 type = record.spec.type
-                place = str(record.file.path), record.offset, type.most_bytes
+                place = str(record.file.path), record.offset, type.max_bytes
                 found[record.spec.name] = FileRegion(
                     type.dtype, type.static_shape, *place, record.checksum
                 )
@@ -216,27 +206,26 @@ class FileDisk:
         return found
 
     def close(self) -> None:
-        """See Disk.close."""
         self._finalizer()
 
     def _move(self, record: Record, file: RecordFile, offset: int) -> None:
-        """Says that the record's content lies elsewhere from now on."""
+        """Sets where the record's content is stored."""
         before = record.file
         record.file, record.offset = file, offset
         file.records += 1
         if before is not None:
             before.records -= 1
-            if not before.records and before is not self._current.get(record.number):
+            if not before.records and before is not self._current.get(record.group):
                 self._files.remove(before)
                 self._linked = {key: f for key, f in self._linked.items() if f is not before}
                 before.close()
-                before.path.unlink(missing_ok=True)  # where it was deleted, saving reports it
+                before.path.unlink(missing_ok=True)  # if it was deleted, saving raises
 
     def _linked_file(self, region: FileRegion) -> Optional[RecordFile]:
-        """The file of a checkpoint, which is kept by a link where the checkpoint is deleted."""
+        """The file of a checkpoint; a link keeps its content if the checkpoint is deleted."""
         try:
             found = os.stat(region.path)
-        except OSError:  # reading it reports what is wrong
+        except OSError:  # reading it raises
             return None
         key = found.st_dev, found.st_ino
         if key not in self._linked:
@@ -255,7 +244,7 @@ class FileDisk:
 def _close(
     transfers: Transfers, buffers: Buffers, files: list[RecordFile], folder: StoreFolder
 ) -> None:
-    buffers.close()  # whoever waits for one gets an error
+    buffers.close()  # raises in threads that wait for a buffer
     transfers.close()
     for file in files:
         file.close()
@@ -264,21 +253,21 @@ def _close(
 
 
 class PlannedDisk:
-    """Moves nothing and counts it: what a disk with so much memory would do.
+    """Counts what a disk with this much memory would move, and moves nothing.
 
     Args:
-        most_bytes: bytes of main memory for records.
-        folder: that of the disk it stands for; nothing is made there.
+        max_bytes: bytes of main memory for records.
+        folder: that of the planned disk; nothing is written.
 
     Attributes:
-        most_bytes: as given.
+        max_bytes: as given.
         folder: as given.
         bytes: bytes of memory that would be taken now.
-        traffic: what would have been moved so far.
+        io_stats: what would have been moved so far.
     """
 
-    def __init__(self, most_bytes: int, folder: Optional[str] = None) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int, folder: Optional[str] = None) -> None:
+        self.max_bytes = max_bytes
         self.folder = folder
         self.bytes = 0
         self.io_stats = IoStats()
@@ -292,7 +281,6 @@ class PlannedDisk:
         return np.broadcast_to(np.zeros((), np.uint8), (size,))
 
     def give(self, buffer: Array) -> None:
-        """See Disk.give."""
         self.bytes -= buffer.nbytes
 
     def array(self, record: Record) -> Array:
@@ -301,14 +289,12 @@ class PlannedDisk:
         return np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape)
 
     def read(self, records: Sequence[Record]) -> None:
-        """See Disk.read."""
         for record in records:
             record.reading = Future()
             record.reading.set_result(self.take(record.size))
             self.io_stats.bytes_read += record.size
 
     def write(self, records: Sequence[Record], keep: bool) -> None:
-        """See Disk.write."""
         for record in records:
             self.io_stats.bytes_written += record.size
             record.is_dirty = False
@@ -317,13 +303,12 @@ class PlannedDisk:
                 record.buffer = None
 
     def finish(self, records: Iterable[Record]) -> None:
-        """See Disk.finish."""
+        pass
 
     def raise_failure(self) -> None:
-        """See Disk.raise_failure."""
+        pass
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
-        """See Disk.link_source."""
         return True
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
@@ -331,4 +316,4 @@ class PlannedDisk:
         return {}
 
     def close(self) -> None:
-        """See Disk.close."""
+        pass

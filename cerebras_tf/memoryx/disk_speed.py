@@ -17,31 +17,30 @@ from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record_file import RecordFile
 
 _PROBE_BYTES = 1 << 25
-_given_back: ContextVar[int] = ContextVar("bytes that the caller gives back", default=0)
+_freed_by_caller: ContextVar[int] = ContextVar("bytes that the caller will free", default=0)
 
 
 def free_bytes(folder: str) -> int:
     """Bytes that may still be written to the file system of a folder."""
-    return shutil.disk_usage(_there(folder)).free
+    return shutil.disk_usage(_existing_parent(folder)).free
 
 
 @contextmanager
-def giving_back(size: int) -> Iterator[None]:
-    """Within: `require_free` counts so many bytes as free.
+def counting_as_free(size: int) -> Iterator[None]:
+    """Within: `require_free` counts this many bytes as free.
 
-    For a checkpoint that is deleted once training has linked it: what the store writes then
-    replaces what it read there.
+    It is used for a checkpoint that is deleted after training has linked to it.
     """
-    token = _given_back.set(size)
+    token = _freed_by_caller.set(size)
     try:
         yield
     finally:
-        _given_back.reset(token)
+        _freed_by_caller.reset(token)
 
 
 def require_free(folder: str, size: int, what: str) -> None:
     """Raises StoreError where some bytes do not fit on the disk of a folder; `what` names them."""
-    free = free_bytes(folder) + _given_back.get()
+    free = free_bytes(folder) + _freed_by_caller.get()
     if size > free:
         raise StoreError(
             f"memoryx_dir: {size / 1e9:.3g} GB of {what} must fit on it. Received: "
@@ -51,16 +50,16 @@ def require_free(folder: str, size: int, what: str) -> None:
 
 
 def measured_disk_speeds(folder: str) -> tuple[float, float]:
-    """(bytes read a second, bytes written a second), measured with a file that does not stay.
+    """(bytes read per second, bytes written per second), measured with a temporary file.
 
     Raises:
         OSError: the file cannot be made or written.
     """
-    return _measured(str(_there(folder)))
+    return _measured(str(_existing_parent(folder)))
 
 
-def _there(folder: str) -> Path:
-    """The folder, or the next one above it that exists."""
+def _existing_parent(folder: str) -> Path:
+    """The folder, or its nearest parent that exists."""
     path = Path(os.path.abspath(folder))
     return next(found for found in (path, *path.parents) if found.is_dir())
 
@@ -70,11 +69,11 @@ def _measured(folder: str) -> tuple[float, float]:
     made = Path(tempfile.mkdtemp(prefix="speed-", dir=folder))
     try:
         file = RecordFile(made / "probe.bin")
-    finally:  # it is removed, also where this process is killed while it measures
+    finally:  # the open file disappears if this process is killed
         shutil.rmtree(made)
     buffer = Buffers(_PROBE_BYTES).take(_PROBE_BYTES)
     try:
-        buffer[:] = 1  # pages that were never touched are faster to write
+        buffer[:] = 1  # untouched pages are faster to write
         file.allocate(0, buffer.nbytes)
         seconds = []
         for move in (file.write, file.read):

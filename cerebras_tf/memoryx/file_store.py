@@ -1,9 +1,9 @@
-"""A store on files: variables come into memory when they are needed and leave it when they are not.
+"""A store on files: variables are in memory only while they are needed, or soon will be.
 
-Threads read what the next groups need while a group is used, and write what must leave. What
-leaves memory is what is needed last of all (Belady's rule, IBM Systems Journal 5 (2), 1966: no
-other reads less where the order is known). Contents that a checkpoint shares are never changed: new
-ones go to new files, so that a checkpoint costs a few links.
+While a group of variables is used, threads prefetch the next groups and write evicted variables.
+The variable that is needed last is evicted (Belady's rule, IBM Systems Journal 5 (2), 1966: no
+other reads less if the order is known). Contents shared with a checkpoint never change: new values
+go to new files, so that a checkpoint costs a few links.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cerebras_tf.quantities import gigabytes_not_below
 
 
 class AccessOrder:
-    """The groups of variables that a step acquires, over and over, and where we are among them.
+    """The groups of variables that every step acquires, and the current position.
 
     Attributes:
         order: as given.
-        position: groups acquired so far, counted on from step to step.
+        position: number of groups acquired so far, over all steps.
     """
 
     def __init__(self, order: Sequence[Sequence[str]]) -> None:
@@ -40,7 +40,7 @@ class AccessOrder:
                 self._uses.setdefault(name, []).append(number)
 
     def advance(self, names: Sequence[str]) -> bool:
-        """Goes on where the next group is just this; returns whether it was."""
+        """Advances if the next group has these names; returns whether it has."""
         if not self.order or list(names) != list(self.group(self.position)):
             return False
         self.position += 1
@@ -51,7 +51,7 @@ class AccessOrder:
         return self.order[position % len(self.order)]
 
     def next_use(self, name: str) -> float:
-        """Position of the next group that holds a variable; infinite where none does."""
+        """Position of the next group with a variable; infinite if there is none."""
         uses = self._uses.get(name)
         if not uses:
             return float("inf")
@@ -69,8 +69,8 @@ FILE_BYTES = 1 << 30
 class FileStore(BaseStore):
     """Variables on a disk; decides which of them are in memory, and when.
 
-    Decisions follow from the calls alone, never from how fast the disk is: so a planned disk shows
-    beforehand what a real one will move.
+    Decisions depend on the calls alone and not on the disk's speed, so a planned disk predicts what
+    a real one moves.
 
     Attributes:
         disk: as given.
@@ -84,11 +84,11 @@ class FileStore(BaseStore):
         self._numbers = itertools.count()  # of groups of variables that share a file
         self._place(self._specs.values())
         self.disk = disk
-        self._taken = 0  # bytes of the records that are here
-        self._most_taken = disk.most_bytes
+        self._resident_bytes = 0  # bytes of the records in memory
+        self._max_resident_bytes = disk.max_bytes
         self._window = 0  # bytes of the groups that are read ahead
         self._access_order = AccessOrder([])
-        self._ahead = 0  # groups before this position are here, or on their way
+        self._ahead = 0  # groups before this position are in memory or being read
         self._version = 0
 
     def _place(self, specs: Iterable[Variable], lives_within_step: bool = False) -> None:
@@ -97,26 +97,23 @@ class FileStore(BaseStore):
         for spec in specs:
             record = Record(spec, number, offset, lives_within_step=lives_within_step)
             if offset and offset + record.size > FILE_BYTES:
-                record.number, record.home = number, offset = next(self._numbers), 0
+                record.group, record.new_offset = number, offset = next(self._numbers), 0
             offset += record.size
             self._records[spec.name] = record
 
     @property
     def folder(self) -> Optional[str]:
-        """See Store.folder."""
         return self.disk.folder
 
     @property
     def memory_limit(self) -> int:
-        """See Store.memory_limit."""
-        return self.disk.most_bytes
+        return self.disk.max_bytes
 
     def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
-        """See Store.set_shard."""
         self._elsewhere, self._stores_on_disk = elsewhere, stores_on_disk
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve; holds it, and what else has no place yet, against the free disk."""
+        """See Store.reserve; checks that everything not yet on the disk fits there."""
         new = [spec for spec in specs if spec.name not in self._records]
         self._place(new, lives_within_step=True)
         if new:
@@ -125,68 +122,62 @@ class FileStore(BaseStore):
             self.disk.require_free(need * self._stores_on_disk)
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
-        """See Store.acquire."""
         self.disk.raise_failure()
         records = [self._records[name] for name in names]
         if not fresh:
             require_values(self, names)
         self._access_order.advance(names)
         for record in records:
-            record.users += 1
+            record.use_count += 1
         try:
-            self._bring(records, fresh)
+            self._load(records, fresh)
             self._read_ahead()
-            return [self._ready(record) for record in records]
+            return [self._wait_for(record) for record in records]
         except BaseException:
             for record in records:
-                record.users -= 1
-            blank = [r for r in dict.fromkeys(records) if r.is_blank and not r.users]
+                record.use_count -= 1
+            blank = [r for r in dict.fromkeys(records) if r.is_blank and not r.use_count]
             self._evict([record for record in blank if record.buffer is not None])
             raise
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
-        """See Store.release."""
         for name in names:
             record = self._records[name]
-            if not record.users:
+            if not record.use_count:
                 raise RuntimeError(f"store: {name} is released, but it was not acquired.")
-            record.users -= 1
+            record.use_count -= 1
             if name in dirty:
                 record.is_dirty, record.is_blank, record.has_value = True, False, True
                 self._version += not record.lives_within_step
-            elif record.is_blank and not record.users:
+            elif record.is_blank and not record.use_count:
                 self._evict([record])
-            elif record.lives_within_step and not record.users:
-                record.is_dirty = record.has_value = False  # it was read, which ends its life
+            elif record.lives_within_step and not record.use_count:
+                record.is_dirty = record.has_value = False  # reading it ends its life
 
     def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
-        """See Store.require_memory."""
         found = [[self._records[name] for name in names] for names in groups]
         self._require_memory(max(found, key=_size_of, default=[]))
 
     def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
-        """See Store.set_access_order."""
         if order is self._access_order.order:
             return
         self._access_order = AccessOrder(order)
         self._ahead = 0
         self._window = max((self._size_of(names) for names in order), default=0)
-        # Memory for what is being written, so that what is read needs not wait for it.
-        most = self.disk.most_bytes
-        self._most_taken = most - self._window if most >= 3 * self._window else most
+        # Leaves memory for writes in progress, so that reads do not wait for them.
+        most = self.disk.max_bytes
+        self._max_resident_bytes = most - self._window if most >= 3 * self._window else most
 
     def has_value(self, name: str) -> bool:
-        """Whether the variable has a value."""
         return self._records[name].has_value
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """See Store.not_finite; writes what is newer than the files, and reads nothing."""
+        """See Store.not_finite; writes dirty records, and reads nothing."""
         self._write_all()
         return [name for name in names if not self._records[name].is_finite]
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._version
 
     @property
@@ -197,26 +188,24 @@ class FileStore(BaseStore):
     @property
     def total_resident_bytes(self) -> int:
         """Bytes of the buffers once every variable has a value."""
-        return min(self.disk.most_bytes, sum(r.size for r in self._records.values()))
+        return min(self.disk.max_bytes, sum(r.size for r in self._records.values()))
 
     @property
     def io_stats(self) -> IoStats:
-        """See Store.io_stats."""
         return self.disk.io_stats
 
     def link_source(self, name: str, region: FileRegion) -> bool:
-        """See Store.link_source."""
         record = self._records[name]
         type = record.spec.type
         fits = region.is_whole and region.dtype == type.dtype and region.shape == type.shape
-        if record.users or not fits:
+        if record.use_count or not fits:
             return False
         self.disk.finish([record])
         if record.reading is not None:
-            self._ready(record)
+            self._wait_for(record)
         if not self.disk.link_source(record, region):
             return False
-        if record.is_here:
+        if record.in_memory:
             record.is_dirty = False
             self._evict([record])
         record.checksum, record.is_unchecked, record.has_value = region.checksum, True, True
@@ -225,28 +214,26 @@ class FileStore(BaseStore):
         return True
 
     def linkable_regions(self) -> Mapping[str, FileRegion]:
-        """See Store.linkable_regions."""
         self._write_all()
         return self.disk.linkable_regions(
             [r for r in self._records.values() if r.spec.name in self._specs]
         )
 
     def close(self) -> None:
-        """See Store.close."""
         self.disk.close()
 
     def _write_all(self) -> None:
-        """Writes what is newer than the files, and waits until it is there."""
+        """Writes dirty records, and waits for them."""
         dirty = [r for r in self._records.values() if r.is_dirty and not r.lives_within_step]
         for record in dirty:
-            self._ready(record)
+            self._wait_for(record)
         self.disk.write(dirty, keep=True)
         with self._stalling():
             self.disk.finish(self._records.values())
 
     @contextlib.contextmanager
     def _stalling(self) -> Iterator[None]:
-        """Within: the caller may have to wait for files."""
+        """Within: counts the time as waiting for files."""
         started = time.perf_counter()
         try:
             yield
@@ -255,28 +242,28 @@ class FileStore(BaseStore):
 
     # Memory.
 
-    def _bring(self, records: Sequence[Record], fresh: bool) -> None:
-        """Sees to it that records are here or on their way."""
-        missing = [record for record in dict.fromkeys(records) if not record.is_here]
+    def _load(self, records: Sequence[Record], fresh: bool) -> None:
+        """Starts to read the records that are not in memory."""
+        missing = [record for record in dict.fromkeys(records) if not record.in_memory]
         if not missing:
             return
         need = sum(record.size for record in missing)
-        if not self._free_memory(need, -1):  # reading ahead and writing have to wait
-            self._require_memory([r for r in self._records.values() if r.users])
-            self._evict([r for r in self._records.values() if r.is_here and not r.users])
-        self._taken += need
+        if not self._free_memory(need, -1):  # prefetching and writing have to wait
+            self._require_memory([r for r in self._records.values() if r.use_count])
+            self._evict([r for r in self._records.values() if r.in_memory and not r.use_count])
+        self._resident_bytes += need
         if not fresh:
             self.disk.read(missing)
             return
         for record in missing:
-            with self._stalling():  # for others to be written
+            with self._stalling():  # until others are written
                 record.buffer, record.is_blank = self.disk.take(record.size), True
 
     def _require_memory(self, records: Sequence[Record]) -> None:
-        need, most = _size_of(records), self.disk.most_bytes
+        need, most = _size_of(records), self.disk.max_bytes
         if need <= most:
             return
-        largest = max(records, key=lambda record: (record.size, record.spec.type.most_bytes))
+        largest = max(records, key=lambda record: (record.size, record.spec.type.max_bytes))
         raise CapacityError(
             "memoryx_ram_gb: must be large enough for variables that are used together, "
             f"{need / 1e9:.3g} GB (the largest is {largest.spec.name}). Received: {most / 1e9:g} "
@@ -285,14 +272,14 @@ class FileStore(BaseStore):
 
     def _free_memory(self, need: int, beyond: float) -> bool:
         """Evicts records that are needed after a position; returns whether `need` bytes fit."""
-        lack = self._taken + need - self._most_taken
+        lack = self._resident_bytes + need - self._max_resident_bytes
         if lack <= 0:
             return True
         next_use = self._access_order.next_use
         idle = [
             (next_use(name), record)
             for name, record in self._records.items()
-            if record.is_here and not record.users
+            if record.in_memory and not record.use_count
         ]
         idle.sort(key=lambda item: item[0], reverse=True)
         leaving = []
@@ -308,9 +295,9 @@ class FileStore(BaseStore):
 
     def _evict(self, records: Sequence[Record]) -> None:
         for record in records:
-            self._ready(record)
+            self._wait_for(record)
         for record in records:
-            self._taken -= record.size
+            self._resident_bytes -= record.size
             record.is_blank = False
             if record.has_value:
                 self._ahead = min(self._ahead, int(min(self._use_of(record), self._ahead)))
@@ -327,17 +314,16 @@ class FileStore(BaseStore):
         return self._access_order.next_use(record.spec.name)
 
     def _read_ahead(self) -> None:
-        """Starts to read what the next groups need: one, and more while they are small together.
+        """Starts to read the next group, and more groups while they are small together.
 
-        Of a group that is too large with those before it, variables are read as far as they fit:
-        an embedding would wait for the tiny group before it, whose work hides no reading.
-        To read further ahead would drop what the next step needs: the more of the memory holds what
-        comes soon, the less of it keeps what comes late.
+        Of a group that is too large, variables are read as far as they fit: else an embedding would
+        be read during the tiny group before it, which hides no reading. Reading further ahead would
+        evict what the next step needs.
         """
         at = self._access_order
         self._ahead = max(self._ahead, at.position)
-        # Micro-batches acquire the same variables in turn: each counts once, those in use never.
-        known = {r for r in self._records.values() if r.users}
+        # Micro-batches acquire the same variables: each counts once, those in use never.
+        known = {r for r in self._records.values() if r.use_count}
         before = 0
         for position in range(at.position, self._ahead):
             before += self._add_size(known, position)
@@ -345,9 +331,9 @@ class FileStore(BaseStore):
             records = [self._records[name] for name in dict.fromkeys(at.group(self._ahead))]
             size = _size_of(r for r in records if r not in known)
             is_whole = not before or before + size <= self._window
-            missing = [r for r in records if r.has_value and not r.is_here]
+            missing = [r for r in records if r.has_value and not r.in_memory]
             if not is_whole:
-                free = self._window - before - _size_of(r for r in records if r.is_here)
+                free = self._window - before - _size_of(r for r in records if r.in_memory)
                 parts = [[record] for record in _first_of(missing, free)]
             else:
                 parts = [missing]
@@ -355,7 +341,7 @@ class FileStore(BaseStore):
                 need = _size_of(part)
                 if need and not self._free_memory(need, self._ahead):
                     return
-                self._taken += need
+                self._resident_bytes += need
                 self.disk.read(part)
             if not is_whole:
                 return
@@ -363,13 +349,13 @@ class FileStore(BaseStore):
             self._ahead += 1
 
     def _add_size(self, known: set[Record], position: int) -> int:
-        """Bytes of the records of a group that are not known yet; they are from now on."""
+        """Adds the records of a group to `known`; returns the bytes of the new ones."""
         new = {self._records[name] for name in self._access_order.group(position)} - known
         known |= new
         return _size_of(new)
 
-    def _ready(self, record: Record) -> Array:
-        """The record's array, once it is here."""
+    def _wait_for(self, record: Record) -> Array:
+        """The record's array, after waiting until it is read."""
         if record.reading is not None:
             with self._stalling():
                 record.buffer = record.reading.result()
@@ -380,12 +366,12 @@ class FileStore(BaseStore):
 
 
 def _size_of(records: Iterable[Record]) -> int:
-    """Bytes of records, of which some may come twice."""
+    """Bytes of records, each counted once."""
     return sum(record.size for record in dict.fromkeys(records))
 
 
 def _first_of(records: Iterable[Record], most: int) -> Iterator[Record]:
-    """Those of the first records that take so many bytes together at most."""
+    """The first records that take at most this many bytes together."""
     for record in records:
         most -= record.size
         if most < 0:

@@ -1,7 +1,7 @@
-"""A folder that belongs to one process for as long as it lives; those of killed ones are removed.
+"""Folders that belong to a running process; those of killed processes are removed.
 
-A lock within shows whether its process lives: a process number means nothing in another container.
-Where the file system has no locks, what killed processes left there stays.
+A lock file shows whether the process is running: process ids differ between containers. On file
+systems without locks, folders of killed processes are not removed.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def lock(descriptor: int) -> None:
     _held.add(descriptor)
 
 
-def forget(descriptor: int) -> None:
-    """Says that a descriptor, locked or not, is about to be closed."""
+def untrack(descriptor: int) -> None:
+    """Must be called before a descriptor is closed."""
     _held.discard(descriptor)
 
 
 @contextlib.contextmanager
-def forgetting(descriptor: int) -> Iterator[None]:
-    """Lets go of a descriptor at the end of the block, which whoever opened it closes then."""
+def tracked(descriptor: int) -> Iterator[None]:
+    """Within: the descriptor is in use; afterwards the caller closes it."""
     try:
         yield
     finally:
-        forget(descriptor)
+        untrack(descriptor)
 
 
-def _forget() -> None:
-    """In a forked child: the descriptors stay valid, for whoever closes them, and lead nowhere."""
+def _release_in_child() -> None:
+    """In a forked child: redirects the descriptors to /dev/null, so that it holds no locks."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in _held:
         os.dup2(nothing, descriptor, inheritable=False)
@@ -54,7 +54,7 @@ def _forget() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 _LOCK = "lock"
@@ -64,8 +64,8 @@ class OwnFolder:
     """A new folder below another.
 
     Args:
-        parent: a folder that is there.
-        prefix: begins its name, which chance ends.
+        parent: an existing folder.
+        prefix: start of its name; the end is random.
 
     Attributes:
         path: the folder.
@@ -79,7 +79,7 @@ class OwnFolder:
         self.path, self._lock = _made(parent, prefix)
 
     def remove(self) -> None:
-        """Removes the folder with all that is in it, unless a child process asks for it."""
+        """Removes the folder and its content; does nothing in a child process."""
         if os.getpid() != self._process:
             return
         _remove(self.path)
@@ -89,21 +89,21 @@ class OwnFolder:
 def remove_abandoned(
     parent: Path, pattern: str, before: Callable[[Path], None] = lambda folder: None
 ) -> None:
-    """Removes the folders of killed processes below another, as far as that can be.
+    """Removes the folders of killed processes, if permitted.
 
     Args:
         parent: where they are.
         pattern: of their names, for `Path.glob`.
-        before: called with each that has content, before it goes.
+        before: called with each folder before it is removed.
     """
     for folder in parent.glob(pattern):
         _remove_abandoned(folder, before)
 
 
 def _made(parent: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder and the descriptor of its lock, which is held.
+    """A new folder, and the descriptor of its lock, which is held.
 
-    Another process may take it for abandoned while it has no lock yet; then there is a next one.
+    Another process may remove it before it is locked; then another one is made.
     """
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -124,7 +124,7 @@ def _made(parent: Path, prefix: str) -> tuple[Path, int]:
 
 
 def _close(lock: int) -> None:
-    process_folder.forget(lock)
+    process_folder.untrack(lock)
     os.close(lock)
 
 
@@ -134,7 +134,7 @@ def _remove_abandoned(folder: Path, before: Callable[[Path], None]) -> None:
         with _locked(folder / _LOCK):
             before(folder)
             _remove(folder)
-    except FileNotFoundError:  # of a process that was killed before it had a lock: it is empty
+    except FileNotFoundError:  # its process was killed before it made the lock: it is empty
         with contextlib.suppress(OSError):
             folder.rmdir()
     except OSError:
@@ -142,7 +142,7 @@ def _remove_abandoned(folder: Path, before: Callable[[Path], None]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a folder, its lock last: what is killed on the way leaves one that is abandoned."""
+    """Removes a folder, its lock last, so that an interrupted removal can be repeated."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -154,7 +154,7 @@ def _remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Within: the lock of a file that is there is ours; raises OSError where it is another's."""
+    """Within: holds the lock of an existing file; raises OSError if another process does."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         process_folder.lock(descriptor)
@@ -168,12 +168,10 @@ _RANK = "rank_"
 
 
 class StoreFolder(OwnFolder):
-    """A new folder below another; those that killed processes left there are removed first.
-
-    Of several wafers that is what all have left: the next job may have fewer.
+    """A new folder of a store; first removes those of killed processes, of all ranks.
 
     Args:
-        parent: made where it is missing.
+        parent: created if it does not exist.
 
     Raises:
         StoreError: it cannot be made.
@@ -191,7 +189,7 @@ class StoreFolder(OwnFolder):
 
 
 def require_usable(folder: str) -> None:
-    """Raises StoreError where a store's folder could not be made below a folder; writes nothing."""
+    """Raises StoreError if a store's folder could not be made in a folder; writes nothing."""
     path = Path(os.path.abspath(folder))
     there = next(found for found in (path, *path.parents) if os.path.lexists(found))
     if not there.is_dir():
@@ -214,5 +212,5 @@ def _unusable(folder: Path, received: str) -> StoreError:
 
 
 def folder_of(rank: int, folder: str) -> str:
-    """Where one of several wafers has its store's folder, below that of all."""
+    """The folder of one of several wafers, below the common one."""
     return os.path.join(folder, f"{_RANK}{rank}")

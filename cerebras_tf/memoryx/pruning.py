@@ -21,22 +21,21 @@ _MaskOf = Callable[[str], Optional[Array]]
 def prune(
     store: Store, sparsifier: Any, weights: Sequence[str], step: int, state: Mapping[str, str]
 ) -> dict[str, float]:
-    """Masks weights with the sparsifier, and what the optimizer keeps of them.
+    """Masks weights with the sparsifier, and clears their optimizer state.
 
     Args:
         store: all variables have values.
-        sparsifier: has the methods of BaseSparsifier; its own hold one weight in memory at a time,
-            others get copies of all.
+        sparsifier: a BaseSparsifier. A MaskSparsifier gets one weight at a time, others get copies
+            of all.
         weights: names of the variables that may be pruned.
         step: the global step.
         state: the weight of every variable of optimizer state that has the weight's shape.
 
     Returns:
-        Share of every weight that is pruned, by name, those without left out.
+        Share of every pruned weight, by name.
 
     Raises:
-        ConfigError: the sparsifier makes no masks at this step and the weights have none, or it
-            returns what is no weight of the model.
+        ConfigError: there are no masks at this step, or the sparsifier returns an unknown weight.
     """
     if not sparsifier.apply_sparsity(step):
         shares = {name: float(is_pruned(_content(store, name)).mean()) for name in weights}
@@ -69,7 +68,7 @@ def prune(
 
 
 def _own_masks(store: Store, sparsifier: MaskSparsifier, weights: Sequence[str]) -> _MaskOf:
-    """Masks of a sparsifier that makes each by itself, made when they are asked for."""
+    """Masks of a MaskSparsifier, computed one at a time."""
     levels = sparsifier.get_sparsity_levels(
         {name: store.specs[name].type.static_shape for name in weights}
     )
@@ -83,7 +82,7 @@ def _own_masks(store: Store, sparsifier: MaskSparsifier, weights: Sequence[str])
 
 
 def _given_masks(store: Store, sparsifier: Any, weights: Sequence[str], step: int) -> _MaskOf:
-    """Masks of any other sparsifier: where the weights that it returns are NaN."""
+    """Masks of any other sparsifier: NaN in the weights that it returns."""
     contents = {name: _content(store, name) + 0.0 for name in weights}
     masked = sparsifier.get_masked_weights(step, contents, float("nan"))
     for name, content in masked.items():
@@ -102,7 +101,7 @@ def _content(store: Store, name: str) -> Array:
 
 
 def _mask(store: Store, name: str, mask: Array) -> None:
-    """Gives pruned entries their mark, and no others; writes only where that changes bits."""
+    """Sets pruned entries, and no others, to -0.0; writes only if that changes bits."""
     content = _content(store, name)
     marked = is_pruned(content)
     if np.array_equal(marked, mask) and not content[mask].any():

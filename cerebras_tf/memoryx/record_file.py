@@ -1,6 +1,6 @@
-"""A file of variables, read and written past the page cache where the file system allows it.
+"""A file of variables, read and written with direct I/O if the file system supports it.
 
-The page cache would hold a second copy of what is read once, and push out what others need.
+The page cache would hold a second copy, and evict what others need.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES, padded
 from cerebras_tf.memoryx.store import FileRegion
 
 # A call moves less than 2 GiB (man 2 readv); this much at a time keeps the queue of the disk full.
-_MOST_BYTES = 1 << 30
-_MOST_BUFFERS = 1024  # IOV_MAX of Linux
+_MAX_BYTES = 1 << 30
+_MAX_BUFFERS = 1024  # IOV_MAX of Linux
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it
 
 
 class RecordFile:
-    """An open file; contents lie at multiples of ALIGNMENT_BYTES, which buffers are of too.
+    """An open file. Offsets and sizes are multiples of ALIGNMENT_BYTES.
 
     Attributes:
         path: its name.
         source: the region of another file that it is a link to; None for a new file.
-        is_frozen: its contents must not change any more: a checkpoint shares them.
-        records: variables whose content lies here.
-        written: offsets at which something was written.
+        is_frozen: whether a checkpoint shares its contents, which must not change any more.
+        records: number of variables whose content is here.
+        written: offsets that were written.
     """
 
     def __init__(self, path: Path, source: Optional[FileRegion] = None) -> None:
@@ -53,22 +53,22 @@ class RecordFile:
         self._growing = threading.Lock()
 
     def allocate(self, offset: int, size: int) -> None:
-        """Allocates disk space, which reads zero; raises OSError where there is none."""
+        """Allocates disk space filled with zeros; raises OSError if there is none."""
         try:
             os.posix_fallocate(self._descriptor, offset, size)
-        except OSError as error:  # some file systems cannot; there it is taken when written
+        except OSError as error:  # some file systems cannot; they allocate when written
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            with self._growing:  # threads that both find it short: one would cut off the other's
+            with self._growing:  # else one thread could truncate what another has extended
                 if os.fstat(self._descriptor).st_size < offset + size:
                     os.ftruncate(self._descriptor, offset + size)
 
     def read(self, offset: int, buffers: Sequence[Array]) -> int:
-        """Fills buffers from consecutive bytes; returns how many there were before the end."""
+        """Fills buffers from consecutive bytes; returns the number of bytes read."""
         return self._move(os.preadv, offset, buffers)
 
     def write(self, offset: int, buffers: Sequence[Array]) -> None:
-        """Writes buffers to consecutive bytes; raises OSError where not all of them could be."""
+        """Writes buffers to consecutive bytes; raises OSError if the disk is full."""
         moved = self._move(os.pwritev, offset, buffers)
         if moved < sum(buffer.nbytes for buffer in buffers):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
@@ -79,10 +79,10 @@ class RecordFile:
         while left:
             part: list[memoryview] = []
             size = 0
-            for view in left[:_MOST_BUFFERS]:
-                part.append(view[: _MOST_BYTES - size])
+            for view in left[:_MAX_BUFFERS]:
+                part.append(view[: _MAX_BYTES - size])
                 size += len(part[-1])
-                if size >= _MOST_BYTES:
+                if size >= _MAX_BYTES:
                     break
             moved = move(self._descriptor, part, offset + total)
             total += moved
@@ -97,7 +97,7 @@ class RecordFile:
         return total
 
     def sync(self) -> None:
-        """Waits until what was written is on the disk."""
+        """Waits until the content is on the disk (fsync)."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class RecordFile:
 
 
 def _open(path: Path, new: bool) -> tuple[int, bool]:
-    """(descriptor, whether it goes past the page cache)."""
+    """(descriptor, whether it uses direct I/O)."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if new else os.O_RDONLY
     try:
         return os.open(path, flags | os.O_CLOEXEC | _DIRECT, 0o666), bool(_DIRECT)
@@ -118,31 +118,31 @@ def _open(path: Path, new: bool) -> tuple[int, bool]:
 
 @dataclass(eq=False)
 class Record:
-    """A variable, where its content lies, and what goes on with it.
+    """The state of a variable: its place in files and its buffer.
 
     Attributes:
-        spec: what it is.
-        number: which variables it shares files with.
-        home: bytes from the start of these files.
-        lives_within_step: whether it is in no checkpoint, and ends when it is read.
-        file: where its content lies; None where it has none there.
-        offset: of its first byte there.
-        is_unallocated: nothing was written there yet.
-        checksum: CRC-32C of its content there.
-        is_unchecked: its content was not compared with the checksum since this process started.
-        is_finite: its content there holds neither NaN nor infinity, as far as it was looked at.
-        buffer: its content in memory; None where it is not here.
-        reading: gives the buffer once it was read.
-        writing: done once it was written.
-        users: how many hold it.
+        spec: the variable.
+        group: number of the variables that share a file.
+        new_offset: its offset in files that the store writes.
+        lives_within_step: whether it is in no checkpoint, and is dropped after it is read.
+        file: the file with its content; None without one.
+        offset: of its first byte in that file.
+        is_unallocated: whether its disk space is not allocated yet.
+        checksum: CRC-32C of its content in the file.
+        is_unchecked: whether its content was not compared with the checksum yet.
+        is_finite: whether its content has no NaN or infinity, as far as it was checked.
+        buffer: its content in memory; None if it is not in memory.
+        reading: future of the buffer while it is read.
+        writing: future that is done after it was written.
+        use_count: number of acquisitions that are not released.
         has_value: whether it has a value.
-        is_dirty: the buffer is newer than the file.
-        is_blank: the buffer was never filled.
+        is_dirty: whether the buffer is newer than the file.
+        is_blank: whether the buffer was never written.
     """
 
     spec: Variable
-    number: int
-    home: int
+    group: int
+    new_offset: int
     lives_within_step: bool = False
     file: Optional[RecordFile] = None
     offset: int = 0
@@ -153,7 +153,7 @@ class Record:
     buffer: Optional[Array] = None
     reading: Optional[Future[Array]] = None
     writing: Optional[Future[None]] = None
-    users: int = 0
+    use_count: int = 0
     has_value: bool = False
     is_dirty: bool = False
     is_blank: bool = False
@@ -161,9 +161,9 @@ class Record:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory and in files."""
-        return padded(self.spec.type.most_bytes)
+        return padded(self.spec.type.max_bytes)
 
     @property
-    def is_here(self) -> bool:
-        """Whether it is in memory, or on its way there."""
+    def in_memory(self) -> bool:
+        """Whether it is in memory or being read."""
         return self.buffer is not None or self.reading is not None

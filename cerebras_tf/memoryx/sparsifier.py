@@ -1,6 +1,6 @@
-"""What `estimator.train(sparsifier=...)` is given; names and arguments are the original's.
+"""Sparsifiers for `estimator.train(sparsifier=...)`, with the original software's names.
 
-Masks are static: the estimator asks for them when training starts, and holds them from then on.
+Masks are static: the estimator computes them when training starts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DISTRIBUTIONS = ("uniform", "er", "erk")
 
 
 class BaseSparsifier:
-    """What the estimator asks a sparsifier; derive from it to write one."""
+    """Base class of sparsifiers."""
 
     def apply_sparsity(self, step: int) -> bool:
-        """Says whether masks are made of the weights as they are at this step.
+        """Whether masks are computed from the weights at this step.
 
-        It is called when training starts. Where it returns False, weights keep their masks.
+        It is called when training starts. If it returns False, weights keep their masks.
         """
         raise NotImplementedError
 
@@ -35,28 +35,29 @@ class BaseSparsifier:
         raise NotImplementedError
 
     def get_num_sparsified_values(self, v_name: str, sparse_val: float) -> int:
-        """How many entries of a variable were pruned when masks were made last."""
+        """Number of entries of a variable that the last masks prune."""
         raise NotImplementedError
 
     def get_sparsity_levels(self, shapes: Shapes) -> Optional[dict[str, float]]:
-        """Share of every weight that will be pruned, by name; None where only the masks give it.
+        """Share of every weight that will be pruned, by name; None if it is known only from masks.
 
-        Predictions made before there are weights go by it; what it leaves out stays dense.
+        Predictions use it before there are weights. Weights that are not listed stay dense.
         """
         return None
 
 
 class MaskSparsifier(BaseSparsifier):
-    """A sparsifier whose masks follow from a weight and its level.
+    """A sparsifier that computes the mask of a weight from the weight and its level.
 
     Args:
-        n_iter: masks are made at steps that it divides; 1 for wherever training starts.
+        n_iter: masks are computed at steps that it divides; 1 for any step.
         sparsity_level: share of the weights that is pruned, 0 to 1; or shares by regular
-            expressions of names, which then alone choose what is pruned.
-        sparsity_distribution: "uniform" prunes every layer alike; "er" and "erk" small layers less.
-        erk_power_scale: of "er" and "erk": 0 is uniform.
-        epsilon: must be None; it belongs to masks that change.
-        zeta: must be None, as epsilon.
+            expressions of names, which then select the weights.
+        sparsity_distribution: "uniform" prunes every layer equally; "er" and "erk" prune small
+            layers less.
+        erk_power_scale: exponent of "er" and "erk"; 0 is uniform.
+        epsilon: must be None, as masks do not change.
+        zeta: must be None, as masks do not change.
         seed: of random masks; None counts as 0.
         mask_file: must be None.
 
@@ -100,7 +101,6 @@ class MaskSparsifier(BaseSparsifier):
         return step % self.n_iter == 0
 
     def get_sparsity_levels(self, shapes: Shapes) -> dict[str, float]:
-        """See BaseSparsifier.get_sparsity_levels."""
         if isinstance(self.sparsity_level, Mapping):
             matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
             return sparsity.levels_by_name(matrices, self.sparsity_level)

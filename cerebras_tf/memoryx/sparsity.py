@@ -1,7 +1,7 @@
 """Which entries of a weight are pruned: how many of every layer, and where.
 
 A pruned entry is stored as -0.0, so that stores, checkpoints and the host read 0 without a separate
-mask, and a run that goes on finds the mask bit by bit. Kept zeros are +0.0.
+mask, and a resumed run finds the same mask. Kept zeros are +0.0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Array
 
-# Names of what is left dense, as in the original: embeddings and normalisation.
+# Names of weights that are dense by default, as in the original software.
 _DENSE = re.compile("embedding|norm", re.IGNORECASE)
 Shapes = Mapping[str, tuple[int, ...]]
 # One share for all weights, or shares by regular expressions of names; the first that is found in a
@@ -26,7 +26,7 @@ Level = Union[float, Mapping[str, float]]
 
 
 def should_sparsify(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a weight is pruned by default: matrices, but for embeddings."""
+    """Whether a weight is pruned by default: matrices other than embeddings."""
     return len(shape) > 1 and not _DENSE.search(name)
 
 
@@ -97,14 +97,14 @@ def kept_count(size: int, level: float) -> int:
 
 
 def is_pruned(weight: Array) -> Array:
-    """Where a weight bears the mark of pruned entries: bool, of its shape."""
+    """Pruned entries (-0.0) of a weight: bool, of its shape."""
     return np.asarray((weight == 0) & np.signbit(weight))
 
 
 def top_k(weight: Array, level: float) -> Array:
     """Prunes the smallest magnitudes: bool, of the weight's shape.
 
-    Of equal ones those that are pruned already go first, then the last ones.
+    Of equal magnitudes, already pruned ones go first, then the last ones.
     """
     flat = weight.reshape(-1)
     count = flat.size - kept_count(flat.size, level)
@@ -125,9 +125,9 @@ def _smallest(flat: Array, count: int) -> Array:
 
 
 def balanced_top_k(weight: Array, level: float) -> Array:
-    """Prunes the smallest magnitudes of every column alike, as many as `top_k` does in all.
+    """Prunes the smallest magnitudes of every column, in total as many as `top_k`.
 
-    What rounding down by column leaves are the smallest magnitudes of all others.
+    The count per column is rounded down; the smallest remaining magnitudes make up the difference.
     """
     matrix = _matrix(weight)
     rows = int(level * matrix.shape[0])
@@ -136,8 +136,8 @@ def balanced_top_k(weight: Array, level: float) -> Array:
         mask[:, column] = _smallest(np.ascontiguousarray(matrix[:, column]), rows)
     left = weight.size - kept_count(weight.size, level) - rows * matrix.shape[1]
     if left > 0:
-        rest = np.flatnonzero(~mask)
-        mask.reshape(-1)[rest[_smallest(matrix.reshape(-1)[rest], left)]] = True
+        kept = np.flatnonzero(~mask)
+        mask.reshape(-1)[kept[_smallest(matrix.reshape(-1)[kept], left)]] = True
     return mask.reshape(weight.shape)
 
 
@@ -153,8 +153,8 @@ def checkerboard(weight: Array, level: float) -> Array:
 def at_random(weight: Array, level: float, name: str, seed: Optional[int]) -> Array:
     """Prunes entries drawn at random, as many as `top_k` does.
 
-    They follow from the weight's name and the seed (None counts as 0) alone: a run that goes on,
-    and every wafer, draws the same.
+    They depend on the weight's name and the seed (None counts as 0) alone, so that resumed runs and
+    all wafers draw the same.
     """
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     random = np.random.default_rng([seed or 0, int.from_bytes(digest, "little")])

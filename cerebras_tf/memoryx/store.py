@@ -1,8 +1,7 @@
-"""Where variables and optimizer state are kept between steps: the protocol, and stores in memory.
+"""Stores of variables and optimizer state: the protocol, and the store in main memory.
 
-A store is a set of variables that are acquired by name, used, and released. Executor, saver,
-initial values, warm start and capacity checks use nothing else: whether values are in memory, in
-files or on other wafers is asked, never inferred from a store's class.
+Variables are acquired by name, used, and released. Callers ask a store where its values are, and do
+not depend on its class.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class FileRegion:
     """Bytes of a file that hold a variable.
 
     Attributes:
-        dtype: of the variable; "" for content that the IR has no name for, such as strings.
+        dtype: of the variable; "" if the IR has no such dtype, as for strings.
         shape: of the variable.
         path: of the file.
         offset: of the first byte.
@@ -47,18 +46,18 @@ class FileRegion:
         return bool(self.dtype)
 
     def advice_on_damage(self) -> str:
-        """What to do where the bytes are not those that were written: a sentence."""
+        """A sentence of advice if the bytes are damaged."""
         return "Restore the file."
 
 
 @dataclass
 class IoStats:
-    """What a store has moved between memory and files so far.
+    """Traffic of a store between memory and files so far.
 
     Attributes:
         bytes_read: bytes read from files, or requested.
         bytes_written: bytes written to files, or queued.
-        stalled_s: seconds that callers of `acquire` have waited for files.
+        stalled_s: seconds that callers have waited for files.
     """
 
     bytes_read: int = 0
@@ -67,25 +66,25 @@ class IoStats:
 
 
 class Store(Protocol):
-    """The one way to variables. `BaseStore` has the answers of a plain store in this process."""
+    """A store of variables. `BaseStore` implements the answers of a store in one process."""
 
     @property
     def specs(self) -> Mapping[str, Variable]:
-        """What each variable is, by name."""
+        """The variables, by name."""
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """Adds values that live within a step, besides those that are known already.
+        """Adds values that live within a step, if they are not known yet.
 
-        They are acquired and released like variables, but are in no checkpoint and not among
-        `specs`. Each is written once in a step and then read once, which ends it.
+        They are acquired and released like variables, but are not in `specs` and in no checkpoint.
+        Each is written once and read once in a step.
         """
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         """Arrays of variables, readable and writable until they are released.
 
         Args:
-            names: of variables; each may be acquired several times at once, as the same memory.
-            fresh: the contents are not read: the caller overwrites all of them.
+            names: of variables. A variable that is acquired several times is the same memory.
+            fresh: whether the caller overwrites all contents, so that they are not read.
 
         Returns:
             Arrays of the variables' shapes and storage dtypes, in the order of the names.
@@ -107,15 +106,15 @@ class Store(Protocol):
         """Gives the groups of variables that a step acquires, in order, for reading ahead."""
 
     def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
-        """Raises CapacityError where the variables of one of the groups cannot be held at once."""
+        """Raises CapacityError if the variables of a group do not fit in memory together."""
 
     def has_value(self, name: str) -> bool:
         """Whether the variable has a value."""
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """Those of some variables that hold NaN or infinity; none of them is acquired now.
+        """Names of the variables that hold NaN or infinity; none of them may be acquired.
 
-        A variable that was linked and not acquired since is not checked: it is as it was saved.
+        A variable that was linked and not acquired since then is not checked.
         """
 
     @property
@@ -127,14 +126,14 @@ class Store(Protocol):
 
         Args:
             name: of a variable that is not acquired.
-            region: the bytes; the checksum is compared when they are first read.
+            region: its bytes, whose checksum is compared when they are first read.
 
         Returns:
-            Whether it did; else the value must be written.
+            Whether the store can link it; else the value must be written.
         """
 
     def linkable_regions(self) -> Optional[Mapping[str, FileRegion]]:
-        """Where the values are, in files that are never changed from now on.
+        """Regions of files with the values; the files do not change any more.
 
         Returns:
             The region of every variable that has a value; None where values are not in files.
@@ -145,7 +144,7 @@ class Store(Protocol):
 
     @property
     def io_stats(self) -> IoStats:
-        """What the store has moved between memory and files."""
+        """Traffic between memory and files."""
 
     def close(self) -> None:
         """Frees everything; nothing may be acquired any more."""
@@ -156,20 +155,20 @@ class Store(Protocol):
 
     @property
     def total_resident_bytes(self) -> int:
-        """Bytes of main memory that it takes once every variable has a value."""
+        """Bytes of main memory that it takes when every variable has a value."""
 
     # What kind of store it is.
 
     @property
     def gives_views(self) -> bool:
-        """Whether `acquire` gives the memory in which values are kept.
+        """Whether `acquire` returns the memory of the values, and no copies.
 
-        Then holding variables for a whole step takes no more memory.
+        Variables may then be held for a whole step at no cost.
         """
 
     @property
     def folder(self) -> Optional[str]:
-        """The folder of the files that hold this wafer's values; None where there are none."""
+        """The folder of this wafer's files; None without files."""
 
     @property
     def memory_limit(self) -> Optional[int]:
@@ -177,7 +176,7 @@ class Store(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether variables are sharded over several wafers, or may be."""
+        """Whether variables may be sharded over several wafers."""
 
     @property
     def rank(self) -> int:
@@ -189,10 +188,10 @@ class Store(Protocol):
 
     @property
     def planned_resident_bytes(self) -> int:
-        """`total_resident_bytes` as all wafers compute it alike, sharded or not."""
+        """An estimate of `total_resident_bytes` that is equal on all wafers."""
 
     def shard(self, owners: Mapping[str, int]) -> None:
-        """Sets which wafer keeps each variable from now on; before, all keep all.
+        """Sets the owner of each variable; before the call, every wafer keeps all variables.
 
         Args:
             owners: rank by name; variables that all wafers keep are not listed.
@@ -202,22 +201,22 @@ class Store(Protocol):
         """
 
     def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
-        """Sets the part that a wafer's own store keeps, for the free disk space that it must have.
+        """Sets the shard of a wafer's own store, for the check of free disk space.
 
         Args:
             elsewhere: names of variables that other wafers keep.
-            stores_on_disk: stores of about this one's size on its disk, this one included.
+            stores_on_disk: number of stores of this job on the same disk.
         """
 
     def broadcast(self, names: Iterable[str], rank: int) -> None:
-        """Gives all wafers one wafer's value of variables that all keep."""
+        """Broadcasts variables that all wafers keep from one wafer."""
 
     def borrow(self) -> set[str]:
-        """Takes the variables of a store around this one, for reading; returns their names."""
+        """Reads variables from the enclosing training's store from now on; returns their names."""
 
 
 class BaseStore:
-    """The answers of a plain store in one process, whose values are not in files."""
+    """Default implementations for a store in one process, without files."""
 
     gives_views = False
     is_shared = False
@@ -228,15 +227,13 @@ class BaseStore:
 
     @property
     def specs(self) -> Mapping[str, Variable]:
-        """See Store.specs."""
         return self._specs
 
     def reserve(self, specs: Iterable[Variable]) -> None:
-        """See Store.reserve."""
         self._within_step.update((spec.name, spec) for spec in specs)
 
     def _type(self, name: str) -> TensorType:
-        """Type of a variable, or of a value that lives within a step."""
+        """Type of a variable or of a reserved value."""
         return (self._specs.get(name) or self._within_step[name]).type
 
     def set_access_order(self, order: Sequence[Sequence[str]]) -> None:
@@ -246,68 +243,58 @@ class BaseStore:
         """See Store.require_memory; total_resident_bytes is all of them."""
 
     def link_source(self, name: str, region: FileRegion) -> bool:
-        """See Store.link_source."""
         return False
 
     def linkable_regions(self) -> Optional[Mapping[str, FileRegion]]:
-        """See Store.linkable_regions."""
         return None
 
     @property
     def io_stats(self) -> IoStats:
-        """See Store.io_stats."""
         return IoStats()
 
     def close(self) -> None:
-        """See Store.close."""
+        pass
 
     @property
     def total_resident_bytes(self) -> int:
-        """See Store.total_resident_bytes."""
         every = [*self._specs.values(), *self._within_step.values()]
-        return sum(spec.type.most_bytes for spec in every)
+        return sum(spec.type.max_bytes for spec in every)
 
     @property
     def folder(self) -> Optional[str]:
-        """See Store.folder."""
         return None
 
     @property
     def memory_limit(self) -> Optional[int]:
-        """See Store.memory_limit."""
         return None
 
     @property
     def rank(self) -> int:
-        """See Store.rank."""
         return 0
 
     @property
     def local(self: Store) -> Store:
-        """See Store.local."""
         return self
 
     @property
     def planned_resident_bytes(self) -> int:
-        """See Store.planned_resident_bytes."""
         return self.total_resident_bytes
 
     def shard(self, owners: Mapping[str, int]) -> None:
         """See Store.shard; one wafer keeps all."""
 
     def set_shard(self, elsewhere: Collection[str], stores_on_disk: int) -> None:
-        """See Store.set_shard."""
+        pass
 
     def broadcast(self, names: Iterable[str], rank: int) -> None:
         """See Store.broadcast; there is one wafer."""
 
     def borrow(self) -> set[str]:
-        """See Store.borrow."""
         return set()
 
 
 class MemoryStore(BaseStore):
-    """A store in main memory; `acquire` gives the arrays themselves."""
+    """A store in main memory; `acquire` returns its arrays."""
 
     gives_views = True
 
@@ -316,26 +303,25 @@ class MemoryStore(BaseStore):
         self._arrays: dict[str, Array] = {}
         self._set: set[str] = set()
         self._acquired: set[str] = set()
-        self._again: Counter[str] = Counter()  # how often more than once
+        self._extra: Counter[str] = Counter()  # acquisitions beyond the first
         self._version = self._resident_bytes = 0
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
-        """See Store.acquire."""
         if not (fresh or self._set.issuperset(names)):
             require_values(self, names)
         held = self._arrays
         try:
             arrays = [held[name] for name in names]
         except KeyError:
-            arrays = [held[name] if name in held else self._made(name) for name in names]
+            arrays = [held[name] if name in held else self._allocated(name) for name in names]
         acquired = self._acquired
         if not acquired.isdisjoint(names):
-            self._again.update(name for name in names if name in acquired)
+            self._extra.update(name for name in names if name in acquired)
         acquired.update(names)
         return arrays
 
-    def _made(self, name: str) -> Array:
-        """The array of a variable that has none yet."""
+    def _allocated(self, name: str) -> Array:
+        """Allocates the array of a variable."""
         type = self._type(name)
         try:
             made = np.empty(type.static_shape, type.storage_dtype)
@@ -350,8 +336,7 @@ class MemoryStore(BaseStore):
         return made
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
-        """See Store.release."""
-        acquired, again = self._acquired, self._again
+        acquired, again = self._acquired, self._extra
         if again or not acquired.issuperset(names):
             for name in names:
                 if name not in acquired:
@@ -373,16 +358,13 @@ class MemoryStore(BaseStore):
 
     @property
     def version(self) -> int:
-        """See Store.version."""
         return self._version
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
-        """See Store.not_finite."""
         held = [name for name in names if name in self._set]
         return [n for n in held if not all_finite(self._arrays[n], self._type(n).dtype)]
 
     def close(self) -> None:
-        """See Store.close."""
         self._arrays.clear()
         self._set.clear()
         self._resident_bytes = 0
@@ -393,40 +375,8 @@ class MemoryStore(BaseStore):
         return self._resident_bytes
 
 
-class NullStore(BaseStore):
-    """Variables that all read zero and ignore writes, for programs that run on a NullBackend."""
-
-    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
-        """See Store.acquire; the arrays are read-only and take no memory."""
-        types = map(self._type, names)
-        return [
-            np.broadcast_to(np.zeros((), type.storage_dtype), type.static_shape) for type in types
-        ]
-
-    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
-        """See Store.release."""
-
-    def has_value(self, name: str) -> bool:
-        """Whether the variable has a value: all do."""
-        return True
-
-    def not_finite(self, names: Iterable[str]) -> list[str]:
-        """None of them: all are zero."""
-        return []
-
-    @property
-    def version(self) -> int:
-        """Always the same: nothing is kept of what is written."""
-        return 0
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes that the variables would take."""
-        return self.total_resident_bytes
-
-
 def require_values(store: Store, names: Sequence[str]) -> None:
-    """Raises CheckpointError where a variable has no value yet."""
+    """Raises CheckpointError if a variable has no value yet."""
     missing = [name for name in names if not store.has_value(name)]
     if missing:
         raise CheckpointError(
@@ -437,7 +387,7 @@ def require_values(store: Store, names: Sequence[str]) -> None:
 
 @contextmanager
 def reading(store: Store, name: str) -> Iterator[Array]:
-    """The array of one variable for the time of the context; it must not be written."""
+    """Within: the array of a variable, for reading."""
     (array,) = store.acquire([name])
     try:
         yield array
@@ -447,10 +397,7 @@ def reading(store: Store, name: str) -> Iterator[Array]:
 
 @contextmanager
 def writing(store: Store, name: str, fresh: bool = False) -> Iterator[Array]:
-    """The array of one variable for the time of the context, which writes it.
-
-    Where that fails, the variable is released as if nothing had been written.
-    """
+    """Within: the array of a variable, for writing; an exception leaves it unwritten."""
     (array,) = store.acquire([name], fresh)
     dirty: list[str] = []
     try:

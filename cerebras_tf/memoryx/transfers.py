@@ -28,7 +28,7 @@ _RUN_BYTES = 1 << 26
 
 
 class _Move(NamedTuple):
-    """A record as it stood when its transfer was asked for."""
+    """A transfer of a record, with the record's place when it was requested."""
 
     record: Record
     file: RecordFile
@@ -43,10 +43,10 @@ class Transfers:
     """Threads that read and write records.
 
     Args:
-        buffers: where memory for what is read comes from, and that of what is written goes.
+        buffers: memory for records that are read; written ones return theirs.
 
     Attributes:
-        traffic: what was moved.
+        io_stats: what was moved.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -57,7 +57,7 @@ class Transfers:
         self._writers = ThreadPoolExecutor(_WRITERS, "cerebras_tf-write")
 
     def raise_failure(self) -> None:
-        """Raises StoreError where something could not be written: nothing may go on then."""
+        """Raises StoreError if writing failed; training must then stop."""
         if self._failure is not None:
             raise self._failure
 
@@ -76,7 +76,7 @@ class Transfers:
         """Starts to write records; each gets a `writing`.
 
         Args:
-            records: they have buffers and places.
+            records: records with a buffer and a file.
             keep: whether they keep their buffers, which must not change until they are written.
         """
         moves = []
@@ -92,7 +92,7 @@ class Transfers:
             self._writers.submit(self._write, run)
 
     def finish(self, records: Iterable[Record]) -> None:
-        """Waits until everything is written; raises StoreError where something could not be."""
+        """Waits until records are written; raises StoreError if writing failed."""
         for record in records:
             if record.writing is not None:
                 record.writing.exception()
@@ -114,7 +114,7 @@ class Transfers:
             for move in run:
                 if move.before is not None:
                     move.before.result()
-            self.raise_failure()  # what failed to be written must not be read
+            self.raise_failure()  # the file may be incomplete
             for move in run:
                 buffers.append(self._buffers.take(move.record.size))
             count = run[0].file.read(run[0].offset, buffers)
@@ -122,7 +122,7 @@ class Transfers:
                 _check(move, buffers[0], count)
                 count -= buffers[0].nbytes
                 move.done.set_result(buffers.pop(0))
-        except BaseException as error:  # handed to whoever waits
+        except BaseException as error:  # raised in the threads that wait
             for buffer in buffers:
                 self._buffers.give(buffer)
             if isinstance(error, OSError) and not isinstance(error, StoreError):
@@ -153,9 +153,9 @@ class Transfers:
 
     @staticmethod
     def _prepare(move: _Move) -> bool:
-        """Allocates space for a record and checks its content; returns whether that is all.
+        """Allocates space and computes the checksum; returns whether nothing need be written.
 
-        Space that was never written to reads zero, as the optimizer's state is at the start.
+        New space reads as zeros, so initial optimizer state of zeros is not written.
         """
         record, buffer = move.record, move.buffer
         if move.before is not None:
@@ -166,7 +166,7 @@ class Transfers:
             move.file.allocate(move.offset, buffer.nbytes)
         if not record.lives_within_step:
             type = record.spec.type
-            content = buffer[: type.most_bytes]
+            content = buffer[: type.max_bytes]
             record.checksum = crc32c(content)
             if record.spec.trainable:
                 record.is_finite = all_finite(content, type.dtype)
@@ -174,7 +174,7 @@ class Transfers:
 
 
 def _runs(moves: Sequence[_Move]) -> Iterator[list[_Move]]:
-    """Neighbours in a file, in the order given by files and offsets."""
+    """Groups of adjacent records of a file, in order of offset."""
     run: list[_Move] = []
     end = size = 0
     for move in sorted(moves, key=lambda move: (str(move.file.path), move.offset)):
@@ -190,8 +190,8 @@ def _runs(moves: Sequence[_Move]) -> Iterator[list[_Move]]:
 
 
 def _check(move: _Move, buffer: Array, count: int) -> None:
-    """Raises CheckpointError where a record was not read whole, or is not what was written."""
-    size = move.record.spec.type.most_bytes
+    """Raises CheckpointError if a record is incomplete or its checksum differs."""
+    size = move.record.spec.type.max_bytes
     found = ""
     if count < size:
         found = f"{max(count, 0)} of {size} bytes"

@@ -94,7 +94,7 @@ class Builder:
         known = [array for array in arrays if array is not None]
         if len(known) != len(arrays):
             return None
-        if any(not type.is_static or type.most_bytes > _FOLD_BYTES for type in types):
+        if any(not type.is_static or type.max_bytes > _FOLD_BYTES for type in types):
             return None
         results = self.evaluate(name, known, attrs)
         return [self.constant(array, type.dtype) for array, type in zip(results, types)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cerebras_tf.ir import Node, TensorType, most_of, substitute, symbols_in
+from cerebras_tf.ir import Node, TensorType, bound_of, substitute, symbols_in
 from cerebras_tf.ir.program import Cost, Price
 from cerebras_tf.ops.registry import Attrs, is_view, lookup
 
@@ -53,7 +53,7 @@ def _flops(node: Node) -> int:
     cost = lookup(node.op).flops
     if cost is None or any(not value.type.is_static for value in [*node.inputs, *node.outputs]):
         return 0
-    return most_of(cost(node))
+    return bound_of(cost(node))
 
 
 def _bytes_read(node: Node) -> int:
@@ -64,14 +64,14 @@ def _bytes_read(node: Node) -> int:
 
 
 def _bytes(type: TensorType) -> int:
-    return type.most_bytes if type.is_static else 0
+    return type.max_bytes if type.is_static else 0
 
 
-def price_at_most(
+def price_at_bounds(
     price: Price, op: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType], attrs: Attrs
 ) -> Cost:
     """The price of an instruction for the largest sizes of its symbols."""
-    most = {symbol.name: symbol.most for symbol in symbols_in([*inputs, *outputs, attrs])}
-    if not most:
+    bounds = {symbol.name: symbol.bound for symbol in symbols_in([*inputs, *outputs, attrs])}
+    if not bounds:
         return price(op, inputs, outputs, attrs)
-    return price(op, *substitute([list(inputs), list(outputs), attrs], most))
+    return price(op, *substitute([list(inputs), list(outputs), attrs], bounds))

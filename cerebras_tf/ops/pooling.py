@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cerebras_tf.ir import Node, Size, Value, most_of
+from cerebras_tf.ir import Node, Size, Value, bound_of
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.convolution import window_counts
@@ -64,7 +64,7 @@ def _avg_pool_grad_vjp(b: Builder, node: Node, ddx: Value) -> Cotangents:
 
 def _flops(node: Node) -> Size:
     """One for every element of every window."""
-    positions = min((value.type.size for value in (*node.inputs, node.output)), key=most_of)
+    positions = min((value.type.size for value in (*node.inputs, node.output)), key=bound_of)
     return positions * int(math.prod(node.attrs["window"]))
 
 

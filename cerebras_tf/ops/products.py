@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
-from cerebras_tf.ir import TensorType, most_of
+from cerebras_tf.ir import TensorType, bound_of
 
 WEIGHTS = "weights"  # activations by weights
 GRADIENT = "gradient"  # of weights: a sum over tokens
@@ -51,10 +51,10 @@ Products = tuple[list[ProductSize], list[ProductSize]]
 
 
 def _matmul(at: Places) -> list[ProductSize]:
-    a, b = (sizes_at_most(type) for type in at.inputs)
+    a, b = (sizes_at_bounds(type) for type in at.inputs)
     rows, inner = a[-2:][::-1] if at.attrs.get("transpose_a") else a[-2:]
     columns = b[-2] if at.attrs.get("transpose_b") else b[-1]
-    many = math.prod(sizes_at_most(at.outputs[0])[:-2])
+    many = math.prod(sizes_at_bounds(at.outputs[0])[:-2])
     if at.weights[1]:
         return [ProductSize(WEIGHTS, rows * many, inner, columns)]
     if at.weights[0]:
@@ -65,7 +65,7 @@ def _matmul(at: Places) -> list[ProductSize]:
 
 
 def _attention(at: Places, first: int = 0) -> list[ProductSize]:
-    (batch, queries, heads, width), key = map(sizes_at_most, at.inputs[first : first + 2])
+    (batch, queries, heads, width), key = map(sizes_at_bounds, at.inputs[first : first + 2])
     tokens, keys = batch * queries, key[1]
     return [
         ProductSize(ACTIVATIONS, tokens, width, keys, heads),
@@ -74,7 +74,7 @@ def _attention(at: Places, first: int = 0) -> list[ProductSize]:
 
 
 def _linear(at: Places, first: int) -> tuple[ProductSize, ProductSize, ProductSize]:
-    (tokens, width), weight = map(sizes_at_most, at.inputs[first : first + 2])
+    (tokens, width), weight = map(sizes_at_bounds, at.inputs[first : first + 2])
     vocabulary = math.prod(weight) // width
     return (
         ProductSize(WEIGHTS, tokens, width, vocabulary),
@@ -85,14 +85,14 @@ def _linear(at: Places, first: int) -> tuple[ProductSize, ProductSize, ProductSi
 
 def _filter(type: TensorType, depthwise: bool) -> tuple[int, int, int]:
     """(inputs, outputs, count) of the products with a filter [R, S, C, K or M]."""
-    *window, channels, outputs = sizes_at_most(type)
+    *window, channels, outputs = sizes_at_bounds(type)
     if depthwise:
         return math.prod(window), outputs, channels
     return math.prod(window) * channels, outputs, 1
 
 
 def _pixels(type: TensorType) -> int:
-    return math.prod(sizes_at_most(type)[:-1])
+    return math.prod(sizes_at_bounds(type)[:-1])
 
 
 def _convolution(at: Places, depthwise: bool = False) -> list[ProductSize]:
@@ -129,9 +129,9 @@ _BACKWARD: dict[str, Callable[[Places], Products]] = {
 }
 
 
-def sizes_at_most(type: TensorType) -> tuple[int, ...]:
+def sizes_at_bounds(type: TensorType) -> tuple[int, ...]:
     """The largest sizes of a type; 1 where unknown."""
-    return tuple(1 if dim is None else most_of(dim) for dim in type.shape)
+    return tuple(1 if dim is None else bound_of(dim) for dim in type.shape)
 
 
 def products_of(op: str, at: Places, backward: bool) -> Optional[Products]:

@@ -19,7 +19,7 @@ from cerebras_tf.passes.rewrite import gradient_operands, rewrite
 
 # A sum of products: {factors, in order of their ids: coefficient}.
 Polynomial = dict[tuple[int, ...], float]
-_MOST_TERMS = 4
+_MAX_TERMS = 4
 
 
 def fuse_layer_norm(graph: Graph) -> None:
@@ -239,7 +239,7 @@ def _plus(a: Polynomial, b: Polynomial, factor: float) -> Optional[Polynomial]:
     for key, coefficient in b.items():
         total[key] = total.get(key, 0.0) + factor * coefficient
     total = {key: coefficient for key, coefficient in total.items() if coefficient}
-    return total if len(total) <= _MOST_TERMS else None
+    return total if len(total) <= _MAX_TERMS else None
 
 
 def _times(a: Polynomial, b: Polynomial) -> Optional[Polynomial]:
@@ -248,4 +248,4 @@ def _times(a: Polynomial, b: Polynomial) -> Optional[Polynomial]:
         for other, y in b.items():
             joined = tuple(sorted(key + other))
             product[joined] = product.get(joined, 0.0) + x * y
-    return product if len(product) <= _MOST_TERMS else None
+    return product if len(product) <= _MAX_TERMS else None

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.ir import Graph, Node, Value, most_of
+from cerebras_tf.ir import Graph, Node, Value, bound_of
 from cerebras_tf.ops import lookup, regions
 from cerebras_tf.ops.registry import Region
 
@@ -78,7 +78,7 @@ def _pays(node: Node) -> bool:
     sizes = products(node)
     if any(size is None for size in sizes):
         return False
-    most = [most_of(size) for size in sizes if size is not None]
+    most = [bound_of(size) for size in sizes if size is not None]
     return min(most) >= LEAST_SIZE and math.prod(most) >= LEAST_WORK
 
 

@@ -20,7 +20,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.errors import PaddingError
-from cerebras_tf.ir import Dim, Node, Shape, StepGraph, TensorType, Value, most_of
+from cerebras_tf.ir import Dim, Node, Shape, StepGraph, TensorType, Value, bound_of
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.packing import (
     BIAS,
@@ -69,25 +69,21 @@ def remove_padding(
 
     Returns:
         None if padding was removed, else the reason; the step is then unchanged. "" if it was not
-        requested and there is no attention, or only weights show padding: these are then in
-        `StepGraph.optional_packing`.
+        requested and there is no attention, or only weights show padding.
     """
     if not any(node.op == "attention" for node in step.graph.nodes):
         return padding_analysis.without_attention(step.graph, restore)
-    reason, offered = "", False
+    reason = ""
     for lists in (True, False):
         try:
             facts = PaddingAnalysis(step, lists)
-            offered = facts.only_weights and not restore
-            emitter = _Emitter(step, facts, restore or offered, optional)
+            if facts.only_weights and not restore:
+                return ""
+            emitter = _Emitter(step, facts, restore, optional)
             emitter.run()
         except PaddingError as error:
-            reason = "" if offered else str(error)
+            reason = str(error)
             continue
-        if offered:
-            emitter.undo()
-            step.optional_packing = emitter.packing
-            return ""
         emitter.keep()
         return None
     return reason
@@ -180,7 +176,7 @@ class _Emitter:
 
     def _tokens(self, space: TokenSpace) -> Dim:
         size = space.dims[0] * space.dims[1]
-        most = most_of(size)
+        most = bound_of(size)
         return Dim.symbol(space.symbol, most, UNLIMITED if isinstance(size, Dim) else most)
 
     def _feature(self, space: TokenSpace, kind: str) -> Value:

@@ -54,10 +54,10 @@ def rectangle(
     )
 
 
-def drawing(height: float, parts: Sequence[str], label: str, width: float = _WIDTH) -> str:
+def drawing(height: float, parts: Sequence[str], label: str) -> str:
     """An SVG of the page's width."""
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{html.escape(label)}">'
+        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-label="{html.escape(label)}">'
         f"{''.join(parts)}</svg>"
     )
 

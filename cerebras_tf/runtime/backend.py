@@ -34,7 +34,7 @@ class Backend(Protocol):
         """The backend's arrays of host arrays; the same list where it works on host memory."""
 
     def download(self, array: Array) -> Array:
-        """A host array of its own with the content of one of the backend's."""
+        """A copy of a backend array on the host."""
 
     def download_into(self, target: Array, source: Array) -> None:
         """target[...] = source, from the backend's memory to the host's."""

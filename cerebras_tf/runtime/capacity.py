@@ -40,7 +40,7 @@ def allowed_bytes(root: Path = _ROOT) -> Optional[int]:
 
     Cached pages of files, which a group gives up when it needs memory, do not count as used.
     """
-    found = [left for group in _groups(root) if (left := _left(*group)) is not None]
+    found = [left for group in _groups(root) if (left := _free_in_group(*group)) is not None]
     return min(found, default=None)
 
 
@@ -63,7 +63,7 @@ def _groups(root: Path) -> Iterator[tuple[_Version, Path]]:
             yield version, root.joinpath(version.folder, *names[:depth])
 
 
-def _left(version: _Version, folder: Path) -> Optional[int]:
+def _free_in_group(version: _Version, folder: Path) -> Optional[int]:
     """Bytes that a group still allows; None without a limit."""
     try:
         limit = (folder / version.limit).read_text(encoding="ascii").strip()
@@ -78,7 +78,7 @@ def _left(version: _Version, folder: Path) -> Optional[int]:
     return max(0, int(limit) - max(0, used - cached))
 
 
-# Of free memory, the part that activations leave to TensorFlow and the input pipeline.
+# Share of free memory that is left for TensorFlow and the input pipeline.
 _MARGIN = 0.1
 
 
@@ -96,11 +96,11 @@ def available_bytes() -> int:
     return available if allowed is None else min(available, allowed)
 
 
-def agreed_share(swarm: Swarm) -> Optional[int]:
+def memory_share(swarm: Swarm) -> Optional[int]:
     """Bytes that each wafer of a job may take; None for one wafer, which takes what is free.
 
-    The wafers on one computer share what is free there now. All get the share of those who have
-    least, so that all compile the same program; they call it together.
+    The wafers on one computer share its free memory. All get the smallest share, so that all
+    compile the same program. All call it together.
     """
     if swarm.size == 1:
         return None
@@ -113,22 +113,22 @@ def agreed_share(swarm: Swarm) -> Optional[int]:
 _M_ARENA_MAX = -8  # malloc.h of glibc
 
 
-def return_freed_memory() -> None:
-    """Gives the system back what was freed: glibc keeps it, and counts it as resident.
+def trim_heap() -> None:
+    """Returns freed memory to the system (malloc_trim of glibc).
 
-    Building a graph, its copies for session and files, and compiling free hundreds of megabytes.
-    Other C libraries are left alone.
+    Building and compiling a graph frees hundreds of megabytes, which glibc keeps otherwise. With
+    other C libraries it does nothing.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # malloc_trim(3) of glibc
     if trim is not None:
         trim(0)
 
 
-def share_heap() -> None:
-    """Has threads that begin from now on take memory from one heap, with what was freed there.
+def use_one_heap() -> None:
+    """Makes threads that start from now on allocate from one heap.
 
-    By themselves glibc's take turns in eight heaps a core, each with gaps of its own. What a step
-    works with is allocated once, and no thread waits for another because of this.
+    By default glibc uses up to eight heaps per core, and memory that is free in one of them cannot
+    be used by another. Steps allocate hardly any memory, so threads do not wait for the heap.
     """
     limit = getattr(ctypes.CDLL(None), "mallopt", None)  # mallopt(3) of glibc
     if limit is not None:
@@ -141,7 +141,7 @@ def activation_bytes(program: Program) -> int:
 
 
 def activation_limit(state_bytes: int, held_bytes: int = 0, share: Optional[int] = None) -> int:
-    """Bytes that activations and scratch memory may take: what is free, less a tenth."""
+    """Bytes that activations and scratch memory may take: 90 % of what is free."""
     return int((1 - _MARGIN) * (_free_bytes(held_bytes, share) - state_bytes))
 
 
@@ -149,16 +149,16 @@ def _free_bytes(held_bytes: int, share: Optional[int]) -> int:
     return available_bytes() + held_bytes if share is None else share
 
 
-def memory_fault(
+def capacity_error(
     program: Program, state_bytes: int, held_bytes: int = 0, share: Optional[int] = None
 ) -> Optional[BatchCapacityError]:
-    """What is wrong where variables, activations and scratch memory do not fit; else None.
+    """The error if variables, activations and scratch memory do not fit; else None.
 
     Args:
         program: gives the activation and the scratch memory.
         state_bytes: bytes of weights and optimizer state in memory, see Store.total_resident_bytes.
-        held_bytes: bytes of all these that are allocated already.
-        share: bytes that one of several wafers may take of its computer, see agreed_share; None
+        held_bytes: bytes of these that are already allocated.
+        share: bytes that one of several wafers may take of its computer, see memory_share; None
             for one wafer, which may take all.
     """
     activations = activation_bytes(program)
@@ -173,7 +173,7 @@ def memory_fault(
     return BatchCapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
-        f"Received: {free / 1e9:.1f} GB free{_each(share)}, "
+        f"Received: {free / 1e9:.1f} GB free{_per_wafer(share)}, "
         f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower batch_size or "
         "max_sequence_length, choose a smaller model, or use a computer with more memory.",
         needed,
@@ -182,5 +182,5 @@ def memory_fault(
     )
 
 
-def _each(share: Optional[int]) -> str:
+def _per_wafer(share: Optional[int]) -> str:
     return "" if share is None else " for each of its wafers (num_csx)"

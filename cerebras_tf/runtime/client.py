@@ -19,20 +19,20 @@ from cerebras_tf.runtime.sizes import solve_sizes
 
 
 class ProgramSource(Protocol):
-    """Where programs come from: a front end and the compiler, or a file."""
+    """Provides programs: compiled by a front end, or read from a file."""
 
     def compile(self, request: Request) -> Program:
-        """A program that serves the request; it may serve other sizes too, and return more.
+        """A program that serves the request; it may serve other sizes and return more values.
 
         Raises:
-            CerebrasError: there is none.
+            CerebrasError: the source has none.
         """
 
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
+    def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
         """One of its programs with other bounds of its symbols.
 
         Raises:
-            DataError: it cannot be had.
+            DataError: the source cannot change bounds.
         """
 
 
@@ -44,10 +44,10 @@ class SavedProgram:
 
     def compile(self, request: Request) -> Program:
         """The program; raises DataError where the request is not for it."""
-        if request.padded and self._program.packing is not None:
+        if request.padding_reason and self._program.packing is not None:
             raise DataError(
                 "saved program: padding of its batches must be removable. Received: a batch where "
-                f"{request.padded}. Compile the model with use_vsl=False."
+                f"{request.padding_reason}. Compile the model with use_vsl=False."
             )
         missing = sorted(request.wanted - set(self._program.results))
         if missing:
@@ -63,11 +63,11 @@ class SavedProgram:
             )
         return self._program
 
-    def enlarge(self, program: Program, most: Mapping[str, int]) -> Program:
-        """Never: its memory is planned."""
+    def enlarge(self, program: Program, bounds: Mapping[str, int]) -> Program:
+        """Raises DataError: the memory of a saved program is planned."""
         raise DataError(
             f"saved program: sizes must be at most "
-            f"{ {s.name: s.most for s in program.symbols} }. Received: {dict(most)}. "
+            f"{ {s.name: s.bound for s in program.symbols} }. Received: {dict(bounds)}. "
             "Compile the model for larger batches."
         )
 
@@ -97,15 +97,15 @@ class SessionClient:
         features: Mapping[str, Array],
         wanted: frozenset[str] = frozenset(),
         updates: bool = True,
-        part: str = "",
+        kind: str = "",
     ) -> dict[str, Array]:
-        """Runs a step, after programs for it were compiled where there are none.
+        """Runs a step, and compiles a program for it if there is none.
 
         Args:
             features: array of every feature, by name.
             wanted: names of the values to return.
             updates: whether it changes variables and counts as a step.
-            part: see Request.
+            kind: see Request.
 
         Returns:
             Wanted values by name, and others that cost nothing; of bfloat16 the bits.
@@ -113,7 +113,7 @@ class SessionClient:
         Raises:
             CerebrasError: the features, the memory or the variables do not allow it.
         """
-        return self.run_micro_batches([Batch(features, wanted, updates, part)])[0]
+        return self.run_micro_batches([Batch(features, wanted, updates, kind)])[0]
 
     def run_micro_batches(
         self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
@@ -130,13 +130,13 @@ class SessionClient:
                 break
             self._supply(answer)
             if len(batches) == 1:
-                batches = [replace(batches[0], agreed=answer.agreed)]
+                batches = [replace(batches[0], agreed_padding=answer.agreed_padding)]
         self.plan, self._sizes = self._submitted[answer[-1].program], answer[-1].sizes
         self.global_step = answer[-1].global_step
         return [dict(result.values) for result in answer]
 
     def prepare(self, request: Request) -> Program:
-        """Has what serves a request loaded; returns the program with numbers for its sizes."""
+        """Loads a program for a request; returns it with numbers for its sizes."""
         answer: Union[Prepared, ProgramNeeded] = self.session.prepare(request)
         while isinstance(answer, ProgramNeeded):
             self._supply(answer)

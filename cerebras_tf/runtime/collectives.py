@@ -1,4 +1,4 @@
-"""Runs the ops between wafers: what kernels compute where there is one wafer, on a swarm."""
+"""Runs collective ops on the wafers of a swarm; with one wafer, kernels compute them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cerebras_tf.runtime.dispatch import copying
 from cerebras_tf.swarmx.swarm import Pending, Swarm, total
 
 
-class Exchanges:
+class CollectiveCalls:
     """What a backend needs to run collective ops."""
 
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
-        self._pending: dict[int, Pending] = {}  # by the address of what is on its way
+        self._pending: dict[int, Pending] = {}  # by the address of the array
 
-    def runs(self, op: str) -> bool:
-        """Whether an op is one of these, and needs other wafers."""
+    def handles(self, op: str) -> bool:
+        """Whether an op is a collective that needs other wafers."""
         return self._swarm.size > 1 and op in OPS and OPS[op].collective
 
     def load(self, instruction: Instruction) -> Call:
@@ -43,7 +43,7 @@ class Exchanges:
         return copying(lambda x, **_: self._concat(x, instruction.source))
 
     def finish(self) -> None:
-        """Waits for what a step that failed has left on its way, into memory that is used again."""
+        """Waits for collectives that a failed step has started; they write to memory used again."""
         while self._pending:
             self._pending.popitem()[1].wait()
 
@@ -64,7 +64,7 @@ class Exchanges:
         return [x]
 
     def _pick(self, roots: Sequence[int], *own: Array) -> tuple[Array, ...]:
-        """Of each array that of its root; all go in one message."""
+        """Each array of its root; one collective sends all."""
         found: list[Array] = list(own)
         parts = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in own]
         ends = np.cumsum([part.size for part in parts])

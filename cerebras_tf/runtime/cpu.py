@@ -19,7 +19,7 @@ from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.kernels.registry import KernelTable
 from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
-from cerebras_tf.runtime.collectives import Exchanges
+from cerebras_tf.runtime.collectives import CollectiveCalls
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
 from cerebras_tf.runtime.subprogram import STRUCTURAL
 from cerebras_tf.swarmx.swarm import Alone, Swarm
@@ -43,10 +43,9 @@ class CpuBackend:
         environment.ISA.get()
         blas.forced()
         self._kernels = cpu_kernels() if kernels is None else kernels
-        self._exchanges = Exchanges(swarm or Alone())
+        self._collectives = CollectiveCalls(swarm or Alone())
 
     def allocate(self, size: int) -> Array:
-        """See Backend.allocate."""
         try:
             return scratch.aligned(size)
         except MemoryError as error:
@@ -56,18 +55,16 @@ class CpuBackend:
             ) from error
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:
-        """See Backend.place."""
         placed: Array = np.ndarray(type.static_shape, type.storage_dtype, memory, offset)
         return placed
 
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
-        """See Backend.load."""
         if instruction.op in STRUCTURAL:
             return STRUCTURAL[instruction.op](instruction, self)
-        if self._exchanges.runs(instruction.op):
-            return self._exchanges.load(instruction)
+        if self._collectives.handles(instruction.op):
+            return self._collectives.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
 
     def price(
@@ -77,7 +74,6 @@ class CpuBackend:
         outputs: Sequence[TensorType],
         attrs: dict[str, Any],
     ) -> Cost:
-        """See Backend.price."""
         cost = price(op, inputs, outputs, attrs)
         if op in STRUCTURAL:
             return cost
@@ -85,34 +81,26 @@ class CpuBackend:
         return replace(cost, scratch_bytes=needed.shared + needed.per_thread * num_threads())
 
     def scratch(self, size: int) -> AbstractContextManager[Array]:
-        """See Backend.scratch."""
         return scratch.borrow((size,), np.uint8)
 
     def copy(self, target: Array, source: Array) -> None:
-        """See Backend.copy."""
         target[...] = source
 
     def download_into(self, target: Array, source: Array) -> None:
-        """See Backend.download_into."""
         target[...] = source
 
     def download(self, array: Array) -> Array:
-        """See Backend.download."""
         return np.array(array)
 
     def upload(self, arrays: list[Array]) -> list[Array]:
-        """See Backend.upload."""
         return arrays
 
     def constant(self, content: Array, dtype: str) -> Array:
-        """See Backend.constant."""
         return to_storage(content, dtype)
 
     def begin(self) -> None:
-        """See Backend.begin."""
         scratch.reset_peak()
-        self._exchanges.finish()
+        self._collectives.finish()
 
     def peak_bytes(self) -> int:
-        """See Backend.peak_bytes."""
         return scratch.peak_bytes()

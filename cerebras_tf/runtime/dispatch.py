@@ -1,4 +1,4 @@
-"""Chooses the kernel of an instruction: compiled where there is one that fits, plain otherwise.
+"""Chooses the kernel of an instruction: a compiled one that supports it, else the plain one.
 
 Every choice has one signature: call(arrays, out), writing into `out` where it is given.
 """
@@ -28,7 +28,7 @@ Types = Sequence[TensorType]
 def compiled_kernel(
     kernels: KernelTable, op: str, inputs: Types, outputs: Types, attrs: dict[str, Any]
 ) -> Optional[CompiledKernel]:
-    """The compiled kernel that fits, or None; sizes must be known, and few read bfloat16."""
+    """The compiled kernel that supports an instruction of known sizes, or None."""
     found = kernels.compiled.get(op)
     if found is None or not all(type.is_static for type in [*inputs, *outputs]):
         return None
@@ -66,9 +66,9 @@ def choose(instruction: Instruction, inputs: Types, outputs: Types, kernels: Ker
 def needed_scratch(
     kernels: KernelTable, op: str, inputs: Types, outputs: Types, attrs: dict[str, Any]
 ) -> Scratch:
-    """Scratch memory of the kernel that `choose` takes; of a plain one, its results.
+    """Scratch memory of the kernel that `choose` returns; of a plain kernel, its results.
 
-    What NumPy takes besides, within a plain kernel, is not counted.
+    Temporary arrays of NumPy in a plain kernel are not counted.
     """
     static = all(type.is_static for type in [*inputs, *outputs])
     if not static or gives_view(op, inputs, outputs, attrs):
@@ -78,7 +78,7 @@ def needed_scratch(
     found = compiled_kernel(kernels, op, inputs, outputs, attrs)
     if found is not None:
         return Scratch() if found.scratch is None else found.scratch(*inputs, **attrs)
-    return Scratch(sum(type.most_bytes for type in outputs))
+    return Scratch(sum(type.max_bytes for type in outputs))
 
 
 def _fused(body: Graph, inputs: Types, outputs: Types, kernels: KernelTable) -> Call:
@@ -99,10 +99,10 @@ def _filling(kernel: Callable[..., Any]) -> Call:
 
 
 def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
-    """A call of a function that returns its results: they are copied to where they belong.
+    """A call of a function that returns new results, which are copied to the outputs.
 
-    A result that is memory of an operand is copied too, unless it is meant to be a view: that
-    memory is used again, by the next output already where an operand is written over.
+    Results that share memory with an operand are copied too, unless they are views, because that
+    memory is overwritten later.
     """
 
     def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
@@ -126,31 +126,31 @@ def copying(kernel: Callable[..., Any], view: bool = False) -> Call:
 
 
 def unshared(result: Array, operands: Sequence[Array]) -> Array:
-    """The result, copied where it may lie in memory of an operand."""
+    """The result, copied if it may share memory with an operand."""
     shared = any(np.may_share_memory(result, operand) for operand in operands)
     return np.array(result) if shared else result
 
 
 def _widened(kernel: Callable[..., Any], inputs: Types, outputs: Types) -> Callable[..., Any]:
-    """The kernel on half precision: computed in float32, rounded once, to nearest even.
+    """A kernel for half precision that computes in float32 and rounds results to nearest even.
 
-    That is the correctly rounded result of +, -, *, / and square roots (Figueroa, 1995), and sums
-    and products of matrices are rounded once, not at every term.
+    Results of +, -, *, / and square roots are correctly rounded (Figueroa, 1995). Sums and matrix
+    products are rounded once, not at every term.
     """
-    given, wanted = ([type.dtype for type in types] for types in (inputs, outputs))
-    if not set(HALF_TYPES) & {*given, *wanted}:
+    source, target = ([type.dtype for type in types] for types in (inputs, outputs))
+    if not set(HALF_TYPES) & {*source, *target}:
         return kernel
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        results = kernel(*(as_float32(a, dtype) for a, dtype in zip(arrays, given)))
+        results = kernel(*(as_float32(a, dtype) for a, dtype in zip(arrays, source)))
         results = results if isinstance(results, tuple) else (results,)
-        return tuple(from_float32(r, dtype) for r, dtype in zip(results, wanted))
+        return tuple(from_float32(r, dtype) for r, dtype in zip(results, target))
 
     return run
 
 
 def graph_call(graph: Graph, kernels: KernelTable) -> Callable[..., tuple[Array, ...]]:
-    """A function that runs a graph node by node, with kernels that are chosen now."""
+    """A function that runs a graph node by node."""
     calls = []
     for node in graph.nodes:
         if node.op != "constant":
@@ -172,7 +172,7 @@ def graph_call(graph: Graph, kernels: KernelTable) -> Callable[..., tuple[Array,
 
 
 def choose_for(node: Node, kernels: KernelTable) -> Call:
-    """The call of a node whose results are allocated when they are made."""
+    """The call of a node, which allocates its results."""
     return choose(
         Instruction(node.op, (), (), node.attrs, node.source),
         [value.type for value in node.inputs],

@@ -1,8 +1,7 @@
-"""The executor: runs a program's schedule on arrays. The only loop over a schedule there is.
+"""The executor: the one loop that runs a program's schedule on arrays.
 
-Listeners are called around every entry; traces and cost models are listeners. What an entry needs
-is found once, when the program is loaded: its kernels, its places in the table of slots, the names
-of its variables.
+Listeners, such as traces and cost models, are called around every entry. Loading a program resolves
+the kernels, slots and variable names of its entries once.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from cerebras_tf.ir.program import ARENA, HEAP, VIEW, Program
 from cerebras_tf.ir.schedule import Entry, Free, OnWafer, Run, Share, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import Store, reading
 from cerebras_tf.runtime.backend import Backend, Call
-from cerebras_tf.runtime.collective_plan import acquired_here
-from cerebras_tf.runtime.sizes import PlacedInstruction, SizedParts
+from cerebras_tf.runtime.collective_plan import local_acquisitions
+from cerebras_tf.runtime.sizes import PlacedInstruction, SizeDependence
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 _Table = list[Optional[Array]]
 _BYTES_OF = operator.attrgetter("nbytes")
 _View = tuple[int, int, int, int]  # body and number of the instruction; slots it reads and writes
-# Of an instruction: what takes its operands, what takes its results' memory, which results are new.
+# Of an instruction: getters of its operands and outputs, and which results are new arrays.
 _Places = tuple[Callable[[_Table], Any], Callable[[_Table], Any], list[tuple[int, int]]]
 
 
@@ -35,12 +34,12 @@ class Listener(Protocol):
     """Is called around every entry of a schedule."""
 
     def begin(self, program: Program) -> None:
-        """Entries of the program's schedule are about to run: all of a step's, or a layer's."""
+        """Entries of a program are about to run: all of a step, or those of a layer."""
 
-    def before(self, step: Entry) -> None:
+    def before(self, entry: Entry) -> None:
         """The entry is about to run."""
 
-    def after(self, step: Entry) -> None:
+    def after(self, entry: Entry) -> None:
         """The entry has run."""
 
 
@@ -48,17 +47,17 @@ class LoadedEntry:
     """A loaded entry of a schedule.
 
     Attributes:
-        step: the entry as it is in the program.
+        entry: the entry as it is in the program.
     """
 
-    __slots__ = ("step",)
-    step: Entry
+    __slots__ = ("entry",)
+    entry: Entry
 
-    def __init__(self, step: Entry) -> None:
-        self.step = step
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
 
     def run(self, executor: Executor) -> None:
-        """Runs it; this one does nothing."""
+        """Runs it; by default nothing."""
 
     @property
     def is_idle(self) -> bool:
@@ -75,9 +74,9 @@ class _Run(LoadedEntry):
 
     def load(self, bodies: list[list[Call]]) -> _Run:
         """The entry with calls of a program that is loaded for some sizes."""
-        assert isinstance(self.step, Run)
-        made = _Run(self.step)
-        made.places, calls = self.places, bodies[self.step.body]
+        assert isinstance(self.entry, Run)
+        made = _Run(self.entry)
+        made.places, calls = self.places, bodies[self.entry.body]
         made.calls = [(calls[at], *places) for at, places in self.places]
         return made
 
@@ -141,18 +140,18 @@ class _Share(LoadedEntry):
     """Sends what one wafer has computed to all others, or receives it."""
 
     __slots__ = ()
-    step: Share
+    entry: Share
 
     def run(self, executor: Executor) -> None:
-        executor.share(self.step)
+        executor.share(self.entry)
 
 
 class Loader:
     """Loads the entries of a schedule: one method for each kind, which adds what runs.
 
     Attributes:
-        program: what is loaded.
-        entries: those loaded so far.
+        program: the program to load.
+        entries: the loaded entries.
         names: variables and staged values by slot.
     """
 
@@ -160,93 +159,95 @@ class Loader:
         """Prepares loading.
 
         Args:
-            program: what is loaded.
+            program: the program to load.
             rank: of this wafer.
             kept: slots of variables that stay acquired for a whole step, by name.
         """
         self.program = program
         self.entries: list[LoadedEntry] = []
         self.names = _names_of(program)
-        self.standing: list[_View] = []  # views of what stays in memory, made when it is bound
+        self.fixed_views: list[_View] = []  # views of what stays in memory, made when it is bound
         self._rank, self._kept = rank, kept
-        self._alone = self._skipped = 0  # steps from here on that only this wafer, or another, runs
+        self._alone = self._skipped = (
+            0  # entries from here on that only this wafer, or another, runs
+        )
 
     def load(self) -> list[LoadedEntry]:
-        """Loads all steps of the program."""
-        for step in self.program.steps:
+        """Loads all entries of the schedule."""
+        for entry in self.program.schedule:
             if self._skipped:
                 self._skipped -= 1
                 continue
-            step.apply(self)
+            entry.apply(self)
             self._alone = max(0, self._alone - 1)
-        kept = {*(slot for _, _, _, slot in self.standing), *self._kept.values()}
-        for entry in self.entries:
-            if isinstance(entry, _Free):
-                entry.slots = [slot for slot in entry.slots if slot not in kept]
+        kept = {*(slot for _, _, _, slot in self.fixed_views), *self._kept.values()}
+        for loaded in self.entries:
+            if isinstance(loaded, _Free):
+                loaded.slots = [slot for slot in loaded.slots if slot not in kept]
         return self.entries
 
-    def compute(self, step: Run) -> None:
+    def compute(self, entry: Run) -> None:
         """Finds where the instructions of a body find their arrays."""
-        entry, program = _Run(step), self.program
-        entry.places, entry.calls = [], []
-        for at, item in enumerate(program.bodies[step.body]):
-            inputs = [step.slots[i] for i in item.inputs]
-            outputs = [step.slots[i] for i in item.outputs]
-            if program.is_fixed_view(step, item):
-                self.standing.append((step.body, at, inputs[0], outputs[0]))
+        loaded, program = _Run(entry), self.program
+        loaded.places, loaded.calls = [], []
+        for at, item in enumerate(program.bodies[entry.body]):
+            inputs = [entry.slots[i] for i in item.inputs]
+            outputs = [entry.slots[i] for i in item.outputs]
+            if program.is_fixed_view(entry, item):
+                self.fixed_views.append((entry.body, at, inputs[0], outputs[0]))
                 continue
             fresh = [program.slots[slot].kind in (HEAP, VIEW) for slot in outputs]
-            entry.places.append((at, _places(inputs, outputs, fresh)))
-        self.entries.append(entry)
+            loaded.places.append((at, _places(inputs, outputs, fresh)))
+        self.entries.append(loaded)
 
-    def stream_in(self, step: StreamIn) -> None:
+    def stream_in(self, entry: StreamIn) -> None:
         """Acquires variables, where they are not kept."""
         if self._kept:
-            self.entries.append(LoadedEntry(step))
+            self.entries.append(LoadedEntry(entry))
             return
-        entry = _StreamIn(step)
-        entry.names, entry.slots = [self.names[slot] for slot in step.slots], step.slots
-        entry.is_local = bool(self._alone)
-        self.entries.append(entry)
+        loaded = _StreamIn(entry)
+        loaded.names, loaded.slots = [self.names[slot] for slot in entry.slots], entry.slots
+        loaded.is_local = bool(self._alone)
+        self.entries.append(loaded)
 
-    def stream_out(self, step: StreamOut) -> None:
-        """Separates what is written in place from what is copied."""
+    def stream_out(self, entry: StreamOut) -> None:
+        """Separates variables that are written in place from those that are copied."""
         variables, slots = self.program.variables, self.program.slots
-        entry = _StreamOut(step)
-        in_place = [pair for pair in step.stores if variables.get(pair[0]) == pair[1]]
-        entry.in_place = [name for name, _ in in_place]
-        entry.size = sum(slots[slot].type.most_bytes for _, slot in in_place)
-        entry.others = [pair for pair in step.stores if pair not in in_place]
-        entry.is_local = bool(self._alone)
-        self.entries.append(entry)
+        loaded = _StreamOut(entry)
+        in_place = [pair for pair in entry.stores if variables.get(pair[0]) == pair[1]]
+        loaded.in_place = [name for name, _ in in_place]
+        loaded.size = sum(slots[slot].type.max_bytes for _, slot in in_place)
+        loaded.others = [pair for pair in entry.stores if pair not in in_place]
+        loaded.is_local = bool(self._alone)
+        self.entries.append(loaded)
 
-    def free(self, step: Free) -> None:
+    def free(self, entry: Free) -> None:
         """Releases variables, where they are not kept."""
-        entry = _Free(step)
-        entry.slots = list(step.slots)
-        entry.names = [self.names[s] for s in step.slots if s in self.names and not self._kept]
-        self.entries.append(entry)
+        loaded = _Free(entry)
+        loaded.slots = list(entry.slots)
+        loaded.names = [self.names[s] for s in entry.slots if s in self.names and not self._kept]
+        self.entries.append(loaded)
 
-    def on_wafer(self, step: OnWafer) -> None:
-        """Leaves out what another wafer runs; what this one runs alone uses what it keeps."""
-        self.entries.append(LoadedEntry(step))
-        if step.wafer == self._rank:
-            self._alone = step.count + 1
+    def on_wafer(self, entry: OnWafer) -> None:
+        """Skips entries of another wafer; this wafer's own entries use its local store."""
+        self.entries.append(LoadedEntry(entry))
+        if entry.wafer == self._rank:
+            self._alone = entry.count + 1
         else:
-            self._skipped = step.count
+            self._skipped = entry.count
 
-    def share(self, step: Share) -> None:
+    def share(self, entry: Share) -> None:
         """Sends, or receives, what one wafer has computed."""
-        self.entries.append(_Share(step))
+        self.entries.append(_Share(entry))
 
 
 class Executor:
     """A loaded program with its memory.
 
     Attributes:
-        plan: the program that it was given, symbols and all.
+        plan: the program as it was given, with symbols.
         sizes: numbers of its symbols, by name.
-        store: where variables come from and go to.
+        store: the variables.
         backend: kernels and memory.
         arena: the activation memory.
         table: the array of every slot that has one now.
@@ -254,9 +255,8 @@ class Executor:
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
         scratch_bytes: the most scratch memory that kernels took at once.
-        acquisitions: names of the groups of variables that a step streams in, in order; with
-            several wafers of those that all stream in.
-        held_together: names of all that the store must hold at once, with what is staged then.
+        acquisitions: names of the groups of variables that all wafers stream in, in order.
+        held_together: names of variables and staged values that the store must hold at once.
     """
 
     loader: type[Loader] = Loader
@@ -275,7 +275,7 @@ class Executor:
 
         Args:
             program: what to run.
-            store: where variables come from and go to.
+            store: the variables.
             backend: kernels and memory.
             listeners: called around every entry of the schedule.
             arena: at least program.arena_bytes of the backend's memory; allocated where not given.
@@ -296,20 +296,20 @@ class Executor:
         self._reset()
         self.names = _names_of(program)
         self.acquisitions = [
-            [self.names[slot] for slot in step.slots]
-            for step in _of_all(program.steps)
-            if isinstance(step, StreamIn)
+            [self.names[slot] for slot in entry.slots]
+            for entry in _common_entries(program.schedule)
+            if isinstance(entry, StreamIn)
         ]
         self.held_together = self._find_held_together()
         self._kept, self._kept_bytes = self._find_kept()
         store.reserve(
             Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
         )
-        self._parts = SizedParts(program)
+        self._parts = SizeDependence(program)
         self._types = self._parts.types(self.sizes)
         self._calls = self._load_bodies()
         loader = self.loader(program, self._swarm.rank, self._kept)
-        self.entries, self._standing = loader.load(), loader.standing
+        self.entries, self._fixed_views = loader.load(), loader.fixed_views
         self._load_entries()
         self.table: _Table = [None] * len(program.slots)
         for index, content in program.constants.items():
@@ -323,7 +323,7 @@ class Executor:
         self.dirty: set[str] = set()
 
     def resized(self, sizes: Mapping[str, int]) -> Executor:
-        """One for other sizes, in the same memory: what no size concerns is not loaded again.
+        """An executor for other sizes in the same memory; loads only what depends on sizes.
 
         Raises:
             GraphError: a symbol has no size, or one beyond its bound.
@@ -345,11 +345,12 @@ class Executor:
         return other
 
     def _load_entries(self) -> None:
-        """Gives runs their calls, and finds the entries that do something."""
+        """Binds runs to their calls, and finds the entries that are not idle."""
         self.entries = [
-            entry.load(self._calls) if isinstance(entry, _Run) else entry for entry in self.entries
+            loaded.load(self._calls) if isinstance(loaded, _Run) else loaded
+            for loaded in self.entries
         ]
-        self._active = [entry for entry in self.entries if not entry.is_idle]
+        self._active = [loaded for loaded in self.entries if not loaded.is_idle]
 
     @functools.cached_property
     def program(self) -> Program:
@@ -359,53 +360,53 @@ class Executor:
         return self.plan.at(self.sizes, self.backend.price)
 
     @functools.cached_property
-    def acquisitions_here(self) -> list[list[str]]:
-        """With several wafers, names that this one's own store is asked for, call by call."""
-        return acquired_here(self.plan, self._swarm.rank)
+    def local_acquisitions(self) -> list[list[str]]:
+        """Names that a step acquires from this wafer's own store, call by call."""
+        return local_acquisitions(self.plan, self._swarm.rank)
 
     def _find_kept(self) -> tuple[dict[str, int], int]:
-        """Slots of variables, by name, that stay acquired for a whole step; bytes streamed in then.
+        """Slots of the variables, by name, that stay acquired for a whole step; their bytes.
 
-        Where the store gives its own memory, that is all that the step reads; otherwise none.
+        These are all variables if the store gives its own memory, and none otherwise.
         """
         kept, written, size = dict[str, int](), set[str](), 0
         if not self.store.gives_views:
             return kept, size
-        for step in self.plan.steps:
-            if isinstance(step, (OnWafer, Share)):
+        for entry in self.plan.schedule:
+            if isinstance(entry, (OnWafer, Share)):
                 return {}, 0
-            if isinstance(step, StreamIn):
-                kept.update((self.names[slot], slot) for slot in step.slots)
-                size += sum(self.plan.slots[slot].type.most_bytes for slot in step.slots)
-            elif isinstance(step, StreamOut):
-                written.update(name for name, _ in step.stores if name not in kept)
-        # What is read after it was written may have its first value then.
+            if isinstance(entry, StreamIn):
+                kept.update((self.names[slot], slot) for slot in entry.slots)
+                size += sum(self.plan.slots[slot].type.max_bytes for slot in entry.slots)
+            elif isinstance(entry, StreamOut):
+                written.update(name for name, _ in entry.stores if name not in kept)
+        # A variable that is written before it is read has no value at the start of the step.
         return ({}, 0) if written.intersection(kept) else (kept, size)
 
     def _find_held_together(self) -> list[list[str]]:
         found, held = [], set[int]()
-        for step in self.plan.steps:
-            if isinstance(step, StreamIn):
-                held.update(step.slots)
+        for entry in self.plan.schedule:
+            if isinstance(entry, StreamIn):
+                held.update(entry.slots)
                 found.append([self.names[slot] for slot in held])
-            elif isinstance(step, StreamOut):
+            elif isinstance(entry, StreamOut):
                 here = [self.names[slot] for slot in held]
-                found.extend([*here, name] for name, _ in step.stores if name not in here)
-            elif isinstance(step, Free):
-                held.difference_update(step.slots)
+                found.extend([*here, name] for name, _ in entry.stores if name not in here)
+            elif isinstance(entry, Free):
+                held.difference_update(entry.slots)
         return found
 
     def bind(self, arena: Array) -> None:
-        """Puts the activations into this memory from now on; nothing is kept from before."""
+        """Places the activations in this memory; earlier values are lost."""
         self.arena: Optional[Array] = arena
         for index in range(len(self.table)):
             self._place(index)
         self._bind_views()
 
     def _bind_views(self) -> None:
-        """Makes the views that stay valid as long as the activations' memory does."""
+        """Makes the views that stay valid until the activations move."""
         table = self.table
-        for body, at, source, slot in self._standing:
+        for body, at, source, slot in self._fixed_views:
             seen = table[source]
             assert seen is not None  # constant, or in this memory
             (table[slot],) = self._calls[body][at]((seen,), (None,))
@@ -417,12 +418,12 @@ class Executor:
             self.table[index] = self.backend.place(self.arena, self._types[index], slot.offset)
 
     def unbind(self) -> None:
-        """Lets go of the activations' memory until it is bound again."""
+        """Releases the activations' memory until it is bound again."""
         self.arena = None
         for index, slot in enumerate(self.plan.slots):
             if slot.kind == ARENA:
                 self.table[index] = None
-        for _, _, _, index in self._standing:
+        for _, _, _, index in self._fixed_views:
             self.table[index] = None
 
     def run(self, features: Mapping[str, Array]) -> dict[str, Array]:
@@ -444,7 +445,7 @@ class Executor:
             self.release_all()
 
     def start(self, features: Mapping[str, Array]) -> None:
-        """Begins a step: its features get their slots."""
+        """Begins a step: uploads its features."""
         slots = self.plan.features
         for slot, array in zip(slots.values(), self.backend.upload([features[n] for n in slots])):
             self.table[slot] = array
@@ -458,15 +459,15 @@ class Executor:
             listener.begin(self.program)
         with np.errstate(all="ignore"):
             if not self._listeners:
-                for entry in entries:
-                    entry.run(self)
+                for loaded in entries:
+                    loaded.run(self)
                 return
-            for entry in entries:
+            for loaded in entries:
                 for listener in self._listeners:
-                    listener.before(entry.step)
-                entry.run(self)
+                    listener.before(loaded.entry)
+                loaded.run(self)
                 for listener in self._listeners:
-                    listener.after(entry.step)
+                    listener.after(loaded.entry)
 
     def finish(self) -> dict[str, Array]:
         """The wanted values, by name, after all entries have run; copies."""
@@ -479,13 +480,13 @@ class Executor:
         self.release(list(self._kept) if self._kept else sorted(set().union(*self._held)))
 
     def value(self, name: str) -> Array:
-        """A wanted value of the last step where it was computed; the next step overwrites it."""
+        """A wanted value of the last step, not copied; the next step overwrites it."""
         return self._read(self.plan.results[name])
 
     # What entries do.
 
     def acquire(self, is_local: bool, names: Sequence[str], slots: Iterable[int]) -> list[Array]:
-        """Acquires variables for slots, from this wafer's own store or from that of all."""
+        """Acquires variables for slots from this wafer's own store or the shared one."""
         at = -1 if is_local else 0
         given = self._stores[at].acquire(names)
         arrays, table = self.backend.upload(given), self.table
@@ -497,7 +498,7 @@ class Executor:
         return given
 
     def write(self, is_local: bool, name: str, slot: int) -> None:
-        """Copies a new value of a variable to where it belongs."""
+        """Copies a new value of a variable to the store."""
         made = self._read(slot)
         self.bytes_out += made.nbytes
         if any(name in held for held in self._held):
@@ -532,16 +533,16 @@ class Executor:
         for name in names:
             self._uploaded.pop(name, None)
 
-    def share(self, step: Share) -> None:
+    def share(self, entry: Share) -> None:
         """Sends, or receives, what one wafer has computed."""
-        on_their_way = []
-        for slot in step.slots:
+        pendings = []
+        for slot in entry.slots:
             array = self.table[slot]
             assert array is not None
-            on_their_way.append(self._swarm.start_copy(array, step.wafer))
-        for pending in on_their_way:
+            pendings.append(self._swarm.start_copy(array, entry.wafer))
+        for pending in pendings:
             pending.wait()
-        self.store.broadcast(step.variables, step.wafer)
+        self.store.broadcast(entry.variables, entry.wafer)
 
     def _read(self, slot: int) -> Array:
         array = self.table[slot]
@@ -572,35 +573,35 @@ def _names_of(program: Program) -> dict[int, str]:
 
 
 def _places(inputs: list[int], outputs: list[int], fresh: list[bool]) -> _Places:
-    """What takes operands and results from the table, and which results are put into it."""
+    """Getters of operands and outputs, and the results to put into the table."""
     made = [(at, slot) for at, (slot, new) in enumerate(zip(outputs, fresh)) if new]
     if not made:
-        return _taker(inputs), _taker(outputs), made
+        return _getter(inputs), _getter(outputs), made
     if all(fresh):
         nothing = (None,) * len(outputs)
-        return _taker(inputs), lambda table: nothing, made
+        return _getter(inputs), lambda table: nothing, made
     kept = [None if new else slot for slot, new in zip(outputs, fresh)]
     return (
-        _taker(inputs),
+        _getter(inputs),
         lambda table: [None if slot is None else table[slot] for slot in kept],
         made,
     )
 
 
-def _taker(slots: list[int]) -> Callable[[_Table], Any]:
+def _getter(slots: list[int]) -> Callable[[_Table], Any]:
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
-def _of_all(steps: Sequence[Entry]) -> list[Entry]:
-    """The steps that every wafer runs."""
+def _common_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that every wafer runs."""
     found, skipped = [], 0
-    for step in steps:
-        if isinstance(step, OnWafer):
-            skipped = step.count
+    for entry in entries:
+        if isinstance(entry, OnWafer):
+            skipped = entry.count
         elif skipped:
             skipped -= 1
         else:
-            found.append(step)
+            found.append(entry)
     return found

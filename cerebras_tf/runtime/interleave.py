@@ -2,8 +2,8 @@
 
     micro-batch 1: layer 0    micro-batch 2: layer 0    micro-batch 1: layer 1    ...
 
-Every micro-batch needs activation memory of its own then. An order is used only if every variable
-is read and written as if the micro-batches ran one after another.
+Every micro-batch then needs its own activation memory. The order is used only if every variable is
+read and written as if the micro-batches ran sequentially.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Interleaving:
     """The order in which the entries of several executors run.
 
     Attributes:
-        executors: one for each micro-batch, in order; those that run together have activation
-            memory of their own.
+        executors: one for each micro-batch, in order.
         together: number of micro-batches whose layers alternate.
         blocks: what runs, in order.
         acquisitions: names of the groups of variables that a step streams in, in order.
@@ -85,9 +84,9 @@ class Interleaving:
 
 
 def count_together(programs: Sequence[Program], store: Store, activation_bytes: int) -> int:
-    """How many micro-batches run layer by layer: those whose activations fit into memory.
+    """Number of micro-batches that run layer by layer, by the memory for their activations.
 
-    1 where this saves nothing, because all variables stay in memory.
+    It is 1 if all variables stay in memory, as nothing is saved then.
 
     Args:
         programs: of the micro-batches.
@@ -113,12 +112,11 @@ def interleave(
 
     Args:
         executors: one for each micro-batch, in order.
-        together: the layers of so many alternate, each in activation memory of its own; 1 if they
-            run one after another.
+        together: number of micro-batches whose layers alternate; 1 to run them sequentially.
         store: the variables.
 
     Returns:
-        None if they must run one after another.
+        None if they must run sequentially.
     """
     found = Interleaving(executors, together)
     numbers = range(len(executors))
@@ -133,16 +131,16 @@ def interleave(
         found.blocks += blocks
     for block in found.blocks:
         names = executors[block.micro_batch].names
-        for entry in block.entries:
-            if isinstance(entry.step, StreamIn):
-                found.acquisitions.append([names[slot] for slot in entry.step.slots])
+        for loaded in block.entries:
+            if isinstance(loaded.entry, StreamIn):
+                found.acquisitions.append([names[slot] for slot in loaded.entry.slots])
     return found
 
 
 def _merged(executors: Sequence[Executor], chunk: Sequence[int]) -> Optional[list[Block]]:
     """The blocks of some micro-batches in the order of the last one's layers.
 
-    None where their layers have another order, or a variable would be read or written in another.
+    None if their layers differ, or if this changes the order of reads and writes of a variable.
     """
     *earlier, last = chunk
     left = {number: _by_layer(executors[number].entries) for number in chunk}
@@ -161,19 +159,19 @@ def _by_layer(entries: Iterable[LoadedEntry]) -> list[tuple[_Key, list[LoadedEnt
     """Entries by layer and direction; updates belong to the layer before them."""
     found: list[tuple[_Key, list[LoadedEntry]]] = []
     arriving: list[LoadedEntry] = []  # variables stream in for the layer that follows
-    for entry in entries:
-        step = entry.step
-        if isinstance(step, StreamIn):
-            arriving.append(entry)
+    for loaded in entries:
+        entry = loaded.entry
+        if isinstance(entry, StreamIn):
+            arriving.append(loaded)
             continue
-        if isinstance(step, Run):
-            key = step.layer, step.direction
-            if not found or (step.direction != "update" and found[-1][0] != key):
+        if isinstance(entry, Run):
+            key = entry.layer, entry.direction
+            if not found or (entry.direction != "update" and found[-1][0] != key):
                 found.append((key, []))
-        if not found or (arriving and not isinstance(step, Run)):
-            arriving.append(entry)
+        if not found or (arriving and not isinstance(entry, Run)):
+            arriving.append(loaded)
             continue
-        found[-1][1].extend([*arriving, entry])
+        found[-1][1].extend([*arriving, loaded])
         arriving = []
     if arriving and found:
         found[-1][1].extend(arriving)
@@ -182,7 +180,7 @@ def _by_layer(entries: Iterable[LoadedEntry]) -> list[tuple[_Key, list[LoadedEnt
 
 @dataclass(eq=False)
 class _Use:
-    """From when to when a micro-batch holds a variable, and whether it writes it."""
+    """The interval in which a micro-batch holds a variable."""
 
     micro_batch: int
     start: int
@@ -209,21 +207,21 @@ def _uses(executors: Sequence[Executor], blocks: Iterable[Block]) -> dict[str, l
     """Every use of every variable."""
     uses: dict[str, list[_Use]] = defaultdict(list)
     held: dict[tuple[int, str], _Use] = {}
-    for at, (number, entry) in enumerate(_entries(blocks)):
-        names, step = executors[number].names, entry.step
-        if isinstance(step, StreamIn):
-            for slot in step.slots:
+    for at, (number, loaded) in enumerate(_entries(blocks)):
+        names, entry = executors[number].names, loaded.entry
+        if isinstance(entry, StreamIn):
+            for slot in entry.slots:
                 name = names[slot]
                 held[number, name] = use = _Use(number, at, at)
                 uses[name].append(use)
-        elif isinstance(step, StreamOut):
-            for name, _ in step.stores:
+        elif isinstance(entry, StreamOut):
+            for name, _ in entry.stores:
                 use = held.get((number, name)) or _Use(number, at, at)
                 if (number, name) not in held:
                     uses[name].append(use)
                 use.writes, use.end = True, at
-        elif isinstance(step, Free):
-            for name in (names[slot] for slot in step.slots if slot in names):
+        elif isinstance(entry, Free):
+            for name in (names[slot] for slot in entry.slots if slot in names):
                 if (number, name) in held:
                     held.pop((number, name)).end = at
     for use in held.values():
@@ -233,24 +231,24 @@ def _uses(executors: Sequence[Executor], blocks: Iterable[Block]) -> dict[str, l
 
 def _entries(blocks: Iterable[Block]) -> Iterator[tuple[int, LoadedEntry]]:
     for block in blocks:
-        for entry in block.entries:
-            yield block.micro_batch, entry
+        for loaded in block.entries:
+            yield block.micro_batch, loaded
 
 
 def _fits(executors: Sequence[Executor], blocks: Iterable[Block], store: Store) -> bool:
     """Whether the store can hold what micro-batches hold at once."""
     held: dict[tuple[int, str], None] = {}
     groups: list[list[str]] = []
-    for number, entry in _entries(blocks):
-        names, step = executors[number].names, entry.step
-        if isinstance(step, StreamIn):
-            held.update(((number, names[slot]), None) for slot in step.slots)
+    for number, loaded in _entries(blocks):
+        names, entry = executors[number].names, loaded.entry
+        if isinstance(entry, StreamIn):
+            held.update(((number, names[slot]), None) for slot in entry.slots)
             groups.append(list(dict.fromkeys(name for _, name in held)))
-        elif isinstance(step, StreamOut):
+        elif isinstance(entry, StreamOut):
             here = list(dict.fromkeys(name for _, name in held))
-            groups.extend([*here, name] for name, _ in step.stores if name not in here)
-        elif isinstance(step, Free):
-            for slot in step.slots:
+            groups.extend([*here, name] for name, _ in entry.stores if name not in here)
+        elif isinstance(entry, Free):
+            for slot in entry.slots:
                 held.pop((number, names.get(slot, "")), None)
     try:
         store.require_memory(groups)

@@ -37,17 +37,14 @@ class NullBackend:
         self._peak_bytes = 0
 
     def allocate(self, size: int) -> Array:
-        """See Backend.allocate."""
         return stand_in(TensorType("uint8", (size,)))
 
     def place(self, memory: Array, type: TensorType, offset: int) -> Array:
-        """See Backend.place."""
         return stand_in(type)
 
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
-        """See Backend.load."""
         results = [stand_in(type) for type in outputs]
 
         def call(arrays: Sequence[Array], out: Sequence[Optional[Array]]) -> Sequence[Array]:
@@ -63,11 +60,9 @@ class NullBackend:
         outputs: Sequence[TensorType],
         attrs: dict[str, Any],
     ) -> Cost:
-        """See Backend.price."""
         return self._of.price(op, inputs, outputs, attrs)
 
     def scratch(self, size: int) -> AbstractContextManager[Array]:
-        """See Backend.scratch."""
         return nullcontext(self.allocate(size))
 
     def copy(self, target: Array, source: Array) -> None:
@@ -81,17 +76,13 @@ class NullBackend:
         return array
 
     def upload(self, arrays: list[Array]) -> list[Array]:
-        """See Backend.upload."""
         return arrays
 
     def constant(self, content: Array, dtype: str) -> Array:
-        """See Backend.constant."""
         return to_storage(content, dtype)
 
     def begin(self) -> None:
-        """See Backend.begin."""
         self._peak_bytes = 0
 
     def peak_bytes(self) -> int:
-        """See Backend.peak_bytes."""
         return self._peak_bytes

@@ -1,4 +1,4 @@
-"""Reads from a batch which tokens are real, and whether padding may be left out of it.
+"""Finds the real tokens of a batch, and whether its padding may be removed.
 
 Letters: B sequences, S their padded length, T real tokens.
 """
@@ -35,7 +35,7 @@ from cerebras_tf.kernels.registry import evaluate
 
 
 class _Tokens:
-    """The real tokens of a batch: their places b S + s, and how many each sequence has."""
+    """The real tokens of a batch: their positions b S + s, and the lengths of sequences."""
 
     def __init__(self, rows: Array, dims: tuple[int, int], lengths: Array) -> None:
         self.rows, self.dims, self.lengths = rows.astype(np.int32), dims, lengths
@@ -56,20 +56,20 @@ class _Tokens:
         return {feature_name(name, kind): array for kind, array in kinds.items()}
 
     def padded(self, value: Array, layout: int) -> Array:
-        """What a value holds at padded places: [places, ...]."""
+        """The elements of a value at padded positions: [positions, ...]."""
         flat = self._flat(value, layout)
         found: Array = flat[self.row_of < 0]
         return found
 
-    def most(self, value: Array, layout: int) -> Array:
-        """The largest of what a value holds at a sequence's real places: [B, ...]."""
+    def largest(self, value: Array, layout: int) -> Array:
+        """The largest element of a value at real positions of each sequence: [B, ...]."""
         flat = self._flat(value, layout)
         found = np.full((self.dims[0], flat.shape[1]), -np.inf, np.float32)
         np.maximum.at(found, self.rows // self.dims[1], flat[self.rows].astype(np.float32))
         return found
 
     def places(self, positions: Array, layout: int) -> Array:
-        """Places b S + s of positions in each sequence, or of all places; -1 for those outside."""
+        """Positions b S + s of positions in each sequence, or of flat ones; -1 if outside."""
         most = self.dims[1] if layout else self.row_of.size
         inside = (positions >= 0) & (positions < most)
         if layout:
@@ -106,7 +106,7 @@ def pack_batch(
 
 
 def real_tokens(packing: Packing, derived: Mapping[str, Array]) -> dict[str, int]:
-    """How many real tokens a batch has, by symbol; of what pack_batch gave."""
+    """Number of real tokens of a batch, by symbol, from the result of pack_batch."""
     return {s.symbol: len(derived[feature_name(s.name, ROWS)]) for s in packing.spaces}
 
 
@@ -136,10 +136,10 @@ def _tokens(space: TokenSpace, values: list[Array], sizes: Mapping[str, int]) ->
         used |= (value != 0).reshape(dims)
     if space.kind == LIST:
         if not used.any():
-            used[0, 0] = True  # a program has one token at least; this one has weight 0
+            used[0, 0] = True  # a program needs at least one token; this one has weight 0
         return _Tokens(np.flatnonzero(used), dims, used.sum(axis=1))
     last = dims[1] - np.argmax(used[:, ::-1], axis=1)
-    lengths = np.where(used.any(axis=1), last, 1)  # one is kept: its weight is 0
+    lengths = np.where(used.any(axis=1), last, 1)  # at least one, of weight 0
     return _Tokens(np.flatnonzero(np.arange(dims[1]) < lengths[:, None]), dims, lengths)
 
 
@@ -184,7 +184,7 @@ def _require(check: Check, tokens: _Tokens, values: list[Array], among: Optional
     if check.kind == HIDDEN:
         if not (padded <= HIDING).all():
             raise PaddingError(f"{where} adds a mask that does not hide padding")
-        if not (tokens.most(value, check.layout) >= 0).all():
+        if not (tokens.largest(value, check.layout) >= 0).all():
             raise PaddingError(f"{where} adds a mask that hides all of a sequence")
     elif (padded != 0).any():
         raise PaddingError(f"{where} multiplies padding by a number that is not 0")

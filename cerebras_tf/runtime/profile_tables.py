@@ -9,8 +9,7 @@ from cerebras_tf.kernels.timeline import Span
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.profiler import LOOP_STEP, WAFER_STEP, Profiler, Timing
 
-MOST_ROWS = 12
-_DIRECTIONS = ("forward", "backward", "update")
+MAX_ROWS = 12
 _STREAMS = ("stream_in", "stream_out", "share")
 
 
@@ -18,27 +17,27 @@ class Bounds(NamedTuple):
     """Where the time of a step goes, in seconds a step.
 
     Attributes:
-        arithmetic: kernels that at the measured limits take longer to compute than to move bytes.
-        memory: the other kernels.
+        arithmetic: kernels that are bound by arithmetic at the measured speeds.
+        memory: kernels that are bound by memory.
         streams: moving variables between store and wafer, and waiting for that.
-        machine: between kernels: the schedule, packing of the batch, results.
+        executor: between kernels: the schedule, packing of the batch, results.
         loop: outside of the wafer: input, TensorFlow's session, hooks.
-        arithmetic_limit: what the first would take at the limits.
-        memory_limit: what the second would.
+        arithmetic_limit: seconds of the former at full speed.
+        memory_limit: seconds of the latter at full speed.
     """
 
     arithmetic: float
     memory: float
     streams: float
-    machine: float
+    executor: float
     loop: float
     arithmetic_limit: float
     memory_limit: float
 
     @property
     def total(self) -> float:
-        """A step, from one end of the loop to the next."""
-        return self.arithmetic + self.memory + self.streams + self.machine + self.loop
+        """Seconds of a whole step."""
+        return self.arithmetic + self.memory + self.streams + self.executor + self.loop
 
 
 def bounds_of(profiler: Profiler, steps: int, speeds: Speeds) -> Bounds:
@@ -69,7 +68,7 @@ def sentence(bounds: Bounds) -> str:
         "arithmetic": bounds.arithmetic,
         "memory": bounds.memory,
         "moving weights": bounds.streams,
-        "time between kernels": bounds.machine,
+        "time between kernels": bounds.executor,
         "time outside of the wafer (input, session, hooks)": bounds.loop,
     }
     most = max(shares, key=lambda name: shares[name])
@@ -87,20 +86,20 @@ def sentence(bounds: Bounds) -> str:
 
 
 def tables(profiler: Profiler, steps: int, speeds: Speeds, library: str) -> str:
-    """The tables by op, by layer and of the dearest instructions, a step.
+    """The tables by op, by layer and of the slowest instructions, per step.
 
     Args:
         profiler: what was recorded.
         steps: how many steps that was.
         speeds: the limits, measured.
-        library: what multiplies matrices.
+        library: name of the library that multiplies matrices.
     """
     bounds = bounds_of(profiler, steps, speeds)
     limits = f"{speeds.flops_per_s / 1e9:.0f} GFLOP/s, {speeds.bytes_per_s / 1e9:.0f} GB/s"
     head = f"{steps} steps of {_ms(bounds.total)} ms; limits measured here: {limits} ({library})"
     parts = [
         _table("op", profiler.timings, lambda t: t.item.op, steps, speeds, bounds.total),
-        _rest(bounds),
+        _outside_kernels(bounds),
         _table("layer", profiler.timings, _place, steps, speeds, bounds.total, ordered=True),
         _table("instruction", profiler.timings, _named, steps, speeds, bounds.total),
     ]
@@ -125,12 +124,12 @@ def _table(
     total: float,
     ordered: bool = False,
 ) -> str:
-    """Rows of one key, the dearest first, or in the order in which they come first."""
+    """Rows by key, the slowest first; if `ordered`, in order of their first call."""
     groups: dict[str, list[Timing]] = {}
     for timing in timings:
         groups.setdefault(key(timing), []).append(timing)
     seconds = {name: sum(t.elapsed_s for t in group) for name, group in groups.items()}
-    names = sorted(groups, key=lambda name: -seconds[name])[: None if ordered else MOST_ROWS]
+    names = sorted(groups, key=lambda name: -seconds[name])[: None if ordered else MAX_ROWS]
     if ordered:
         names = [name for name in groups if name in names]
     width = max((len(name) for name in [*names, what]), default=0)
@@ -159,10 +158,10 @@ def _table(
     return "\n".join(["", *lines])
 
 
-def _rest(bounds: Bounds) -> str:
+def _outside_kernels(bounds: Bounds) -> str:
     rows = (
         ("streams of variables", bounds.streams),
-        ("between kernels", bounds.machine),
+        ("between kernels", bounds.executor),
         ("outside of the wafer: input, session, hooks", bounds.loop),
     )
     return "\n".join(

@@ -32,10 +32,9 @@ class Timing(NamedTuple):
         item: the instruction.
         layer: name of its layer; "" for none.
         direction: "forward", "backward" or "update".
-        start: when it began, of `time.perf_counter`.
+        start: when it began, by `time.perf_counter`.
         elapsed_s: seconds that it took.
-        cpu_s: seconds that threads worked at it: the calling one's CPU seconds, and those between
-            start and end of others' parts.
+        cpu_s: CPU seconds of the calling thread, and seconds of the chunks that other threads ran.
         shapes: of its operands.
     """
 
@@ -66,7 +65,7 @@ class Timing(NamedTuple):
 
 
 class Profiler:
-    """Listens to machines, and keeps times while it records.
+    """A listener of executors that keeps times while it records.
 
     Attributes:
         timeline: spans of all threads.
@@ -88,10 +87,10 @@ class Profiler:
         record(self.timeline)
 
     def stop(self) -> None:
-        """Records no more; what was recorded stays."""
+        """Ends recording, and keeps what was recorded."""
         if self.is_recording:
             record(None)
-            # Not as they are made: it would take longer than a small kernel.
+            # Only now: making a span takes longer than a small kernel.
             self.timeline.spans.extend(timing.span(self._thread) for timing in self.timings)
 
     @property
@@ -100,40 +99,37 @@ class Profiler:
         return recording() is self.timeline
 
     def begin(self, program: Program) -> None:
-        """See Listener.begin."""
         self._program = program
         if self.is_recording:
             self._thread = threading.get_ident()
             self.timeline.threads[self._thread] = "wafer"
 
-    def before(self, step: Entry) -> None:
-        """See Listener.before."""
-        if isinstance(step, Run):
+    def before(self, entry: Entry) -> None:
+        if isinstance(entry, Run):
             layers = self._program.layers
-            self._layer = layers[step.layer].name if step.layer >= 0 else ""
-            self._direction = step.direction
-            self._items = iter(self._program.computed(step))
+            self._layer = layers[entry.layer].name if entry.layer >= 0 else ""
+            self._direction = entry.direction
+            self._items = iter(self._program.computed(entry))
         self._before = time.perf_counter()
 
-    def after(self, step: Entry) -> None:
-        """See Listener.after."""
+    def after(self, entry: Entry) -> None:
         self._items = None
         if not self.is_recording:
             return
-        name = f"{self._direction} {self._layer}" if isinstance(step, Run) else step.kind
-        self.timeline.add(step.kind, name, self._before, time.perf_counter())
+        name = f"{self._direction} {self._layer}" if isinstance(entry, Run) else entry.kind
+        self.timeline.add(entry.kind, name, self._before, time.perf_counter())
 
-    def exchanged(self, what: str, start: float, end: float, size: int) -> None:
+    def record_collective(self, what: str, start: float, end: float, size: int) -> None:
         """See swarmx.swarm.Observer."""
         if self.is_recording:
             self.timeline.add(EXCHANGE, what, start, end, bytes=size)
 
-    def timed(
+    def run_timed(
         self, call: Call, arrays: Sequence[Array], out: Sequence[Optional[Array]]
     ) -> Sequence[Array]:
-        """Makes the call of the next instruction, and keeps its time.
+        """Runs the next instruction, and keeps its time.
 
-        What a branch of a conditional calls counts as the conditional.
+        Instructions of a branch count as the conditional.
         """
         if self._items is None or not self.is_recording or self._is_inside:
             return call(arrays, out)
@@ -160,7 +156,7 @@ class Profiler:
 
 
 class TimedBackend(CpuBackend):
-    """The host's own cores, which pass every call to a profiler."""
+    """A CpuBackend that passes every call to a profiler."""
 
     def __init__(self, swarm: Optional[Swarm], profiler: Profiler) -> None:
         super().__init__(swarm)
@@ -169,26 +165,25 @@ class TimedBackend(CpuBackend):
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
-        """See Backend.load."""
         call = super().load(instruction, inputs, outputs)
-        return lambda arrays, out: self._profiler.timed(call, arrays, out)
+        return lambda arrays, out: self._profiler.run_timed(call, arrays, out)
 
 
-def timed(
+def make_backend(
     swarm: Optional[Swarm], profiler: Optional[Profiler]
 ) -> tuple[CpuBackend, list[Profiler]]:
-    """A backend, and the listeners of its machines: with a profiler, or without."""
+    """A backend, and the listeners of its executors: with a profiler, or without."""
     if profiler is None:
         return CpuBackend(swarm), []
     if swarm is not None:
-        swarm.observe(profiler.exchanged)
+        swarm.observe(profiler.record_collective)
     return TimedBackend(swarm, profiler), [profiler]
 
 
 def write_trace(timeline: Timeline, path: Path) -> None:
-    """Writes a trace: one track a thread, or a name that threads share.
+    """Writes a trace with a track for each thread name.
 
-    TensorFlow makes the wafer's steps now on one of its threads and now on another.
+    TensorFlow runs the wafer's steps on different threads, which share a name.
     """
     origin = min((span.start for span in timeline.spans), default=0.0)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(timeline.threads.values()))}

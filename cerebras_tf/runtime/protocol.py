@@ -1,7 +1,7 @@
-"""The session protocol: what a client asks of a session, in values that could travel over a wire.
+"""The session protocol: requests and answers, as values that can be sent over a network.
 
-A session runs programs and keeps variables. It calls nobody back: where none of its programs serves
-a batch, `step` returns what is needed, and the client submits a program and repeats the batch.
+A session runs programs and keeps variables. It has no callbacks: if none of its programs serves a
+batch, `step` returns ProgramNeeded, and the client submits a program and repeats the batch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Request:
         types: type of every feature, by name; sizes are numbers.
         wanted: names of the values it must return.
         updates: whether it changes variables.
-        padded: why padding must be computed too; "" where it may be removed.
-        part: which part of a batch's step it is, in the program source's terms; "" for all.
+        padding_reason: why padding must be computed; "" if it may be removed.
+        kind: kind of the micro-batch, in the program source's terms; "" for a whole batch.
     """
 
     types: Mapping[str, TensorType]
     wanted: frozenset[str] = frozenset()
     updates: bool = True
-    padded: str = ""
-    part: str = ""
+    padding_reason: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Batch:
         features: array of every feature, by name.
         wanted: names of the values to return.
         updates: whether it changes variables and counts as a step.
-        part: see Request.
+        kind: see Request.
         global_step: steps made before; None for as many as the session has counted.
-        agreed: `ProgramNeeded.agreed` of the answer that this batch is repeated after.
+        agreed_padding: that of the ProgramNeeded after which the batch is repeated.
     """
 
     features: Mapping[str, Array]
     wanted: frozenset[str] = frozenset()
     updates: bool = True
-    part: str = ""
+    kind: str = ""
     global_step: Optional[int] = None
-    agreed: Optional[str] = None
+    agreed_padding: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class ProgramNeeded:
 
     Attributes:
         request: what a program must serve.
-        program: number of a submitted program that serves it once its bounds are `sizes`; None
-            where a new one must be compiled.
+        program: number of a submitted program that serves it with `sizes` as bounds; None if a
+            new one must be compiled.
         sizes: the least bound of every symbol of that program, by name.
-        agreed: why padding is not removed, as the wafers have agreed; "" if it is removed; None
-            where they have not agreed yet. The repeated batch carries it.
+        agreed_padding: why padding is not removed, as the wafers have agreed; "" if it is removed;
+            None if they have not agreed yet. The client repeats the batch with it.
     """
 
     request: Request
     program: Optional[int] = None
     sizes: Mapping[str, int] = field(default_factory=dict)
-    agreed: Optional[str] = None
+    agreed_padding: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SessionProtocol(Protocol):
 
         Raises:
             BatchCapacityError: it does not fit into memory; the session stays as it was.
-            DataError: it does not serve what is needed, or another number of wafers.
+            DataError: it does not serve the request, or is for another number of wafers.
         """
 
     def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
@@ -147,10 +147,10 @@ class SessionProtocol(Protocol):
 
     @property
     def price(self) -> Price:
-        """What instructions cost where the session runs; programs are compiled with it."""
+        """Cost of instructions on the session's backend, for the compiler."""
 
-    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
-        """Why `submit` would refuse a program for its memory; None where it fits."""
+    def capacity_error(self, program: Program) -> Optional[BatchCapacityError]:
+        """The error that `submit` would raise for a program's memory; None if it fits."""
 
     @property
     def specs(self) -> Mapping[str, Variable]:
@@ -175,7 +175,7 @@ class SessionProtocol(Protocol):
         """Writes a checkpoint there: variables, the global step and the state of random streams."""
 
     def restore(self, prefix: str) -> None:
-        """Reads what `save` wrote; raises CheckpointError where it does not fit."""
+        """Reads what `save` wrote; raises CheckpointError if it does not fit."""
 
     @property
     def version(self) -> int:
@@ -186,10 +186,10 @@ class SessionProtocol(Protocol):
         """Steps made."""
 
     def random_state(self) -> dict[str, int]:
-        """How far the random streams are, where the global step does not tell."""
+        """Positions of the random streams that do not follow from the global step."""
 
     def restore_random_state(self, state: Mapping[str, int]) -> None:
-        """Takes what `random_state` gave; entries that are missing follow from the global step."""
+        """Restores what `random_state` returned; missing entries follow from the global step."""
 
     @property
     def activation_limit(self) -> int:

@@ -1,8 +1,8 @@
-"""How far the random ops of a model have drawn: the state that a run resumes from.
+"""The state of a model's random ops, from which a run resumes.
 
 The front end gives every random op a key and a stream of the Philox generator. An op whose
-invocations all have one size reads how often it has drawn; one whose invocations differ in size
-reads its key, its stream and how many numbers it has drawn.
+invocations have one size reads the number of its draws. An op whose invocations differ in size
+reads its key, its stream and the count of numbers that it has drawn.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class RandomStreams:
 
     Args:
         rank: of the wafer.
-        wafers: how many there are; each draws numbers of its own.
+        wafers: number of wafers, each of which draws different numbers.
         trains: whether ops draw new numbers with every update; else with every step.
     """
 
     def __init__(self, rank: int, wafers: int, trains: bool) -> None:
         self._rank, self._wafers, self._trains = rank, wafers, trains
-        self._draws: Optional[int] = None  # follows from the global step where a run begins
+        self._draws: Optional[int] = None  # at the start it follows from the global step
         self._made: dict[str, int] = {}
 
     def features(self, program: Program, global_step: int) -> dict[str, Array]:
         """What random ops read at the next step, by name of the feature."""
         if self._draws is None:
             self._draws = global_step // self._wafers if self._trains else 0
-        # As if one wafer took the batches of all sequentially.
+        # As if one wafer ran the batches of all wafers sequentially.
         own = self._draws * self._wafers + self._rank
         seeds = {
             name: [draw.key, draw.stream + self._rank, self._made.get(name, 0)]
@@ -58,8 +58,8 @@ class RandomStreams:
     def state(self, global_step: int) -> dict[str, int]:
         """What a checkpoint must hold besides the global step.
 
-        The global step does not tell how often ops have drawn where a step of the model takes
-        several runs, as in gradient accumulation; nor how much, where batches differ in size.
+        The number of draws does not follow from the global step if a step takes several runs, as in
+        gradient accumulation; nor does the count of numbers if batches differ in size.
         """
         found = {_MADE_KEY + name: number for name, number in self._made.items()}
         if self._draws is not None and self._draws * self._wafers != global_step:
@@ -67,7 +67,7 @@ class RandomStreams:
         return found
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Takes what `state` gave for a checkpoint."""
+        """Restores what `state` returned for a checkpoint."""
         draws = state.get(RANDOM_STEP_KEY)
         self._draws = None if draws is None else draws // self._wafers
         self._made = {

@@ -25,7 +25,7 @@ from cerebras_tf.runtime.session import GLOBAL_STEP, Session
 
 
 def read_features(path: str, program: Program) -> dict[str, Array]:
-    """The arrays of an .npz file that a program asks for.
+    """Reads the features of a program from an .npz file.
 
     Raises:
         DataError: the file cannot be read, or arrays are missing.
@@ -80,7 +80,6 @@ class BundleFormat:
     """Checkpoints of TensorFlow's format; see CheckpointFormat."""
 
     def save(self, prefix: str, store: Store, numbers: Mapping[str, int]) -> None:
-        """See CheckpointFormat.save."""
         folder = Path(prefix).absolute().parent
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
@@ -93,7 +92,6 @@ class BundleFormat:
             writer.finish(os.path.abspath(prefix))
 
     def restore(self, prefix: str, store: Store) -> dict[str, int]:
-        """See CheckpointFormat.restore."""
         entries = read_index(prefix)
         for name, spec in store.specs.items():
             entry = entries.get(name)
@@ -159,11 +157,11 @@ def run_saved(
 
 def _trains(program: Program) -> bool:
     """Whether the program changes variables."""
-    return any(step.kind == "stream_out" for step in program.steps)
+    return any(entry.kind == "stream_out" for entry in program.schedule)
 
 
 def describe_saved(path: str) -> str:
-    """What a saved program takes and gives, a line each."""
+    """The inputs and results of a saved program, one per line."""
     program = load_program(path)
     lines = [f"{len(program.layers)} layers, {len(program.variables)} variables"]
     if program.wafers > 1:

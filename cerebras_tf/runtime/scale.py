@@ -1,12 +1,12 @@
 """Predicts a step on N wafers: its program for N, run times measured on one, a model of the links.
 
-Every wafer has a clock, and a lane each for copies of weights and for means of gradients, which do
-one thing after the other. Computing waits where the program does: for a group's weights, for means,
-for sums. All wafers are simulated, so that owners that differ in work show.
+Every wafer has a clock, one lane for copies of weights and one for means of gradients. A lane
+runs collectives sequentially. Computation waits where the program does: for weights, means and
+sums. All wafers are simulated, because owners differ in work.
 
-From wafer to wafer, copies and means for one go in a chain of chunks, as in swarmx/mpi.py: the
-wafer behind p others gets the last byte p chunks later. By a tree, as in SwarmX, nodes that serve
-`ways` wafers each pass everything on, so that depth grows with the logarithm of N.
+Between wafers, copies and means for one wafer go along a chain in chunks, as in swarmx/mpi.py:
+wafer p of the chain gets the last byte p chunks later. In a tree, as in SwarmX, each node serves
+`ways` wafers, so that the depth grows with the logarithm of N.
 """
 
 from __future__ import annotations
@@ -25,31 +25,30 @@ from cerebras_tf.runtime.collective_plan import (
     EVERYWHERE,
     GATHER,
     MEAN,
-    Arrival,
-    Exchange,
+    Collective,
+    Wait,
     Work,
     events,
     sent_bytes,
 )
 from cerebras_tf.swarmx.mpi import CHUNK_BYTES
 
-# Only separate what measured times of a layer and direction are shared out to.
+# Only their ratio matters: they divide the measured time of a layer among its runs.
 _NOMINAL = Speeds(flops_per_s=1e11, bytes_per_s=1e10)
 LayerTimes = Mapping[tuple[int, str], float]
 
 
 @dataclass(frozen=True)
 class Link:
-    """What connects a wafer to others.
+    """The connection of a wafer to others.
 
     Attributes:
-        bytes_per_s: of one direction; both are used at once.
+        bytes_per_s: speed in one direction; both directions are used at once.
         latency_s: from one wafer, or node, to the next.
         ways: wafers that a node of the tree serves, at least 2; 0 for messages from wafer to wafer.
-        mean_bytes_per_s: of means, where cores add them up on their way; None for bytes_per_s.
-        core_s_per_byte: what a byte of a copy takes of the wafer's own time; 0 where its cores
-            have no part in it.
-        mean_core_s_per_byte: likewise of a mean.
+        mean_bytes_per_s: speed of means, which cores add up; None for bytes_per_s.
+        core_s_per_byte: time that a byte of a copy takes of the wafer's cores.
+        mean_core_s_per_byte: the same for a mean.
     """
 
     bytes_per_s: float
@@ -66,17 +65,17 @@ class Link:
                 "Give 0 for messages from wafer to wafer."
             )
 
-    def of_means(self) -> Link:
-        """The same for means."""
+    def for_means(self) -> Link:
+        """The link with the speed of means."""
         speed = self.mean_bytes_per_s or self.bytes_per_s
         return replace(self, bytes_per_s=speed, core_s_per_byte=self.mean_core_s_per_byte)
 
     def hop_s(self, size: int) -> float:
-        """Seconds until a first chunk of what has a size is one wafer, or node, further."""
+        """Seconds until the first chunk of some bytes reaches the next wafer or node."""
         return self.latency_s + min(size, CHUNK_BYTES) / self.bytes_per_s
 
     def through_tree_s(self, wafers: int, size: int) -> float:
-        """Seconds until a first chunk has gone through the tree, up or down."""
+        """Seconds until the first chunk has passed through the tree, up or down."""
         levels, served = 1, self.ways
         while served < wafers:
             levels, served = levels + 1, served * self.ways
@@ -90,37 +89,37 @@ class ScaledStep:
     Attributes:
         wafers: how many.
         step_s: seconds of the step.
-        exchange_s: seconds in which something is on its way, mean over wafers.
-        waited_s: seconds of these that computing waits, likewise.
+        collective_s: seconds in which collectives run, mean over wafers.
+        waited_s: seconds of these in which computation waits, mean over wafers.
         sent_bytes: bytes sent, by wafer; to the tree where there is one.
     """
 
     wafers: int
     step_s: float
-    exchange_s: float
+    collective_s: float
     waited_s: float
     sent_bytes: Sequence[int]
 
     @property
     def hidden_share(self) -> float:
-        """The part of the exchange for which computing does not wait; 1 where there is none."""
-        return 1 - min(self.waited_s / self.exchange_s, 1.0) if self.exchange_s else 1.0
+        """Share of the collectives' time that computation hides; 1 without collectives."""
+        return 1 - min(self.waited_s / self.collective_s, 1.0) if self.collective_s else 1.0
 
 
-def scaled_step(program: Program, times: LayerTimes, beside_s: float, link: Link) -> ScaledStep:
+def scaled_step(program: Program, times: LayerTimes, other_s: float, link: Link) -> ScaledStep:
     """Simulates a step.
 
     Args:
-        program: for as many wafers as there are to be.
+        program: compiled for the number of wafers to predict.
         times: seconds measured on one wafer, by layer and direction.
-        beside_s: seconds of a step measured outside of them: input, summaries, the loop.
+        other_s: seconds of a step outside of layers: input, summaries, the loop.
         link: between wafers.
     """
     simulation = _Simulation(program, times, link)
     wafers = program.wafers
     return ScaledStep(
         wafers,
-        max(simulation.clock) + beside_s,
+        max(simulation.clock) + other_s,
         sum(simulation.busy) / wafers,
         sum(simulation.waited) / wafers,
         sent_bytes(program, through_tree=link.ways > 0),
@@ -129,7 +128,7 @@ def scaled_step(program: Program, times: LayerTimes, beside_s: float, link: Link
 
 class _Simulation:
     def __init__(self, program: Program, times: LayerTimes, link: Link) -> None:
-        self._links = {COPY: link, GATHER: link, MEAN: link.of_means()}
+        self._links = {COPY: link, GATHER: link, MEAN: link.for_means()}
         self.wafers = range(program.wafers)
         self.clock = [0.0 for _ in self.wafers]
         self.busy = [0.0 for _ in self.wafers]
@@ -137,18 +136,18 @@ class _Simulation:
         # When a lane is free.
         self._lanes = {kind: [0.0 for _ in self.wafers] for kind in (COPY, MEAN)}
         self._arrivals: dict[int, list[float]] = {}
-        seconds = _shared_out(program, times)
+        seconds = _run_seconds(program, times)
         for item in events(program):
             if isinstance(item, Work):
                 for wafer in self.wafers if item.wafer == EVERYWHERE else [item.wafer]:
                     self.clock[wafer] += seconds[item.number]
-            elif isinstance(item, Arrival):
+            elif isinstance(item, Wait):
                 self._await(item.slot)
             else:
                 self._start(item)
 
-    def _start(self, item: Exchange) -> None:
-        """Something sets out on a lane once all before it have arrived there."""
+    def _start(self, item: Collective) -> None:
+        """A collective starts on its lane after those before it have ended."""
         link, others = self._links[item.kind], len(self.wafers) - 1
         if not others:
             return
@@ -168,8 +167,8 @@ class _Simulation:
             self.busy[wafer] += lane[wafer] - starts[wafer]
             self.clock[wafer] += item.bytes * link.core_s_per_byte
 
-    def _ends(self, starts: list[float], item: Exchange) -> list[float]:
-        """When each wafer is done with what could begin there at some time."""
+    def _ends(self, starts: list[float], item: Collective) -> list[float]:
+        """When a collective ends on each wafer, given when each wafer could start it."""
         to_all = item.kind == MEAN and item.wafer == EVERYWHERE
         link = self._links[item.kind]
         if link.ways:
@@ -192,7 +191,7 @@ class _Simulation:
 
 
 def _chain(link: Link, starts: list[float], size: int, order: Sequence[int]) -> list[float]:
-    """Along wafers in an order; each passes on chunks as they come."""
+    """A chain of wafers; each forwards chunks as they arrive."""
     hop = link.hop_s(size)
     done = list(starts)
     done[order[0]] = starts[order[0]] + size / link.bytes_per_s
@@ -203,35 +202,35 @@ def _chain(link: Link, starts: list[float], size: int, order: Sequence[int]) -> 
 
 
 def _tree(link: Link, starts: list[float], size: int, passes: int) -> list[float]:
-    """Up or down a tree, or both; its nodes pass on chunks as they come."""
+    """Up or down a tree, or both; nodes forward chunks as they arrive."""
     through = passes * link.through_tree_s(len(starts), size)
     return [max(starts) + size / link.bytes_per_s + through for _ in starts]
 
 
 def _reduced_and_gathered(link: Link, starts: list[float], size: int) -> list[float]:
-    """Every wafer adds up a part, and sends it to all."""
+    """Reduce-scatter, then all-gather."""
     wafers = len(starts)
     blocks = math.ceil(size / (wafers * CHUNK_BYTES))
     moving = 2 * (wafers - 1) / wafers * size / link.bytes_per_s
     return [max(starts) + moving + 2 * blocks * link.latency_s for _ in starts]
 
 
-def _shared_out(program: Program, times: LayerTimes) -> dict[int, float]:
-    """Seconds of every run, by its place in the schedule.
+def _run_seconds(program: Program, times: LayerTimes) -> dict[int, float]:
+    """Seconds of every run, by its index in the schedule.
 
-    Runs of one layer and direction share its measured time by what they cost.
+    The measured time of a layer and direction is divided among its runs by their cost.
     """
     cost: dict[int, float] = {}
     whole: dict[tuple[int, str], float] = defaultdict(float)
-    for number, step in enumerate(program.steps):
-        if isinstance(step, Run):
-            cost[number] = sum(map(_nominal_s, program.bodies[step.body]))
-            whole[step.layer, step.direction] += cost[number]
+    for number, entry in enumerate(program.schedule):
+        if isinstance(entry, Run):
+            cost[number] = sum(map(_nominal_s, program.bodies[entry.body]))
+            whole[entry.layer, entry.direction] += cost[number]
     found = {}
     for number, seconds in cost.items():
-        step = program.steps[number]
-        assert isinstance(step, Run)
-        key = step.layer, step.direction
+        entry = program.schedule[number]
+        assert isinstance(entry, Run)
+        key = entry.layer, entry.direction
         found[number] = times.get(key, 0.0) * seconds / (whole[key] or 1.0)
     return found
 

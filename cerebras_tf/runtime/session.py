@@ -18,12 +18,7 @@ from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, Price, Program
 from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.store import Store, reading, write
 from cerebras_tf.runtime.backend import Backend
-from cerebras_tf.runtime.capacity import (
-    activation_limit,
-    agreed_share,
-    memory_fault,
-    return_freed_memory,
-)
+from cerebras_tf.runtime.capacity import activation_limit, capacity_error, memory_share, trim_heap
 from cerebras_tf.runtime.executor import Executor, Listener
 from cerebras_tf.runtime.interleave import Interleaving, align, count_together, interleave
 from cerebras_tf.runtime.packing import pack_batch, real_tokens
@@ -39,12 +34,12 @@ from cerebras_tf.runtime.random_streams import RandomStreams
 from cerebras_tf.runtime.sizes import solve_sizes
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
-# Compiled variants kept, those used last; requests that differ more often are compiled again.
-MOST_VARIANTS = 32
-# Sizes of one variant that stay loaded, those used last.
-MOST_SIZES = 256
-# The reason of a wafer whose own program for its batch computes padding anyway.
-_ALWAYS_PADDED = "another wafer computes it"
+# Programs that are kept, the most recently used ones; others are compiled again.
+MAX_VARIANTS = 32
+# Sizes of one program that stay loaded, the most recently used ones.
+MAX_SIZES = 256
+# The reason given by a wafer whose own program computes padding in any case.
+_OTHER_WAFER = "another wafer computes it"
 GLOBAL_STEP = "global_step"  # its name in checkpoints
 Phase = Callable[[str], Any]
 
@@ -65,44 +60,44 @@ class CheckpointFormat(Protocol):
 
 @dataclass(eq=False)
 class _Variant:
-    """A program, what it is for, and what it is loaded as, by sizes.
+    """A program, the requests that it serves, and its executors.
 
     Attributes:
-        most: bound of every symbol of the program, by name.
-        executors: by their region of the activation memory and the sizes of the symbols, in the
-            order of their last uses.
-        last_use: requests served before it was used last.
+        bounds: bound of every symbol of the program, by name.
+        executors: by region of the activation memory and sizes of the symbols, in order of last
+            use.
+        last_use: number of the request that used it last.
     """
 
     number: int
     program: Program
     updates: bool
-    part: str
-    most: dict[str, int]
+    kind: str
+    bounds: dict[str, int]
     executors: dict[tuple[int, tuple[tuple[str, int], ...]], Executor] = field(default_factory=dict)
     has_run: bool = False
     last_use: int = 0
 
     def sizes_for(self, request: Request) -> Optional[dict[str, int]]:
-        """Size of every symbol, beyond its bound perhaps; None where it cannot serve."""
-        if (self.updates, self.part) != (request.updates, request.part):
+        """Size of every symbol, which may exceed its bound; None if it cannot serve the request."""
+        if (self.updates, self.kind) != (request.updates, request.kind):
             return None
         if not request.wanted <= set(self.program.results):
             return None
-        if request.padded and self.program.packing is not None:
+        if request.padding_reason and self.program.packing is not None:
             return None
         return solve_sizes(self.program, request.types)
 
     def needed(self, sizes: Mapping[str, int]) -> Optional[dict[str, int]]:
-        """The bounds that a batch of these sizes needs; None where those it has are enough."""
-        if all(size <= self.most[name] for name, size in sizes.items()):
+        """The bounds that a batch of these sizes needs; None if its own suffice."""
+        if all(size <= self.bounds[name] for name, size in sizes.items()):
             return None
-        return {name: max(bound, sizes.get(name, 0)) for name, bound in self.most.items()}
+        return {name: max(bound, sizes.get(name, 0)) for name, bound in self.bounds.items()}
 
 
 @dataclass(eq=False)
 class _Work:
-    """What serves a batch: a program, the sizes of its symbols, and features."""
+    """A batch with the program that serves it and the sizes of its symbols."""
 
     variant: _Variant
     sizes: dict[str, int]
@@ -133,8 +128,8 @@ class Session:
             trains: whether random ops draw new numbers with every update; else with every step.
             swarm: the wafers that run every step together, each with a batch of its own; None for
                 this one alone.
-            loading_swarm: the wafers that load a model at the same time, each within its share of
-                their computer's memory; None for those of `swarm`.
+            loading_swarm: the wafers that load a model at the same time and share memory; None for
+                those of `swarm`.
             checkpoints: what `save` and `restore` use.
         """
         self._store = store
@@ -142,7 +137,7 @@ class Session:
         self._listeners = list(listeners)
         self._phase = phase
         self._swarm = swarm or Alone()
-        self._share = agreed_share(loading_swarm or self._swarm)
+        self._share = memory_share(loading_swarm or self._swarm)
         self._checkpoints = checkpoints
         self._random = RandomStreams(self._swarm.rank, self._swarm.size, trains)
         self._global_step = 0
@@ -160,52 +155,42 @@ class Session:
 
     @property
     def price(self) -> Price:
-        """See SessionProtocol.price."""
         return self._backend.price
 
     @property
     def global_step(self) -> int:
-        """See SessionProtocol.global_step."""
         return self._global_step
 
     @property
     def specs(self) -> Mapping[str, Variable]:
-        """See SessionProtocol.specs."""
         return self._store.specs
 
     @property
     def version(self) -> int:
-        """See SessionProtocol.version."""
         return self._store.version
 
     @property
     def peak_bytes(self) -> int:
-        """See SessionProtocol.peak_bytes."""
         return self._peak_bytes
 
     @property
     def held_bytes(self) -> int:
-        """See SessionProtocol.held_bytes."""
         return self._store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
 
     # Variables and checkpoints.
 
     def get(self, name: str) -> Array:
-        """See SessionProtocol.get."""
         with reading(self._store, name) as array:
             return np.array(array)
 
     def put(self, name: str, content: Array) -> None:
-        """See SessionProtocol.put."""
         write(self._store, name, content)
 
     def save(self, prefix: str) -> None:
-        """See SessionProtocol.save."""
         numbers = {GLOBAL_STEP: self._global_step, **self.random_state()}
         self._format().save(prefix, self._store, numbers)
 
     def restore(self, prefix: str) -> None:
-        """See SessionProtocol.restore."""
         numbers = self._format().restore(prefix, self._store)
         self._global_step = numbers.get(GLOBAL_STEP, 0)
         self.restore_random_state(numbers)
@@ -219,11 +204,9 @@ class Session:
         return self._checkpoints
 
     def random_state(self) -> dict[str, int]:
-        """See SessionProtocol.random_state."""
         return self._random.state(self._global_step)
 
     def restore_random_state(self, state: Mapping[str, int]) -> None:
-        """See SessionProtocol.restore_random_state."""
         self._random.restore(state)
 
     # Steps.
@@ -231,22 +214,22 @@ class Session:
     def step(
         self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
     ) -> Union[list[StepResult], ProgramNeeded]:
-        """See SessionProtocol.step."""
         found: list[_Work] = []
         for batch in batches:
             if batch.global_step is not None:
                 self._global_step = batch.global_step
             arrays = {name: _contiguous(array) for name, array in batch.features.items()}
             types = {name: TensorType(_name(a.dtype), a.shape) for name, a in arrays.items()}
-            request = Request(types, batch.wanted, batch.updates, batch.agreed or "", batch.part)
-            work = self._find(request, arrays, batch.agreed)
+            reason = batch.agreed_padding or ""
+            request = Request(types, batch.wanted, batch.updates, reason, batch.kind)
+            work = self._find(request, arrays, batch.agreed_padding)
             if isinstance(work, ProgramNeeded):
                 return work
             found.append(work)
         if len(found) == 1:
-            executors = [self._loaded(found[0].variant, found[0].sizes)]
+            executors = [self._executor_for(found[0].variant, found[0].sizes)]
             run: Callable[..., list[dict[str, Array]]] = _run_one(executors[0])
-            self._follow(executors[0])
+            self._set_access_orders(executors[0])
         else:
             schedule = self._interleaved(found, activation_bytes)
             executors, run = list(schedule.executors), schedule.run
@@ -263,7 +246,7 @@ class Session:
                 results = run(features)
             for variant in new:
                 variant.has_run = True
-            return_freed_memory()  # what compiling took
+            trim_heap()  # what compiling took
         scratch_bytes = max(executor.scratch_bytes for executor in executors)
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + scratch_bytes)
         answers = []
@@ -288,13 +271,13 @@ class Session:
             for name, slot in program.features.items()
         }
 
-    def _interleaved(self, found: Sequence[_Work], most_bytes: Optional[int]) -> Interleaving:
-        """The order in which micro-batches run, and their executors."""
+    def _interleaved(self, found: Sequence[_Work], max_bytes: Optional[int]) -> Interleaving:
+        """The schedule of the micro-batches."""
         key = tuple((id(work.variant), tuple(sorted(work.sizes.items()))) for work in found)
         kept = self._interleavings.get(key)
         if kept is None:
             limit = self.activation_limit
-            limit = limit if most_bytes is None else min(limit, most_bytes)
+            limit = limit if max_bytes is None else min(limit, max_bytes)
             programs = [work.variant.program for work in found]
             together = count_together(programs, self._store, limit)
         else:
@@ -306,7 +289,7 @@ class Session:
         if made is None:
             made = interleave(self._regions_for(found, 1), 1, self._store)
             assert made is not None
-        if len(self._interleavings) >= MOST_VARIANTS:
+        if len(self._interleavings) >= MAX_VARIANTS:
             self._interleavings.clear()
         self._interleavings[key] = made
         return made
@@ -317,15 +300,15 @@ class Session:
         stride = align(size) if together > 1 else 0
         self._region(max(size, stride * together), 0)  # grows before executors are bound to it
         return [
-            self._loaded(work.variant, work.sizes, number % together, stride, together)
+            self._executor_for(work.variant, work.sizes, number % together, stride, together)
             for number, work in enumerate(found)
         ]
 
-    def _follow(self, executor: Executor) -> None:
-        """Gives the store, and this wafer's own store, the order in which a step reads them."""
+    def _set_access_orders(self, executor: Executor) -> None:
+        """Sets the access order of the store, and of this wafer's own store."""
         self._store.set_access_order(executor.acquisitions)
         if self._store.is_shared:
-            self._store.local.set_access_order(executor.acquisitions_here)
+            self._store.local.set_access_order(executor.local_acquisitions)
 
     def _find(
         self, request: Request, arrays: Mapping[str, Array], agreed: Optional[str]
@@ -333,7 +316,7 @@ class Session:
         """What serves a request with these features."""
         found = self._variant(request)
         if found is None:
-            return ProgramNeeded(request, agreed=agreed)
+            return ProgramNeeded(request, agreed_padding=agreed)
         variant, sizes = found
         packing = variant.program.packing
         derived: dict[str, Array] = {}
@@ -342,15 +325,15 @@ class Session:
             if larger is not None:
                 return ProgramNeeded(request, variant.number, larger, agreed)
         if agreed is None or packing is not None:
-            padded = _ALWAYS_PADDED
+            padded = _OTHER_WAFER
             if packing is not None:
                 try:
                     derived, padded = pack_batch(packing, arrays, sizes), ""
                 except PaddingError as error:
                     padded = str(error)
-            agreed = self._agreed(padded) if agreed is None else agreed
+            agreed = self._agree_on_padding(padded) if agreed is None else agreed
             if packing is not None and agreed:
-                return self._find(replace(request, padded=agreed), arrays, agreed)
+                return self._find(replace(request, padding_reason=agreed), arrays, agreed)
         if packing is not None:
             sizes = {**sizes, **real_tokens(packing, derived)}
         larger = variant.needed(sizes)
@@ -358,9 +341,9 @@ class Session:
             return ProgramNeeded(request, variant.number, larger, agreed)
         return _Work(variant, sizes, {**arrays, **derived})
 
-    def _agreed(self, padded: str) -> str:
+    def _agree_on_padding(self, padded: str) -> str:
         """Why no wafer removes padding: because one of them cannot."""
-        code = np.array(0 if not padded else 1 if padded == _ALWAYS_PADDED else 2, np.int64)
+        code = np.array(0 if not padded else 1 if padded == _OTHER_WAFER else 2, np.int64)
         codes = self._swarm.gather(code)
         if (codes == codes[0]).all() and codes[0] != 2:
             return padded
@@ -378,7 +361,6 @@ class Session:
         return None
 
     def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
-        """See SessionProtocol.prepare."""
         found = self._variant(request)
         if found is None:
             return ProgramNeeded(request)
@@ -386,10 +368,10 @@ class Session:
         larger = variant.needed(sizes)
         if larger is not None:
             return ProgramNeeded(request, variant.number, larger)
-        executor = self._loaded(variant, {**variant.most, **sizes})  # of tokens all that may be
+        executor = self._executor_for(variant, {**variant.bounds, **sizes})
         return Prepared(variant.number, executor.sizes)
 
-    def _loaded(
+    def _executor_for(
         self,
         variant: _Variant,
         sizes: dict[str, int],
@@ -419,23 +401,23 @@ class Session:
             executor = Executor(
                 variant.program, self._store, backend, listeners, region, self._swarm, sizes
             )
-            self._follow(executor)
+            self._set_access_orders(executor)
             self._store.require_memory(executor.held_together)
         if executor.arena is not region:
             executor.bind(region)
         variant.executors[key] = executor
-        if len(variant.executors) > MOST_SIZES:
+        if len(variant.executors) > MAX_SIZES:
             del variant.executors[next(iter(variant.executors))]
         return executor
 
     def _region(self, size: int, offset: int) -> Array:
-        """The activation memory that all programs share, from an offset on; grown to a size."""
+        """The shared activation memory from an offset on, after growing it to a size."""
         if self._arena is None or self._arena.nbytes < size:
             for variant in self._variants.values():
                 for executor in variant.executors.values():
                     executor.unbind()
             self._regions.clear()
-            self._arena = None  # given back before more is taken
+            self._arena = None  # freed before more is allocated
             self._arena = self._backend.allocate(size)
         if offset not in self._regions:
             self._regions[offset] = self._arena[offset:]
@@ -444,38 +426,37 @@ class Session:
     # Programs.
 
     def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:
-        """See SessionProtocol.submit."""
         if program.wafers != self._swarm.size:
             raise DataError(
                 "program: must run on the number of wafers that it was compiled for, "
                 f"{program.wafers}. Received: {self._swarm.size}. Compile the model with that "
                 "num_csx."
             )
-        fault = self.memory_fault(program)
+        fault = self.capacity_error(program)
         if fault is not None:
             raise fault
         request, number = needed.request, needed.program
-        most = {symbol.name: symbol.most for symbol in program.symbols}
+        bounds = {symbol.name: symbol.bound for symbol in program.symbols}
         variant = _Variant(
             next(self._numbers) if number is None else number,
             program,
             request.updates,
-            request.part,
-            most,
+            request.kind,
+            bounds,
             last_use=self._uses,
         )
         sizes = variant.sizes_for(request)
         wanted = {**(sizes or {}), **needed.sizes}
-        if sizes is None or any(most.get(name, size) < size for name, size in wanted.items()):
+        if sizes is None or any(bounds.get(name, size) < size for name, size in wanted.items()):
             raise DataError(
                 "program: must serve the request that it was compiled for. Received: features "
-                f"{ {name: str(type) for name, type in program.given.items()} } with bounds {most} "
-                f"for {request}. Correct the program source."
+                f"{ {name: str(type) for name, type in program.given.items()} } with bounds "
+                f"{bounds} for {request}. Correct the program source."
             )
         if number is not None:
             variant.has_run = self._variants[number].has_run
         self._variants[variant.number] = variant
-        if len(self._variants) <= MOST_VARIANTS:
+        if len(self._variants) <= MAX_VARIANTS:
             return Accepted(variant.number)
         oldest = min(self._variants.values(), key=lambda variant: variant.last_use)
         del self._variants[oldest.number]
@@ -483,15 +464,14 @@ class Session:
 
     @property
     def activation_limit(self) -> int:
-        """See SessionProtocol.activation_limit."""
         return activation_limit(self._store.planned_resident_bytes, self.held_bytes, self._share)
 
-    def memory_fault(self, program: Program) -> Optional[BatchCapacityError]:
-        """See SessionProtocol.memory_fault; variables are sharded first, and own shards count."""
+    def capacity_error(self, program: Program) -> Optional[BatchCapacityError]:
+        """See SessionProtocol.capacity_error; variables are sharded first, and own shards count."""
         store = self._store
         if program.wafers > 1 and program.owners:
             store.shard(program.owners)
-        return memory_fault(program, store.total_resident_bytes, self.held_bytes, self._share)
+        return capacity_error(program, store.total_resident_bytes, self.held_bytes, self._share)
 
 
 def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:
@@ -499,11 +479,11 @@ def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:
 
 
 def _contiguous(array: Any) -> Array:
-    """An array in C order; a scalar of NumPy, which owns no memory that lasts, is copied."""
+    """An array in C order; NumPy scalars are copied, as their memory is temporary."""
     return np.require(array if isinstance(array, np.ndarray) else np.array(array), None, "C")
 
 
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
-    """A dtype's name, which NumPy builds each time."""
+    """Name of a dtype; cached, as NumPy builds it at every access."""
     return str(dtype.name)

@@ -1,4 +1,4 @@
-"""Sizes of a program's symbols for the features that came, and what of it depends on them."""
+"""Solves the sizes of a program's symbols, and finds what depends on them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cerebras_tf.ir.schedule import Run
 
 
 def solve_sizes(program: Program, types: Mapping[str, TensorType]) -> Optional[dict[str, int]]:
-    """Size of every symbol of a program, beyond its bound perhaps.
+    """Size of every symbol of a program; it may exceed the bound.
 
     Args:
         program: types of its features hold numbers, symbols, and None for any number.
-        types: of the features that came, by name; sizes are numbers.
+        types: types of a batch's features, by name; sizes are numbers.
 
     Returns:
         Sizes by name of the symbol; None where the features do not fit the program, or a size is
@@ -85,8 +85,8 @@ class PlacedInstruction:
         return Instruction(item.op, item.inputs, item.outputs, attrs, item.source, item.cost)
 
 
-class SizedParts:
-    """What of a program depends on sizes: found once, before they are known.
+class SizeDependence:
+    """The parts of a program that depend on sizes.
 
     Attributes:
         instructions: all of the program, body by body.
@@ -101,9 +101,9 @@ class SizedParts:
         numbers = {type: number for number, type in enumerate(self._distinct)}
         self._numbers = [(i, numbers[self._types[i]]) for i in self.slots]
         first: dict[int, tuple[int, ...]] = {}
-        for step in program.steps:
-            if isinstance(step, Run):
-                first.setdefault(step.body, step.slots)
+        for entry in program.schedule:
+            if isinstance(entry, Run):
+                first.setdefault(entry.body, entry.slots)
         self.instructions = [
             PlacedInstruction(
                 body,

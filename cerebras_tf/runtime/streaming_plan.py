@@ -20,21 +20,21 @@ from cerebras_tf.runtime.null import NullBackend, stand_in
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.swarmx.swarm import Alone
 
-# Rounds after which what a store holds repeats from step to step, as the order of needs does.
+# Steps after which a store's content repeats from step to step.
 _ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class StreamingPlan:
-    """What a step from files moves and takes; on several wafers what it does on one.
+    """Memory and traffic of a step from files; with several wafers, of one wafer.
 
     Attributes:
-        weight_bytes: bytes of the trained variables that it keeps.
-        state_bytes: bytes of all others, optimizer state above all.
-        staged_bytes: bytes of gradients and activations that are in files within a step.
-        memory_bytes: main memory for all of these, and for copies of what other wafers keep.
+        weight_bytes: bytes of trained variables.
+        state_bytes: bytes of other variables, mostly optimizer state.
+        staged_bytes: bytes of gradients and activations that are spilled to files within a step.
+        memory_bytes: main memory for these, and for copies of other wafers' variables.
         activation_bytes: main memory for activations and gradients.
-        scratch_bytes: main memory that kernels take besides.
+        scratch_bytes: main memory for scratch memory of kernels.
         bytes_read: bytes that a step reads from files.
         bytes_written: bytes that a step writes to files.
         flops: floating point operations of a step.
@@ -59,26 +59,25 @@ def check_disk(specs: Iterable[Variable], folder: str, wafers: int = 1) -> None:
     Args:
         specs: the variables.
         folder: where they will be stored.
-        wafers: how many keep a part of them each.
+        wafers: number of wafers that store a shard each.
     """
-    need = sum(spec.type.most_bytes for spec in specs) // wafers
+    need = sum(spec.type.max_bytes for spec in specs) // wafers
     require_usable(folder)
     require_free(folder, need, "weights and optimizer state")
 
 
 class _OneOf(Alone):
-    """One of several wafers, of which the others answer as it does."""
+    """One of several wafers; the others are assumed to answer alike."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
     def objects(self, item: Any) -> list[Any]:
-        """See Swarm.objects."""
         return [item] * self.size
 
 
 def _write(store: Store, names: Iterable[str]) -> None:
-    """Gives variables values, one after another."""
+    """Gives variables values, sequentially."""
     for name in names:
         store.acquire([name], fresh=True)
         store.release([name], dirty=[name])
@@ -87,7 +86,7 @@ def _write(store: Store, names: Iterable[str]) -> None:
 def plan_streaming(
     program: Program,
     specs: Iterable[Variable],
-    most_bytes: int,
+    max_bytes: int,
     backend: Backend,
     wafer: Optional[int] = None,
     micro_batches: Sequence[Program] = (),
@@ -98,11 +97,11 @@ def plan_streaming(
     Args:
         program: what will run; sizes with a bound are taken at the bound.
         specs: the variables.
-        most_bytes: main memory for variables.
+        max_bytes: main memory for variables.
         backend: prices instructions.
-        wafer: which of the program's several wafers; None for one that keeps all.
-        micro_batches: the programs of a step's micro-batches, in order, of which `program` is one;
-            none if it runs whole.
+        wafer: the rank to plan for; None for a single wafer.
+        micro_batches: programs of the step's micro-batches, in order; empty if it runs a whole
+            batch.
         activation_bytes: main memory for the activations of micro-batches.
 
     Raises:
@@ -111,7 +110,7 @@ def plan_streaming(
     specs = list(specs)
     programs = [_at_bounds(each, backend) for each in micro_batches or [program]]
     program = programs[-1]
-    disk = PlannedDisk(most_bytes)
+    disk = PlannedDisk(max_bytes)
     here: Store = FileStore(specs, disk)
     kept, store = specs, here
     swarm = Alone() if wafer is None else _OneOf(wafer, program.wafers)
@@ -126,16 +125,16 @@ def plan_streaming(
         for executor in executors:
             here.require_memory(executor.held_together)
     _write(here, [spec.name for spec in kept])
-    given = [] if micro_batches else [spec.name for spec in sums]  # by other micro-batches
+    given = [] if micro_batches else [spec.name for spec in sums]  # written by other micro-batches
     together, read, written = _run(executors, here, store, disk, given, activation_bytes)
-    asked = {name for names in executors[-1].acquisitions_here for name in names}
+    asked = {name for names in executors[-1].local_acquisitions for name in names}
     staged = [program.slots[slot].type for name, slot in program.staged.items() if name in asked]
     if micro_batches:
         staged += [spec.type for spec in sums]
     return StreamingPlan(
-        weight_bytes=sum(spec.type.most_bytes for spec in kept if spec.trainable),
-        state_bytes=sum(spec.type.most_bytes for spec in kept if not spec.trainable),
-        staged_bytes=sum(type.most_bytes for type in staged),
+        weight_bytes=sum(spec.type.max_bytes for spec in kept if spec.trainable),
+        state_bytes=sum(spec.type.max_bytes for spec in kept if not spec.trainable),
+        staged_bytes=sum(type.max_bytes for type in staged),
         memory_bytes=store.total_resident_bytes,
         activation_bytes=program.arena_bytes * together,
         scratch_bytes=program.scratch_bytes,
@@ -147,7 +146,7 @@ def plan_streaming(
 
 
 def _sums(programs: Iterable[Program], store: Store) -> list[Variable]:
-    """The sums over micro-batches: what programs read or write besides the variables."""
+    """The sums over micro-batches: variables of the programs that are not in the store."""
     found = {
         name: Variable(name, program.slots[slot].type)
         for program in programs
@@ -182,7 +181,7 @@ def _run(
         read, written = disk.io_stats.bytes_read, disk.io_stats.bytes_written
         store.set_access_order(order)
         if store is not here:
-            here.set_access_order(executors[0].acquisitions_here)
+            here.set_access_order(executors[0].local_acquisitions)
             store.require_memory(executors[0].held_together)
         _write(here, given)
         schedule.run(features)
@@ -192,5 +191,5 @@ def _run(
 
 def _at_bounds(program: Program, backend: Backend) -> Program:
     """The program for the largest sizes that it serves."""
-    sizes = {symbol.name: symbol.most for symbol in program.symbols}
+    sizes = {symbol.name: symbol.bound for symbol in program.symbols}
     return program.at(sizes, backend.price) if sizes else program

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.errors import CerebrasError, ConfigError
-from cerebras_tf.runtime.capacity import return_freed_memory
+from cerebras_tf.runtime.capacity import trim_heap
 from cerebras_tf.step.wiring import TRAINS, Wiring
 from cerebras_tf.tf_compat.internals import client_session
 from cerebras_tf.tf_session.structures import leaves, map_fetches
@@ -62,7 +62,7 @@ class WaferHook(tf.estimator.SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Connects on a non-chief worker, where the scaffold does not."""
         self.connect(session)
-        return_freed_memory()  # this is the last hook, so the others are set up
+        trim_heap()  # this is the last hook, so the others are set up
 
     def connect(self, session: Any) -> None:
         """Wraps the session's run, once. The scaffold calls it before any hook runs fetches."""

@@ -59,7 +59,7 @@ _NO_HEARTBEAT_S = 60.0  # a process whose heartbeat is older is gone
 _ANSWER_S = 15.0  # for Slurm to answer
 _GRACE_S = 3.0  # between a request to end and the end; also for MPI's launcher to notice a failure
 _TAIL_LINES = 8
-_MOST_RESTARTS_IN_VAIN = 3
+_MAX_RESTARTS_IN_VAIN = 3
 _HANG_S = 600.0
 
 
@@ -125,7 +125,7 @@ def _attempts(args: Any, command: Sequence[str], folder: Path) -> int:
         if not args.requeue or not failure.can_retry:
             return failure.status
         in_vain = 0 if _newest(folder) != before else in_vain + 1
-        if in_vain == _MOST_RESTARTS_IN_VAIN:
+        if in_vain == _MAX_RESTARTS_IN_VAIN:
             print_line(f"{in_vain} attempts wrote no checkpoint; stopping")
             return failure.status
         print_line(f"restarting{' from the last checkpoint' if _newest(folder) else ''}")
@@ -424,14 +424,14 @@ def _tail(path: Path) -> str:
 
 # Loading TensorFlow and the library takes 2.7 s of a core and 0.26 GB that processes do not share.
 _LEAST_BYTES = 0.26e9
-_MOST_PER_CORE = 16  # with which a core loads for three quarters of a minute
+_MAX_PER_CORE = 16  # with which a core loads for three quarters of a minute
 
 
 def most_processes() -> int:
     """Number of processes that this computer has cores and memory for."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
-    return max(min(_MOST_PER_CORE * cores, int(memory / _LEAST_BYTES)), 1)
+    return max(min(_MAX_PER_CORE * cores, int(memory / _LEAST_BYTES)), 1)
 
 
 def check_processes(wafers: int) -> None:
@@ -439,7 +439,7 @@ def check_processes(wafers: int) -> None:
     most = most_processes()
     if wafers > most:
         raise ConfigError(
-            f"--num_csx: must be at most {most} with local processes: {_MOST_PER_CORE} for each "
+            f"--num_csx: must be at most {most} with local processes: {_MAX_PER_CORE} for each "
             f"core, and {_LEAST_BYTES / 1e9:.2f} GB of memory for each of them. Received: {wafers}."
             " Lower it and raise the batch size or grad_accum_steps, or use Slurm."
         )

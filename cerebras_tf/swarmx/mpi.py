@@ -107,7 +107,6 @@ class MpiSwarm:
         atexit.register(self._finalize)
 
     def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
-        """See Swarm.start_mean."""
         flat = _flat(array)
         start, size = self._gradients.start, flat.nbytes
         if root is None:
@@ -115,18 +114,15 @@ class MpiSwarm:
         return start(f"mean for {root}", size, lambda lane: _mean_for_one(lane, flat, root))
 
     def start_copy(self, array: Array, root: int) -> Pending:
-        """See Swarm.start_copy."""
         flat = _flat(array).view(np.uint8)
         return self._weights.start(
             f"copy of {root}", flat.nbytes, lambda lane: _copy_along(lane, flat, root)
         )
 
     def observe(self, observer: Observer) -> None:
-        """See Swarm.observe."""
         self._weights.observer = self._gradients.observer = observer
 
     def gather(self, array: Array) -> Array:
-        """See Swarm.gather."""
         result = np.empty((self.size, *array.shape), array.dtype)
         parts = [x.reshape(-1).view(np.uint8) for x in (np.array(array, order="C"), result)]
         with self._heartbeat.waiting():
@@ -136,7 +132,6 @@ class MpiSwarm:
         return result
 
     def objects(self, item: Any) -> list[Any]:
-        """See Swarm.objects."""
         own = np.frombuffer(pickle.dumps(item), np.uint8)
         sizes = self.gather(np.array(own.size, np.int64))
         padded = np.zeros(int(sizes.max()), np.uint8)
@@ -146,7 +141,6 @@ class MpiSwarm:
 
     @property
     def traffic(self) -> Traffic:
-        """See Swarm.traffic."""
         parts = (self._gathered, self._weights.traffic, self._gradients.traffic)
         return Traffic(
             sum(part.sent_bytes for part in parts),
@@ -277,7 +271,6 @@ class _Task:
         self._lane = lane
 
     def wait(self) -> None:
-        """See Pending.wait."""
         if not self.done.is_set():
             with self._lane.awaited():
                 self.done.wait()

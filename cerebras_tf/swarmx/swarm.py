@@ -102,27 +102,22 @@ class Alone:
     size = 1
 
     def start_mean(self, array: Array, root: Optional[int] = None) -> Pending:
-        """See Swarm.start_mean."""
         return _Arrived()
 
     def start_copy(self, array: Array, root: int) -> Pending:
-        """See Swarm.start_copy."""
         return _Arrived()
 
     def gather(self, array: Array) -> Array:
-        """See Swarm.gather."""
         return np.asarray(array)[None]
 
     def objects(self, item: Any) -> list[Any]:
-        """See Swarm.objects."""
         return [item]
 
     def observe(self, observer: Observer) -> None:
-        """See Swarm.observe."""
+        pass
 
     @property
     def traffic(self) -> Traffic:
-        """See Swarm.traffic."""
         return Traffic()
 
 

@@ -75,7 +75,7 @@ def put_values(
     most = bytes_at_once(store)
     for group in _group_by_draws(values):
         batch.update(group)
-        size += sum(store.specs[name].type.most_bytes for name in group)
+        size += sum(store.specs[name].type.max_bytes for name in group)
         if size >= most:
             _put(run(batch), store)
             batch, size = {}, 0
@@ -125,7 +125,7 @@ def _filled(tensor: Any) -> Optional[np.ndarray]:
 
 def bytes_at_once(store: Store) -> int:
     """Bytes of variables that TensorFlow may compute at a time."""
-    if store.total_resident_bytes < sum(spec.type.most_bytes for spec in store.specs.values()):
+    if store.total_resident_bytes < sum(spec.type.max_bytes for spec in store.specs.values()):
         return min(BATCH_BYTES, store.total_resident_bytes // _SHARE)
     return BATCH_BYTES
 

@@ -31,17 +31,14 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
     token_columns: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         group = bucketing(self.section, real_tokens(self.section), not training)
         dataset = tf_records.read_batches(self.section, self.layout(), skip, not training, group)
         return dataset.map(self._example, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return self._example(self.blank_records())
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         length, places = self.section.max_sequence_length, self.section.max_predictions_per_seq
         return {
             **tf_records.integers(self.token_columns, length),
@@ -79,7 +76,6 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
         self.section = section
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``InputFunctions``."""
         section = self.section
         files = tf_records.find_record_files(section.data_dir)
         tf_records.check_section(section, files)
@@ -92,12 +88,11 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
 
         def example(number, records):
             tokens, lengths = _parse_tokens(records)
-            return _drawn(masker.batch, [number, tokens, lengths], section, training)
+            return _masked_batch(masker.batch, [number, tokens, lengths], section, training)
 
         return dataset.enumerate(skip).map(example).prefetch(2)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return _blank(self.section)
 
 
@@ -131,13 +126,12 @@ class BertTextDataProcessor:
             return mask_rows(rows, allowed, None, settings, section, generator)
 
         def example(number):
-            return _drawn(batch, [number], section, training)
+            return _masked_batch(batch, [number], section, training)
 
         last = tf.int64.max if section.repeat else windows.batches_per_epoch
         return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return _blank(self.section)
 
 
@@ -160,7 +154,7 @@ def finish_features(features, section):
     return features
 
 
-def bucketing(section, length_of, keep_rest):
+def bucketing(section, length_of, keep_remainder):
     """Returns a function that batches records of similar lengths together, None without buckets.
 
     Args:
@@ -178,7 +172,7 @@ def bucketing(section, length_of, keep_rest):
         return tf.reduce_sum(tf.cast(reached, tf.int64))
 
     def batch(_, records):
-        return records.batch(section.batch_size, drop_remainder=not keep_rest)
+        return records.batch(section.batch_size, drop_remainder=not keep_remainder)
 
     return lambda dataset: dataset.group_by_window(bucket, batch, section.batch_size)
 
@@ -220,7 +214,7 @@ def _parse_tokens(records):
     return parsed["tokens"], lengths["tokens"]
 
 
-def _drawn(function, inputs, section, training):
+def _masked_batch(function, inputs, section, training):
     """Returns features and labels from a function of `inputs` with the results of `mask_rows`."""
     batch = section.batch_size if training else None
     length, places = section.max_sequence_length, section.max_predictions_per_seq

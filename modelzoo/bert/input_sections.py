@@ -29,7 +29,6 @@ class VocabularyKeys:
     vocab_file: Optional[str] = field(None, "File with one token per line.", path=True)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         lines = count_lines(self.vocab_file)
         if self.vocab_size is None and lines is None:
             yield (
@@ -77,7 +76,6 @@ class DrawnMaskKeys:
     mask_whole_word: bool = field(False, "Whether to mask all tokens of a word together.")
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if not 0 < self.masked_lm_prob < 1:
             yield "masked_lm_prob", "must be between 0 and 1."
 
@@ -89,7 +87,6 @@ class BertTfRecordsInput(MaskedLmKeys, StreamKeys, VocabularyKeys, RecordInput):
     has_next_sentence = True
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from VocabularyKeys.problems(self)
         buckets = self.buckets
         if isinstance(buckets, int) and buckets < 1:
@@ -124,7 +121,6 @@ class BertMlmOnlyTfRecordsDynamicMaskInput(DrawnMaskKeys, BertTfRecordsInput):
     has_next_sentence = False
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from BertTfRecordsInput.problems(self)
         yield from DrawnMaskKeys.problems(self)
         if self.vocab_file is None:
@@ -142,7 +138,6 @@ class BertTextDataInput(TextFileKeys, DrawnMaskKeys, SequenceInput):
     has_next_sentence = False
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from DrawnMaskKeys.problems(self)
         yield from TextFileKeys.problems(self)
         if self.max_predictions_per_seq > self.max_sequence_length:

@@ -57,7 +57,6 @@ class BertModelParams(CommonModelParams):
     enable_gpu_optimizations: bool = False
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.position_embedding_offset and self.position_embedding_type == "fixed":
             yield "position_embedding_offset", "must be 0 with fixed positions."
@@ -111,7 +110,6 @@ class Params(BertParams):
         return tree
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         for name, section in self.inputs():
             for key, text in self._input_problems(section):

@@ -23,7 +23,7 @@ from modelzoo.common.data.preparation import (
     records,
     text_cleaning,
 )
-from modelzoo.common.files.text_lines import placed_lines
+from modelzoo.common.files.text_lines import numbered_lines
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
@@ -335,7 +335,7 @@ def listed_inputs(metadata_files, prefix="", log=lambda line: None):
     """
     paths = []
     for listing in input_files.find_inputs(metadata_files, (".txt",), log):
-        for where, line in placed_lines(listing):
+        for where, line in numbered_lines(listing):
             path = os.path.join(prefix, line.strip())
             if not os.path.isfile(path):
                 raise DataError(

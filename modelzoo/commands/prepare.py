@@ -83,7 +83,7 @@ HELP = {
     "special_tokens": "tokens 0, 1, ... (default: GPT-2's, BERT's or <pad> <unk> <s> </s>)",
     "limit_alphabet": "maximum number of characters (default: all)",
 }
-MOST_PER_CORE = 16  # worker processes: more only wait for one another
+MAX_PER_CORE = 16  # worker processes: more only wait for one another
 CLOCK_TICK_S = 0.01  # what the system's clock of processor time can resolve
 
 
@@ -96,12 +96,11 @@ def share(text):
 
 
 def number_of_processes(text):
-    """Reads a whole number from 0 to MOST_PER_CORE for each core."""
-    number, most = any_int(text), MOST_PER_CORE * len(os.sched_getaffinity(0))
+    """Reads a whole number from 0 to MAX_PER_CORE for each core."""
+    number, most = any_int(text), MAX_PER_CORE * len(os.sched_getaffinity(0))
     if not 0 <= number <= most:
         raise argparse.ArgumentTypeError(
-            f"must be 0 to {most} on this computer, {MOST_PER_CORE} for each core. Received: "
-            f"{text}."
+            f"must be 0 to {most} on this computer, {MAX_PER_CORE} for each core. Received: {text}."
         )
     return number
 

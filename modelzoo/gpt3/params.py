@@ -32,7 +32,6 @@ class GptModelParams(CommonModelParams):
     loss_weight: float = 1.0
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.embedding_size not in (None, self.hidden_size) and self.share_embedding_weights:
             yield "embedding_size", "must equal hidden_size if share_embedding_weights is True."
@@ -45,7 +44,6 @@ class Params(LanguageModelParams):
     model: GptModelParams
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         yield from length_problems(self, self.max_position_embeddings)
 

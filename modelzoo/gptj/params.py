@@ -51,7 +51,6 @@ class GptjModelParams(CommonModelParams):
     residual_dropout_rate: Optional[float] = field(None, minimum=0.0, below=1.0)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.head_size % 2:
             yield (
@@ -92,6 +91,5 @@ class Params(LanguageModelParams):
         return tree
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         yield from length_problems(self, self.model.max_position_embeddings)

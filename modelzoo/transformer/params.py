@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from modelzoo.common.config.base_params import BaseParams
-from modelzoo.common.config.model_sections import MOST_LAYERS, NONLINEARITIES, StreamKeys
+from modelzoo.common.config.model_sections import MAX_LAYERS, NONLINEARITIES, StreamKeys
 from modelzoo.common.config.sections import build_initializer, build_variant, field
 
 LARGEST_PENALTY = 32.0  # powers of 10^8, more than all lengths, are still finite
@@ -35,8 +35,8 @@ class TransformerModelParams:
     """
 
     hidden_size: int = field(minimum=2)
-    encoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
-    decoder_num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
+    encoder_num_hidden_layers: int = field(minimum=1, below=MAX_LAYERS)
+    decoder_num_hidden_layers: int = field(minimum=1, below=MAX_LAYERS)
     num_heads: int = field(minimum=1)
     filter_size: int = field(text="Hidden size of the feed-forward layers.", minimum=1)
     share_encoder_decoder_embedding: Optional[bool] = None
@@ -70,7 +70,6 @@ class TransformerModelParams:
     )
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.hidden_size % self.num_heads:
             yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
         if self.hidden_size % 2 and self.position_embedding_type == "fixed":
@@ -113,7 +112,6 @@ class PairInput(StreamKeys):
     extra_length: int = field(50, "Maximum number of tokens beyond the source's length.", minimum=0)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         longest = longest_sequence(self)
         if isinstance(self.buckets, int):
             if not 1 <= self.buckets <= longest:
@@ -151,7 +149,6 @@ class TransformerTextInput(PairInput):
     tgt_vocab_size: Optional[int] = field(None, minimum=5)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.src_data_dir is None:
             yield "src_data_dir", "is required. Add it to the section."
@@ -169,7 +166,6 @@ class TransformerRecordsInput(PairInput):
     data_dir: Union[str, list[str], None] = field(None, path=True)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.data_dir is None:
             yield "data_dir", "is required. Add it to the section."
@@ -188,7 +184,6 @@ class IdentifierInput(PairInput):
     tgt_vocab_size: int = field(BYTE_VOCAB_SIZE, choices=(BYTE_VOCAB_SIZE,))
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if not 0 < self.eval_fraction < 1:
             yield "eval_fraction", "must be above 0 and below 1."
@@ -227,7 +222,6 @@ class Params(BaseParams):
         return super().with_defaults(tree)
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         sizes = (self.train_input.src_vocab_size, self.train_input.tgt_vocab_size)
         if self.model.share_encoder_decoder_embedding and sizes[0] != sizes[1]:

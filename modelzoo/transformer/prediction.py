@@ -16,7 +16,7 @@ from modelzoo.common.generate.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
 from modelzoo.common.train.predictions import (
     keep_scores,
-    log_left_out,
+    log_skipped_batches,
     output_name,
     predict_folder,
     require_rows,
@@ -50,7 +50,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
             found.update(translate(batches.batch(number)))
             tf.logging.info("translated %d of %d sentences", len(found), len(batches.pairs))
     if last < batches.batches_per_epoch:
-        log_left_out(steps)
+        log_skipped_batches(steps)
     name = output_name("translations", estimator, use_cs)
     folder = predict_folder(params)
     rows = as_rows(found, processor)

@@ -165,9 +165,9 @@ def test_streaming_and_pipelined_programs_give_equal_bits():
 
 def test_a_pipelined_program_streams_in_once_and_frees_no_variable():
     program = compile_step(residual_step(), MODES["pipelined"])
-    arrivals = [step for step in program.steps if isinstance(step, StreamIn)]
+    arrivals = [step for step in program.schedule if isinstance(step, StreamIn)]
     assert [set(step.slots) for step in arrivals] == [set(program.variables.values())]
-    for step in program.steps:
+    for step in program.schedule:
         if isinstance(step, Free):
             assert all(program.slots[slot].kind != VARIABLE for slot in step.slots)
 
@@ -175,7 +175,7 @@ def test_a_pipelined_program_streams_in_once_and_frees_no_variable():
 def test_a_streaming_program_holds_the_weights_of_one_run_at_a_time():
     program = compile_step(residual_step())
     present: set[int] = set()
-    for step in program.steps:
+    for step in program.schedule:
         if isinstance(step, StreamIn):
             assert not present, "the layer before is still here"
             present.update(step.slots)
@@ -197,7 +197,7 @@ def test_layers_that_draw_by_seeds_of_their_own_share_bodies(clip):
 
 def test_weights_are_updated_in_place():
     program = compile_step(residual_step())
-    stores = [pair for s in program.steps if isinstance(s, StreamOut) for pair in s.stores]
+    stores = [pair for s in program.schedule if isinstance(s, StreamOut) for pair in s.stores]
     assert sorted(name for name, _ in stores) == sorted(program.variables)
     for name, slot in stores:
         assert slot == program.variables[name]
@@ -233,8 +233,8 @@ def test_flops_count_the_products_of_forward_and_backward():
 def damaged(drop):
     """A program of which the first step that `drop` picks is taken away."""
     program = compile_step(residual_step(2))
-    at = next(i for i, step in enumerate(program.steps) if drop(step))
-    return dataclasses.replace(program, steps=program.steps[:at] + program.steps[at + 1 :])
+    at = next(i for i, step in enumerate(program.schedule) if drop(step))
+    return dataclasses.replace(program, schedule=program.schedule[:at] + program.schedule[at + 1 :])
 
 
 DAMAGES = {
@@ -324,7 +324,7 @@ def test_rows_are_added_where_the_table_lies_unless_it_is_read_later(read_later)
     check_schedule(program)
     (places,) = [
         {step.slots[item.inputs[0]], step.slots[item.outputs[0]]}
-        for step in program.steps
+        for step in program.schedule
         if isinstance(step, Run)
         for item in program.bodies[step.body]
         if item.op == "rows_add"

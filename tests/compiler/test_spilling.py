@@ -23,7 +23,7 @@ from cerebras_tf.ir.schedule import StreamIn, StreamOut
 from cerebras_tf.memoryx.buffers import padded
 from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.store import NullStore, write
+from cerebras_tf.memoryx.store import MemoryStore, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
@@ -45,9 +45,9 @@ def spills_all(monkeypatch):
     monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
 
 
-def within(budget_bytes, found, disk=FAST, most_bytes=1 << 30, speeds=DEAR):
+def within(budget_bytes, found, disk=FAST, max_bytes=1 << 30, speeds=DEAR):
     """Options with a budget and a disk; what is chosen goes to the list `found`."""
-    room = SpillSpace(most_bytes, disk, disk, 0.0)
+    room = SpillSpace(max_bytes, disk, disk, 0.0)
     budget = Budget(budget_bytes, lambda: speeds, found.append, lambda program: room)
     return replace(ON_FILES, budget=budget)
 
@@ -75,7 +75,7 @@ def trained(build, options, store=None, steps=3):
 
 def least_room(program, step):
     """Bytes of main memory without which a store cannot hold what a step needs at once."""
-    executor = Executor(program, NullStore(step.specs.values()), NullBackend(CpuBackend()))
+    executor = Executor(program, MemoryStore(step.specs.values()), NullBackend(CpuBackend()))
     types = {spec.name: spec.type for spec in step.specs.values()}
     types.update({name: program.slots[slot].type for name, slot in program.staged.items()})
     return max(sum(padded(types[n].bytes) for n in set(held)) for held in executor.held_together)
@@ -92,8 +92,8 @@ def test_training_with_spilled_activations_gives_the_same_bits(name, clip, tmp_p
     needed = program.arena_bytes + program.scratch_bytes
     stores = []
 
-    def on_files(specs, most_bytes):
-        stores.append(FileStore(specs, FileDisk(str(tmp_path), most_bytes)))
+    def on_files(specs, max_bytes):
+        stores.append(FileStore(specs, FileDisk(str(tmp_path), max_bytes)))
         return stores[-1]
 
     for budget in np.linspace(least[0].planned_bytes, needed - 1, 3).astype(int):
@@ -161,8 +161,8 @@ def test_a_plan_tells_what_spilling_moves():
     store = FileStore(gelu_step().specs.values(), PlannedDisk(1 << 30))
     executor = Executor(program, store, NullBackend(CpuBackend()))
     spilled = {name for name in program.staged if name.startswith(spilling.SPILLED)}
-    out = [s for step in program.steps if isinstance(step, StreamOut) for s in step.stores]
-    into = [s for step in program.steps if isinstance(step, StreamIn) for s in step.slots]
+    out = [s for step in program.schedule if isinstance(step, StreamOut) for s in step.stores]
+    into = [s for step in program.schedule if isinstance(step, StreamIn) for s in step.slots]
     assert spilled and spilled <= {name for name, _ in out}
     assert all(into.count(program.staged[name]) == 1 for name in spilled)
     assert spilled <= {name for names in executor.held_together for name in names}

@@ -9,7 +9,7 @@ import pytest
 from cerebras_tf.compiler.pipeline import PRECISIONS
 from cerebras_tf.config import schema
 from cerebras_tf.config.run_options import EstimatorOptions, RunConfigParams, SharedOptions
-from cerebras_tf.environment import MOST_THREADS
+from cerebras_tf.environment import MAX_THREADS
 from tests.messages import names
 
 FIELDS = {each.name: each for each in dataclasses.fields(SharedOptions)}
@@ -22,7 +22,7 @@ def test_every_option_says_what_it_does(cls):
 
 def test_limits_are_those_of_the_packages_that_use_them():
     assert FIELDS["precision"].metadata["choices"] == tuple(PRECISIONS)
-    assert FIELDS["num_threads"].metadata["below"] == MOST_THREADS + 1
+    assert FIELDS["num_threads"].metadata["below"] == MAX_THREADS + 1
 
 
 @pytest.mark.parametrize(

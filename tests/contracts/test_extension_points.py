@@ -23,7 +23,7 @@ from cerebras_tf.ir.schedule import ENTRY_KINDS, Actions, Entry, entry_kind
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, compiled, plain
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.file_store import FileStore
-from cerebras_tf.memoryx.store import BaseStore, MemoryStore, NullStore, Store, write
+from cerebras_tf.memoryx.store import BaseStore, MemoryStore, Store, write
 from cerebras_tf.ops import OPS
 from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
@@ -49,7 +49,7 @@ class NpyStore(BaseStore):
         self._all = dict(self._specs)
         self._folder = folder
         self._arrays, self._users = {}, Counter()
-        self.order, self.most_bytes, self._version = [], 0, 0
+        self.order, self.max_bytes, self._version = [], 0, 0
 
     def _path(self, name):
         return self._folder / f"{list(self._all).index(name)}.npy"
@@ -67,7 +67,7 @@ class NpyStore(BaseStore):
                     raise CheckpointError(f"variable {name}: must have a value. Received: none.")
                 self._arrays[name] = np.load(self._path(name))
             self._users[name] += 1
-        self.most_bytes = max(self.most_bytes, self.resident_bytes)
+        self.max_bytes = max(self.max_bytes, self.resident_bytes)
         return [self._arrays[name] for name in names]
 
     def release(self, names, dirty=()):
@@ -164,19 +164,19 @@ class Mark(Entry):
 
 
 class LoadedMark(LoadedEntry):
-    """Leaves the note."""
+    """Records the label."""
 
     __slots__ = ()
 
     def run(self, executor):
-        executor.marks = [*getattr(executor, "marks", []), self.step.label]
+        executor.marks = [*getattr(executor, "marks", []), self.entry.label]
 
 
 class MarkingLoader(Loader):
     """A loader that knows the kind."""
 
-    def mark(self, step):
-        self.entries.append(LoadedMark(step))
+    def mark(self, entry):
+        self.entries.append(LoadedMark(entry))
 
 
 class MarkingExecutor(Executor):
@@ -216,7 +216,7 @@ def softsign():
 
 # Heading -> protocol, what implements it, and calls that the recipe names besides.
 RECIPES = {
-    "Add a store": (Store, [MemoryStore, NullStore, BorrowingStore, FileStore, NpyStore], {}),
+    "Add a store": (Store, [MemoryStore, BorrowingStore, FileStore, NpyStore], {}),
     "Add an entry kind": (Actions, [Loader], {"apply": Entry.apply}),
     "Add a listener": (Listener, [Ledger], {}),
     "Add a backend": (Backend, [CpuBackend, NullBackend, CountingBackend], {}),
@@ -315,7 +315,7 @@ def test_a_store_made_by_the_recipe_trains_bit_for_bit(clip, tmp_path, monkeypat
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name])
     assert files.resident_bytes == 0
-    assert files.most_bytes < files.total_resident_bytes / 3
+    assert files.max_bytes < files.total_resident_bytes / 3
     staged = {name for group in files.order for name in group} - set(files.specs)
     assert bool(staged) == clip
 
@@ -333,12 +333,12 @@ def test_an_entry_kind_is_saved_printed_and_applied(mark_kind, tmp_path):
     program = compile_step(step)
     quiet = Executor(program, store_of(step.specs.values(), starting_values(step)), CpuBackend())
     wanted = quiet.run(features_of(step))
-    steps = list(program.steps)
-    program.steps = [Mark("first", (("x", 1),)), *steps, Mark("last", ())]
+    steps = list(program.schedule)
+    program.schedule = [Mark("first", (("x", 1),)), *steps, Mark("last", ())]
     save_program(program, tmp_path / "marked")
     loaded = load_program(tmp_path / "marked")
-    assert loaded.steps == program.steps
-    assert str(loaded.steps[0]) == "mark(label=first, places=(('x', 1),))"
+    assert loaded.schedule == program.schedule
+    assert str(loaded.schedule[0]) == "mark(label=first, places=(('x', 1),))"
     store = store_of(step.specs.values(), starting_values(step))
     executor = MarkingExecutor(loaded, store, CpuBackend())
     found = executor.run(features_of(step))
@@ -360,7 +360,7 @@ def test_a_listener_of_a_session_counts_its_steps_and_prices_them():
     session = client_of(program, store, listeners=[ledger])
     for _ in range(2):
         session.run(features_of(step))
-    assert ledger.kinds == 2 * [item.kind for item in program.steps]
+    assert ledger.kinds == 2 * [item.kind for item in program.schedule]
     assert ledger.flops == 2 * program.flops > 0
 
 

@@ -250,15 +250,5 @@ def test_padding_kept_by_attention_or_gradients_is_logged_and_refused(
     assert len(lines) == 1 and re.search(reason, lines[0]), caplog.messages
 
 
-def test_the_share_of_padding_of_the_first_batch_is_logged(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "tensorflow"):
-        train(language_model, sentences(), tmp_path / "one", use_cs=True, steps=2)
-        full = [
-            (dict(features, real=np.ones_like(features["real"])), labels)
-            for features, labels in sentences()
-        ]
-        train(language_model, full, tmp_path / "two", use_cs=True, steps=2)
-    share = 1 - sentences()[0][0]["real"].mean()
-    lines = [text for text in caplog.messages if "tokens are padding" in text]
-    assert len(lines) == 1 and lines[0].startswith(f"{share:.0%} of the first batch's"), lines
-    train(language_model, sentences(), tmp_path / "three", use_cs=True, steps=1, use_vsl=True)
+def test_padding_that_only_weights_of_the_loss_show_is_removed_on_request(tmp_path):
+    train(language_model, sentences(), tmp_path, use_cs=True, steps=1, use_vsl=True)

@@ -14,7 +14,7 @@ from tests.messages import names
 
 def test_a_steps_seconds_follow_from_the_machines_speed():
     body = [Instruction("add", (), (), {}, cost=Cost(flops=6 * 10**9))]
-    program = Program(bodies=[body], steps=[Run(0, "forward", 0, ())])
+    program = Program(bodies=[body], schedule=[Run(0, "forward", 0, ())])
     assert names(effort(program, 2, 6e9), "12 billion", "at least 2 s", "6 GFLOP/s")
 
 

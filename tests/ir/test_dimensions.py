@@ -119,9 +119,9 @@ def test_bounds_hold_for_every_size():
     for dim in DIMS:
         if isinstance(dim, Dim):
             for s, t in itertools.product((1, 2, 64, 127, 128), range(1, 8)):
-                assert dim.least <= dim.at({"S": s, "T": t}) <= dim.most, dim
-    assert (8 * S).most == 1024
-    assert (S - 1).least == 0
+                assert dim.min <= dim.at({"S": s, "T": t}) <= dim.bound, dim
+    assert (8 * S).bound == 1024
+    assert (S - 1).min == 0
 
 
 def test_is_at_most_holds_for_every_size():
@@ -164,13 +164,13 @@ def test_parse_literal_refuses_other_calls(text):
 
 def test_decisions_hold_to_the_limit_and_memory_is_planned_for_the_bound():
     size = 2 * Dim.symbol("S", 16, 100) - 3
-    assert (size.most, size.greatest, size.least) == (29, 197, -1)
+    assert (size.bound, size.max, size.min) == (29, 197, -1)
     assert not is_at_most(size, 196)
     assert is_at_most(size, 197)
     (symbol,) = size.symbols
-    assert symbol.with_most(100) == Symbol("S", 100, 100)
+    assert symbol.with_bound(100) == Symbol("S", 100, 100)
     with pytest.raises(GraphError):
-        symbol.with_most(101)
+        symbol.with_bound(101)
 
 
 def test_text_tells_bound_and_limit():

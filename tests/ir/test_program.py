@@ -60,7 +60,7 @@ def test_every_value_stays_where_the_bound_has_it():
     sized = program.at({"R": 3}, price)
     places = [[(s.kind, s.offset, s.base, s.life) for s in p.slots] for p in (program, sized)]
     assert places[0] == places[1]
-    assert (sized.arena_bytes, sized.steps) == (program.arena_bytes, program.steps)
+    assert (sized.arena_bytes, sized.schedule) == (program.arena_bytes, program.schedule)
 
 
 def test_the_program_itself_keeps_its_symbols():
@@ -92,7 +92,7 @@ def test_sizes_that_are_not_given_or_beyond_the_bound_are_refused(sizes):
 def test_other_bounds_reach_every_type_and_branch_and_keep_the_limit():
     larger = rows_program().bounded({"R": 16}, lambda *given: Cost())
     for part in (larger, *held(larger)):
-        assert {(s.name, s.most, s.limit) for s in part.symbols} == {("R", 16, LIMIT)}
+        assert {(s.name, s.bound, s.limit) for s in part.symbols} == {("R", 16, LIMIT)}
     assert larger.at({"R": 16}, price).slots[larger.features["x"]].type.shape == (16, WIDTH)
     with pytest.raises(GraphError):
         larger.bounded({"R": LIMIT + 1}, price)
@@ -106,7 +106,7 @@ def test_bodies_are_priced_by_the_slots_they_run_on():
     program = Program(
         slots=[Slot(unlike, ARENA), Slot(kind, ARENA), Slot(kind, ARENA)],
         bodies=[[Instruction("exp", (0,), (1,), {})]],
-        steps=[Run(0, "forward", 0, (1, 2))],
+        schedule=[Run(0, "forward", 0, (1, 2))],
     )
     seen = []
     program.at({"R": 5}, lambda op, inputs, outputs, attrs: seen.append((inputs, outputs)))
@@ -123,7 +123,7 @@ def test_a_seed_is_replaced_only_where_instructions_draw():
         program.constants = {0: np.array([8, 64]), 1: np.array([8, 3])}
         draw = Instruction("random_uniform", (2, 1), (2,), {})
         program.bodies = [[Instruction("reshape", (0,), (2,), {}), draw, *others]]
-        program.steps = [Run(0, "forward", 0, (0, 1, 2))]
+        program.schedule = [Run(0, "forward", 0, (0, 1, 2))]
         return program
 
     branch = drawing()

@@ -31,7 +31,7 @@ def shown(program):
             [(i.op, i.inputs, i.outputs, i.source, shown_attrs(i.attrs)) for i in body]
             for body in program.bodies
         ],
-        program.steps,
+        program.schedule,
         program.layers,
         program.features,
         program.variables,

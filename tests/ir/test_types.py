@@ -77,8 +77,8 @@ def test_symbolic_types_are_bounded_and_become_static_for_sizes():
     kind = TensorType("float32", (8, length, 768))
     assert (kind.is_static, kind.is_bounded) == (False, True)
     assert kind.size == 6144 * length
-    assert kind.most_bytes == 8 * 128 * 768 * 4
-    with raises(GraphError, "most_bytes"):
+    assert kind.max_bytes == 8 * 128 * 768 * 4
+    with raises(GraphError, "max_bytes"):
         _ = kind.bytes
     assert kind.at({"S": 5}) == TensorType("float32", (8, 5, 768))
     assert kind.at({"S": 5}).is_static
@@ -89,7 +89,7 @@ def test_unknown_dimensions_have_no_bound_and_stay_unknown():
     assert not kind.is_bounded
     assert kind.at({"S": 5}) == TensorType("float32", (None, 5))
     with pytest.raises(GraphError):
-        _ = kind.most_bytes
+        _ = kind.max_bytes
 
 
 def test_at_refuses_negative_dimensions():

@@ -39,7 +39,7 @@ def test_nothing_is_left_where_the_file_cannot_be_made(tmp_path, monkeypatch):
 
 def test_what_the_caller_gives_back_counts_as_free(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 10)
-    with disk_speed.giving_back(5):
+    with disk_speed.counting_as_free(5):
         disk_speed.require_free(str(tmp_path), 15, "weights")
         with pytest.raises(StoreError, match="weights must fit on it"):
             disk_speed.require_free(str(tmp_path), 16, "weights")

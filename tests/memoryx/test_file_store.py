@@ -40,8 +40,8 @@ def made(tmp_path):
     """Makes stores in a folder, and closes them."""
     stores = []
 
-    def make(specs, most_bytes):
-        stores.append(FileStore(specs, FileDisk(str(tmp_path / "store"), most_bytes)))
+    def make(specs, max_bytes):
+        stores.append(FileStore(specs, FileDisk(str(tmp_path / "store"), max_bytes)))
         return stores[-1]
 
     yield make

@@ -56,7 +56,7 @@ def test_what_a_killed_process_forked_does_not_keep_its_lock(tmp_path, kind):
         process.kill()
         process.wait()
         process_folder.lock(descriptor)
-        process_folder.forget(descriptor)
+        process_folder.untrack(descriptor)
         os.close(descriptor)
     finally:
         os.killpg(process.pid, 9)
@@ -78,7 +78,7 @@ def test_a_forked_child_may_close_what_its_parent_has_locked(tmp_path):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path / "lock"))
-    process_folder.forget(descriptor)
+    process_folder.untrack(descriptor)
     os.close(descriptor)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.memoryx.store import MemoryStore, NullStore, write, writing
+from cerebras_tf.memoryx.store import MemoryStore, write, writing
 from tests.machines import content_of
 
 SPECS = [
@@ -121,16 +121,3 @@ def test_resident_bytes_count_what_is_held_and_what_will_be(store):
     assert store.resident_bytes == 24
     assert store.has_value("kernel")
     assert not store.has_value("step")
-
-
-def test_a_null_store_has_the_shapes_and_bytes_of_a_real_one(store):
-    null = NullStore(SPECS)
-    for name in store.specs:
-        write(store, name, np.zeros(store.specs[name].type.shape))
-        (real,), (stand_in,) = store.acquire([name]), null.acquire([name])
-        assert (stand_in.shape, stand_in.dtype, stand_in.nbytes) == (
-            real.shape,
-            real.dtype,
-            real.nbytes,
-        )
-    assert null.resident_bytes == store.resident_bytes

@@ -7,7 +7,7 @@ import pytest
 from cerebras_tf.ir import Dim, parse_type
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Run
-from cerebras_tf.ops.cost import price, price_at_most
+from cerebras_tf.ops.cost import price, price_at_bounds
 
 PRODUCT = {"transpose_a": False, "transpose_b": False}
 
@@ -56,7 +56,7 @@ def test_sizes_that_only_the_data_tells_count_nothing():
 
 def branch(flops, arena, scratch):
     item = Instruction("exp", (), (), {}, "", Cost(flops, 0, 0, scratch))
-    return Program(bodies=[[item]], steps=[Run(0, "forward", 0, ())], arena_bytes=arena)
+    return Program(bodies=[[item]], schedule=[Run(0, "forward", 0, ())], arena_bytes=arena)
 
 
 def test_a_conditional_costs_what_its_dearer_branch_does():
@@ -74,9 +74,9 @@ def test_symbols_are_priced_at_their_bound():
         return price(op, inputs, outputs, attrs)
 
     types = parse_type("float32[R<=8<=64,4]"), parse_type("float32[R<=8<=64,2,2]")
-    price_at_most(seen, "reshape", types[:1], types[1:], {"shape": (rows, 2, 2)})
+    price_at_bounds(seen, "reshape", types[:1], types[1:], {"shape": (rows, 2, 2)})
     assert asked == [
         ([parse_type("float32[8,4]")], [parse_type("float32[8,2,2]")], {"shape": (8, 2, 2)})
     ]
-    found = price_at_most(price, "exp", types[:1], types[:1], {})
+    found = price_at_bounds(price, "exp", types[:1], types[:1], {})
     assert (found.bytes_read, found.bytes_written) == (4 * 32, 4 * 32)

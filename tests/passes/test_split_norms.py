@@ -79,10 +79,10 @@ def test_every_update_brings_its_own_variables_only(guarded):
     _, program = trained(scaled_step(guarded), Options(staging=True))
     groups = [
         {program.slots[slot].type.bytes for slot in step.slots}
-        for step in program.steps
+        for step in program.schedule
         if isinstance(step, StreamIn)
     ]
-    most = max(len(step.slots) for step in program.steps if isinstance(step, StreamIn))
+    most = max(len(step.slots) for step in program.schedule if isinstance(step, StreamIn))
     assert groups and most <= 2  # a weight, and its gradient that waited
 
 

@@ -6,12 +6,7 @@ import os
 from pathlib import Path
 
 from cerebras_tf.ir.program import Layer, Program
-from cerebras_tf.runtime.capacity import (
-    allowed_bytes,
-    available_bytes,
-    memory_fault,
-    return_freed_memory,
-)
+from cerebras_tf.runtime.capacity import allowed_bytes, available_bytes, capacity_error, trim_heap
 
 
 def program(arena_bytes):
@@ -25,11 +20,11 @@ def test_available_memory_is_positive_and_at_most_what_the_machine_has():
 
 
 def test_a_model_that_fits_passes():
-    assert memory_fault(program(1000), state_bytes=1000) is None
+    assert capacity_error(program(1000), state_bytes=1000) is None
 
 
 def test_a_model_that_does_not_fit_is_refused_with_numbers_and_remedy():
-    message = str(memory_fault(program(2 * 10**15), state_bytes=10**15))
+    message = str(capacity_error(program(2 * 10**15), state_bytes=10**15))
     assert message.startswith("this model needs 3000000.0 GB of memory: 1000000.0 GB of weights")
     assert "2000000.0 GB of activations" in message
     assert "Largest layer: 'decoder/ffn', 7.00 GB of weights." in message
@@ -38,13 +33,15 @@ def test_a_model_that_does_not_fit_is_refused_with_numbers_and_remedy():
 
 def test_memory_the_model_holds_already_counts_as_free():
     needed = available_bytes() + 10**12
-    assert memory_fault(program(0), needed)
-    assert not memory_fault(program(0), needed, held_bytes=2 * 10**12)
+    assert capacity_error(program(0), needed)
+    assert not capacity_error(program(0), needed, held_bytes=2 * 10**12)
 
 
 def test_a_wafer_takes_its_share():
-    assert "10.0 GB free for each of its wafers" in str(memory_fault(program(0), 10**11, 0, 10**10))
-    assert not memory_fault(program(0), 10**9, 0, 10**10)
+    assert "10.0 GB free for each of its wafers" in str(
+        capacity_error(program(0), 10**11, 0, 10**10)
+    )
+    assert not capacity_error(program(0), 10**9, 0, 10**10)
 
 
 def test_freed_memory_goes_back_to_the_system():
@@ -53,7 +50,7 @@ def test_freed_memory_goes_back_to_the_system():
     last = bytes(1000)
     del blocks
     before = resident_bytes()
-    return_freed_memory()
+    trim_heap()
     assert resident_bytes() <= before - 50_000_000
     assert len(last) == 1000
 

@@ -40,18 +40,18 @@ class Recorder:
     def begin(self, program):
         pass
 
-    def before(self, step):
-        self.seen.append(("before", step))
+    def before(self, entry):
+        self.seen.append(("before", entry))
 
-    def after(self, step):
-        self.seen.append(("after", step))
+    def after(self, entry):
+        self.seen.append(("after", entry))
 
 
-def test_listeners_see_every_step_before_and_after(program, step):
+def test_listeners_see_every_entry_before_and_after(program, step):
     recorder = Recorder()
     executor = loaded(program, step, [recorder])
     executor.run(features_of(step))
-    wanted = [(when, item) for item in program.steps for when in ("before", "after")]
+    wanted = [(when, item) for item in program.schedule for when in ("before", "after")]
     assert recorder.seen == wanted
 
 
@@ -120,7 +120,7 @@ def test_an_arena_larger_than_the_machine_is_refused_with_a_remedy():
 
 def test_an_op_without_a_kernel_is_found_when_the_program_is_loaded():
     program = Program(bodies=[[Instruction("frobnicate", (), (), {})]])
-    program.steps = [Run(0, "forward", 0, ())]
+    program.schedule = [Run(0, "forward", 0, ())]
     with pytest.raises(UnsupportedOpError, match="op frobnicate"):
         Executor(program, MemoryStore([]), CpuBackend())
 
@@ -189,7 +189,7 @@ def test_a_step_may_read_a_variable_whose_first_value_it_makes():
         features={"x": 0},
         variables={"w": 1},
         results={"read": 1},
-        steps=[StreamOut(0, (("w", 0),)), StreamIn(0, (1,))],
+        schedule=[StreamOut(0, (("w", 0),)), StreamIn(0, (1,))],
     )
     executor = Executor(program, MemoryStore([Variable("w", type)]), CpuBackend())
     given = np.array([1, 2], np.float32)
@@ -227,9 +227,9 @@ def test_the_arena_holds_every_activation(program, step):
 
 
 def test_entries_of_another_wafer_are_not_loaded(program, step):
-    recorder, count = Recorder(), len(program.steps)
-    program.steps.insert(0, OnWafer(3, 2))
-    program.steps[1:1] = [Free(()), Free(())]
+    recorder, count = Recorder(), len(program.schedule)
+    program.schedule.insert(0, OnWafer(3, 2))
+    program.schedule[1:1] = [Free(()), Free(())]
     loaded(program, step, [recorder]).run(features_of(step))
     assert len(recorder.seen) == 2 * (count + 1)
 

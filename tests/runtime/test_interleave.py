@@ -59,10 +59,10 @@ class Memory:
 def order(found):
     """(micro-batch, layer, direction) of everything that is computed, without updates."""
     runs = [
-        (block.micro_batch, entry.step.layer, entry.step.direction)
+        (block.micro_batch, loaded.entry.layer, loaded.entry.direction)
         for block in found.blocks
-        for entry in block.entries
-        if isinstance(entry.step, Run) and entry.step.direction != "update"
+        for loaded in block.entries
+        if isinstance(loaded.entry, Run) and loaded.entry.direction != "update"
     ]
     return runs
 

@@ -7,7 +7,7 @@ import pytest
 
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir.program import RANDOM_STEP
-from cerebras_tf.memoryx.store import NullStore
+from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
@@ -26,12 +26,12 @@ class Ledger:
     def begin(self, program):
         pass
 
-    def before(self, step):
-        self.kinds.append(step.kind)
+    def before(self, entry):
+        self.kinds.append(entry.kind)
 
-    def after(self, step):
-        if step.kind == "run":
-            costs = [item.cost for item in self._program.bodies[step.body]]
+    def after(self, entry):
+        if entry.kind == "run":
+            costs = [item.cost for item in self._program.bodies[entry.body]]
             self.flops += sum(cost.flops for cost in costs)
             self.bytes += sum(cost.bytes_read + cost.bytes_written for cost in costs)
 
@@ -64,7 +64,7 @@ def both(step, features):
     pairs = []
     for backend, store in (
         (real_backend, store_of(step.specs.values(), starting_values(step))),
-        (NullBackend(real_backend), NullStore(step.specs.values())),
+        (NullBackend(real_backend), store_of(step.specs.values(), starting_values(step))),
     ):
         ledger = Ledger(program)
         executor = Executor(program, store, backend, [ledger])
@@ -104,6 +104,6 @@ def test_a_null_machine_holds_no_memory():
     program = compile_step(s.done(y=s.b.op("exp", s.b.op("neg", x))))
     backend = NullBackend(CpuBackend())
     features = {"x": np.broadcast_to(np.zeros((), np.float32), (1 << 20, 1 << 20))}
-    executor = Executor(program, NullStore([]), backend)
+    executor = Executor(program, MemoryStore([]), backend)
     assert executor.run(features)["y"].shape == (1 << 20, 1 << 20)
     assert executor.arena.nbytes == 1 << 42

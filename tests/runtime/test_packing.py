@@ -41,17 +41,17 @@ class Compiler:
         self._options = Options(price=CpuBackend().price, wafers=wafers)
 
     def compile(self, request):
-        self.reasons.append(request.padded)
+        self.reasons.append(request.padding_reason)
         rows = request.types["ids"].shape[0]
         size = Dim.symbol("B", rows, UNLIMITED) if self._symbolic else rows
-        strip = self._strip and not request.padded
+        strip = self._strip and not request.padding_reason
         step = tagging_step(size)
         program = compile_step(step, replace(self._options, strip=strip))
         assert (program.packing is not None) is strip and not step.padding_kept
         return program
 
-    def enlarge(self, program, most):
-        return replan(program, most, self._options.price)
+    def enlarge(self, program, bounds):
+        return replan(program, bounds, self._options.price)
 
 
 def session_of(source):

@@ -65,7 +65,7 @@ def recorded(step, steps=STEPS):
 
 def called(program):
     """Instructions that a step calls: all but reshapes of what lies in the arena."""
-    runs = [step for step in program.steps if step.kind == "run"]
+    runs = [step for step in program.schedule if step.kind == "run"]
     return [item for run in runs for item in program.computed(run)]
 
 
@@ -89,7 +89,7 @@ def test_kernels_lie_within_the_steps_of_the_schedule(found):
     profiler, program, _ = found
     spans = profiler.timeline.spans
     runs = [span for span in spans if span.kind == "run"]
-    assert len(runs) == STEPS * sum(step.kind == "run" for step in program.steps)
+    assert len(runs) == STEPS * sum(step.kind == "run" for step in program.schedule)
     for kernel in (span for span in spans if span.kind == KERNEL):
         assert any(run.start <= kernel.start and kernel.end <= run.end for run in runs)
     assert sum(span.kind == "stream_in" for span in spans) > 0

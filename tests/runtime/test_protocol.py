@@ -90,8 +90,8 @@ class WireSession:
         answer = self._session.step(list(map(sent, batches)), activation_bytes)
         return sent(answer) if isinstance(answer, ProgramNeeded) else list(map(sent, answer))
 
-    def memory_fault(self, program):
-        return self._session.memory_fault(program)
+    def capacity_error(self, program):
+        return self._session.capacity_error(program)
 
     def get(self, name):
         return sent(self._session.get(name))

@@ -20,17 +20,17 @@ def program_for(wafers, clip=False):
 
 def a_second_each(program):
     """One second for every layer and direction."""
-    return {(s.layer, s.direction): 1.0 for s in program.steps if isinstance(s, Run)}
+    return {(s.layer, s.direction): 1.0 for s in program.schedule if isinstance(s, Run)}
 
 
-def predicted(wafers, link, clip=False, beside_s=0.0):
-    return scaled_step(program_for(wafers, clip), a_second_each(program_for(1)), beside_s, link)
+def predicted(wafers, link, clip=False, other_s=0.0):
+    return scaled_step(program_for(wafers, clip), a_second_each(program_for(1)), other_s, link)
 
 
 def test_one_wafer_takes_what_was_measured():
-    found = predicted(1, INSTANT, beside_s=0.5)
+    found = predicted(1, INSTANT, other_s=0.5)
     assert found.step_s == pytest.approx(sum(a_second_each(program_for(1)).values()) + 0.5)
-    assert (found.exchange_s, found.hidden_share, found.sent_bytes) == (0, 1, [0])
+    assert (found.collective_s, found.hidden_share, found.sent_bytes) == (0, 1, [0])
 
 
 @pytest.mark.parametrize("wafers", [2, 4, 8])
@@ -40,7 +40,7 @@ def test_behind_links_that_take_no_time_updates_are_shared_out(wafers):
     times = a_second_each(program_for(1))
     for item in events(program):
         if isinstance(item, Work):
-            step = program.steps[item.number]
+            step = program.schedule[item.number]
             if item.wafer != EVERYWHERE:
                 spent = times[step.layer, step.direction]
                 alone[item.wafer] = alone.get(item.wafer, 0.0) + spent

@@ -50,9 +50,9 @@ class Compiler:
         size = Dim.symbol("R", rows, UNLIMITED) if self._symbolic else rows
         return compile_step(rows_step(size, self._train and request.updates), self._options)
 
-    def enlarge(self, program, most):
-        self.enlarged.append(dict(most))
-        return replan(program, most, self._options.price)
+    def enlarge(self, program, bounds):
+        self.enlarged.append(dict(bounds))
+        return replan(program, bounds, self._options.price)
 
 
 def session_of(source, backend=None, **given):
@@ -235,7 +235,7 @@ def test_a_program_too_large_for_this_machine_is_refused_before_it_runs(monkeypa
 
 
 def test_beyond_the_most_the_variant_goes_that_was_used_longest_ago(monkeypatch):
-    monkeypatch.setattr(session_module, "MOST_VARIANTS", 2)
+    monkeypatch.setattr(session_module, "MAX_VARIANTS", 2)
     source = Compiler(symbolic=False)
     session = session_of(source)
     for rows in (1, 2, 1, 3, 3, 1, 2):
@@ -244,7 +244,7 @@ def test_beyond_the_most_the_variant_goes_that_was_used_longest_ago(monkeypatch)
 
 
 def test_beyond_the_most_the_size_goes_that_was_used_longest_ago(monkeypatch):
-    monkeypatch.setattr(session_module, "MOST_SIZES", 2)
+    monkeypatch.setattr(session_module, "MAX_SIZES", 2)
     backend = LoadCounter()
     client = session_of(Compiler(), backend=backend)
     loaded = []

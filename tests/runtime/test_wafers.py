@@ -71,7 +71,7 @@ def train(clip, streaming, blocks, rows, files=None, ram_bytes=10**6):
     foreseen = 0.0
     if files:  # a store reads ahead where it is asked for what it was told
         foreseen = here._access_order.position / len(here._access_order.order)
-    kept = sum(spec.type.bytes for name, spec in store.specs.items() if store._is_here(name))
+    kept = sum(spec.type.bytes for name, spec in store.specs.items() if store._is_local(name))
     seen = Seen(losses, contents(store), kept, sent[1:], sent_bytes(program)[swarm.rank])
     seen.staged, seen.foreseen, seen.moved = list(program.staged), foreseen, moved
     if files:

@@ -114,7 +114,7 @@ class Traffic:
             stats = session._store.io_stats
             before = stats.bytes_read, stats.bytes_written
             answer = run(session, batches, activation_bytes)
-            if isinstance(answer, list) and batches[0].part != COUNTS:
+            if isinstance(answer, list) and batches[0].kind != COUNTS:
                 moved = stats.bytes_read - before[0], stats.bytes_written - before[1]
                 self.steps.append((*moved, session._arena.nbytes))
             return answer

@@ -195,7 +195,7 @@ def test_compiled_programs_are_found(tmp_path, monkeypatch):
 
     def load(source, target):
         program = run(source, target)
-        found.append((target.part, program is not None))
+        found.append((target.kind, program is not None))
         return program
 
     monkeypatch.setattr(CompilingSource, "_load", load)

@@ -51,10 +51,9 @@ class FineTuningProcessor(tf_records.RecordProcessor):
         return dataset.map(example, num_parallel_calls=2, deterministic=True).prefetch(4)
 
     def blank(self):
-        """Returns a batch of zeros."""
         return self.split(self.blank_records())
 
-    def group(self, keep_rest) -> Optional[Callable]:
+    def group(self, keep_remainder) -> Optional[Callable]:
         """Returns the function that batches records, None for batches in order."""
         return None
 

@@ -100,7 +100,7 @@ class FineTuning:
         raise NotImplementedError
 
     def loss(self, logits, labels, features, model):
-        """Returns the loss, a float32 scalar, and the number of what it is the mean of."""
+        """Returns the loss, a float32 scalar, and the count over which it is a mean."""
         raise NotImplementedError
 
     def metrics(self, logits, labels, features, params):
@@ -112,7 +112,7 @@ class FineTuning:
         raise NotImplementedError
 
     def write_predictions(self, section, rows, folder, name_of):
-        """Writes what was predicted.
+        """Writes predictions.
 
         Args:
             rows: iterator of predictions, a dictionary of arrays for each example. The model runs

@@ -37,7 +37,6 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
     disable_eval_metrics: bool = field(False, "Whether evaluation reports only the loss.")
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         buckets, longest = self.buckets or (), vars(self)["max_sequence_length"]
         inside = all(1 <= bound <= longest for bound in buckets)
@@ -93,7 +92,6 @@ class FineTuningParams(BertParams):
         return {**tree, "model": {**taken, **model}, "train_input": train_input}
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         longest, vocab_size = self.max_position_embeddings, self.train_input.vocab_size
         for name, section in self.inputs():

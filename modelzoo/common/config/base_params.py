@@ -29,7 +29,7 @@ from modelzoo.common.config.sections import (
 
 INPUT_SECTIONS = ("train_input", "eval_input", "predict_input")
 SHAPE_KEYS = ("vocab_size", "vocab_file", "max_sequence_length", "batch_size")
-MOST_TOKENS = 2**31  # in a batch
+MAX_TOKENS = 2**31  # in a batch
 IN_ORDER_ONCE = {"shuffle": False, "repeat": False}
 
 
@@ -65,7 +65,6 @@ class BaseParams:
         return inherit_inputs(tree, cls.INHERITED_KEYS, cls.PREDICTS_EVAL_INPUT)
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from self.csconfig.problems_with(self.model)
         if self.sparsity and self.runconfig.device:
             yield "sparsity", "works only on the wafer. Remove runconfig.device."
@@ -103,10 +102,10 @@ class BaseParams:
             )
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0
-            if length * section.batch_size >= MOST_TOKENS:
+            if length * section.batch_size >= MAX_TOKENS:
                 yield (
                     f"{name}.max_sequence_length",
-                    f"times batch_size must be below {MOST_TOKENS}. Received: {length} x "
+                    f"times batch_size must be below {MAX_TOKENS}. Received: {length} x "
                     f"{section.batch_size}. Lower one of them.",
                 )
 
@@ -116,8 +115,8 @@ class BaseParams:
         return self.optimizer.grad_accum_steps * max(self.runconfig.num_csx, job.wafers())
 
     @property
-    def batches_in_turn(self):
-        """Batches that this process computes for a step, sequentially."""
+    def batches_per_process(self):
+        """Batches of a step that this process computes sequentially."""
         return self.batches_per_step // job.wafers()
 
     @property
@@ -127,7 +126,7 @@ class BaseParams:
 
     @property
     def label_count(self):
-        """Number of labels that the data are of; None where nothing follows from it."""
+        """Number of labels in the data; None if the model has none."""
         return None
 
     def inputs(self):

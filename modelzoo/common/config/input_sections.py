@@ -26,7 +26,6 @@ class TextFileKeys(OrderKeys):
     eval_fraction: float = field(0.05, minimum=0.0)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.eval_fraction >= 1:
             yield "eval_fraction", "must be below 1, so that training has data."
 
@@ -97,7 +96,6 @@ class GptPromptsInput:
     skip_steps: Optional[int] = field(None, minimum=0)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if not 0 < self.top_p <= 1:
             yield "top_p", "must be above 0 and at most 1."
         if not self.repetition_penalty > 0:

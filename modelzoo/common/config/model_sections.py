@@ -9,7 +9,7 @@ from modelzoo.common.files import text_lines
 from modelzoo.common.files.path_advice import unread
 
 NONLINEARITIES = ("gelu", "gelu_exact", "relu", "tanh")
-MOST_LAYERS = 10_001  # graphs of as many take hours to build
+MAX_LAYERS = 10_001  # graphs of as many take hours to build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class CommonModelParams:
     """
 
     hidden_size: int = field(minimum=1)
-    num_hidden_layers: int = field(minimum=1, below=MOST_LAYERS)
+    num_hidden_layers: int = field(minimum=1, below=MAX_LAYERS)
     num_heads: int = field(minimum=1)
     filter_size: int = field(text="Hidden size of the feed-forward layers.", minimum=1)
     max_position_embeddings: Optional[int] = field(
@@ -60,7 +60,6 @@ class CommonModelParams:
     )
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.hidden_size % self.num_heads:
             yield "num_heads", f"must divide hidden_size ({self.hidden_size})."
 

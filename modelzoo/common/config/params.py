@@ -191,7 +191,7 @@ def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
     return tree, lines
 
 
-# What PyYAML raises besides its own errors for a value that is none of its tag (`!!int x`).
+# Python's errors that PyYAML raises for a value that does not match its tag (`!!int x`).
 _WRONG_TAGS = (ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -215,7 +215,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_decimal(self, node):
-        """Constructs a whole number, of base 16 or 2 where its prefix says so."""
+        """Constructs an integer; prefixes 0x and 0b set the base."""
         text = self.construct_scalar(node).replace("_", "")
         return int(text, 0) if re.search("[xb]", text) else int(text)
 

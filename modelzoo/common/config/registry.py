@@ -1,6 +1,6 @@
 """Finds the models of the zoo: every folder of modelzoo/ with a params.py is one.
 
-A model is imported when it is asked for; its name is its folder, with dots for slashes (``gpt3``,
+A model is imported on first use; its name is its folder, with dots for slashes (``gpt3``,
 ``bert.fine_tuning.classifier``).
 """
 
@@ -55,7 +55,7 @@ def find_prediction(name):
 
 
 def find_table_row(name):
-    """Returns the row of a model that stands in a table, None for other models.
+    """Returns the row of a model that is defined in a table; None for other models.
 
     The table is `TASKS` in ``tasks.py`` of the folder above the model's. A row has what other
     models define in ``model.py``, ``data.py`` and ``prediction.py``.

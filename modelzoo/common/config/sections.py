@@ -139,7 +139,6 @@ class PiecewiseConstantRate:
     steps: Optional[int] = field(None, minimum=1, long=True)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if len(self.values) != len(self.boundaries) + 1:
             yield (
                 "values",
@@ -311,7 +310,6 @@ class OptimizerParams:
     )
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if self.max_gradient_norm and self.max_gradient_value:
             yield (
                 "max_gradient_value",
@@ -367,7 +365,6 @@ class SparsityParams:
         return SPARSIFIER_MAP[given.pop("mask_type")](**given)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         if isinstance(self.sparsity_level, dict) and self.sparsity_distribution != "uniform":
             yield (
                 "sparsity_level",

@@ -1,7 +1,7 @@
-"""Decides which examples make which batch, and makes datasets of batches of examples in memory.
+"""Chooses the examples of each batch, and makes datasets of batches of examples in memory.
 
-A batch is a function of its number and the seed, so a stream of batches can begin anywhere at no
-cost. Examples of like lengths are batched together, because padding takes as long as tokens.
+A batch is a function of its number and the seed, so a stream can start at any batch. Examples of
+similar lengths are batched together, because padding costs as much as tokens.
 """
 
 import numpy as np
@@ -14,19 +14,19 @@ class EpochOrder:
     """Batches of numbered examples, each example once in every epoch.
 
     Args:
-        seed: of the order, which is another in every epoch; None for the examples' own order.
-        keep_rest: whether an epoch ends with the examples that do not fill a batch.
+        seed: of the order, which differs between epochs; None for the order of the examples.
+        keep_remainder: whether the last batch of an epoch may be smaller.
 
     Attributes:
-        batches_per_epoch: number of batches, 0 where the examples do not fill one.
+        batches_per_epoch: number of batches; 0 if there are too few examples.
     """
 
-    def __init__(self, count, batch_size, seed, keep_rest=False):
+    def __init__(self, count, batch_size, seed, keep_remainder=False):
         self._count = count
         self._batch_size = batch_size
         self._seed = seed
         self._epoch, self._order = None, np.arange(count)
-        self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
+        self.batches_per_epoch = -(-count // batch_size) if keep_remainder else count // batch_size
 
     def examples_of(self, number):
         """Returns the numbers of the examples of a batch: int64 [its size]."""
@@ -49,22 +49,22 @@ class BatchPlan:
     Args:
         lengths: [number of examples] integers, tokens of each.
         bounds: lengths of rows, ascending; the last holds every example, the others those shorter.
-        seed: of the order, which is another in every epoch; None for the order of the examples.
-        keep_rest: whether an epoch ends with the examples that do not fill a batch.
+        seed: of the order, which differs between epochs; None for the order of the examples.
+        keep_remainder: whether the last batch of an epoch may be smaller.
     """
 
-    def __init__(self, lengths, batch_size, bounds, seed, keep_rest=False):
+    def __init__(self, lengths, batch_size, bounds, seed, keep_remainder=False):
         self._lengths = np.asarray(lengths)
         self._batch_size = batch_size
         self._bounds = list(bounds)
         self._seed = seed
-        self._keep_rest = keep_rest
+        self._keep_rest = keep_remainder
         self._epoch, self._batches = None, None
         count = len(self._lengths)
-        self.batches_per_epoch = -(-count // batch_size) if keep_rest else count // batch_size
+        self.batches_per_epoch = -(-count // batch_size) if keep_remainder else count // batch_size
         if not self.batches_per_epoch:
             raise DataError(
-                f"data: must contain at least {1 if keep_rest else batch_size} examples, one "
+                f"data: must contain at least {1 if keep_remainder else batch_size} examples, one "
                 f"batch. Received: {count}. Add examples, or lower batch_size."
             )
 
@@ -80,20 +80,20 @@ class BatchPlan:
         return chosen, self._bounds[bucket_of(self._lengths[chosen].max(), self._bounds)]
 
     def _batches_of(self, epoch):
-        """Cuts every bucket into batches, then the rests of all, and mixes the batches."""
+        """Batches every bucket, then the remainders of all buckets, and shuffles the batches."""
         if epoch == self._epoch:
             return self._batches
         generator = np.random.default_rng([self._seed, epoch])
         order = generator.permutation(len(self._lengths))
         buckets = bucket_of(self._lengths[order], self._bounds)
-        size, batches, rests = self._batch_size, [], []
+        size, batches, remainders = self._batch_size, [], []
         for bucket in range(len(self._bounds)):
             members = order[buckets == bucket]
             whole = len(members) // size * size
             batches += list(members[:whole].reshape(-1, size))
-            rests.append(members[whole:])
-        rest = np.concatenate(rests)
-        batches += [rest[start : start + size] for start in range(0, len(rest), size)]
+            remainders.append(members[whole:])
+        remainder = np.concatenate(remainders)
+        batches += [remainder[start : start + size] for start in range(0, len(remainder), size)]
         short = batches.pop() if batches and len(batches[-1]) < size else None
         batches = [batches[place] for place in generator.permutation(len(batches))]
         if short is not None and self._keep_rest:
@@ -109,7 +109,7 @@ def planned_batches(plan, assemble, columns, skip, batch_size=None, repeats=Fals
         assemble: function of the numbers of a batch's examples, int64 [B], and the length of its
             rows; returns the arrays of `columns` by name.
         columns: shape of an example's part and type, by name; None for a length that changes.
-        batch_size: B where all batches are of one size, None where the last may be smaller.
+        batch_size: B; None if the last batch may be smaller.
 
     Returns:
         A dataset of dictionaries of tensors [B, ...].
@@ -139,7 +139,9 @@ def predict_batches(section, lengths, assemble, columns, skip):
     Returns:
         See `planned_batches`.
     """
-    plan = BatchPlan(lengths, section.batch_size, row_lengths(section), seed=None, keep_rest=True)
+    plan = BatchPlan(
+        lengths, section.batch_size, row_lengths(section), seed=None, keep_remainder=True
+    )
     return planned_batches(plan, assemble, columns, skip)
 
 
@@ -149,5 +151,5 @@ def row_lengths(section):
 
 
 def row_shape(section):
-    """Returns the shape of a row of tokens, as far as it is the same in all batches."""
+    """Returns the static shape of a row of tokens."""
     return [None if section.buckets else section.max_sequence_length]

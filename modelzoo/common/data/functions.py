@@ -30,24 +30,28 @@ class InputFunctions:
         params = params_from_dict(self._params_class, params)
         per_step = params.batches_per_step
         skip = resume.batches_to_skip(params.train_input, params.runconfig, per_step)
-        return untuned(self.processor(params.train_input).create_dataset(True, skip, False))
+        return without_autotune(
+            self.processor(params.train_input).create_dataset(True, skip, False)
+        )
 
     def eval(self, params):
         """Returns the evaluation batches: every example once, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).eval_input
         skip = section.skip_steps or 0
-        return untuned(self.processor(section).create_dataset(False, skip, False))
+        return without_autotune(self.processor(section).create_dataset(False, skip, False))
 
     def predict(self, params):
         """Returns batches of features; every example, so the last batch may be smaller."""
         section = params_from_dict(self._params_class, params).predict_input
         dataset = self.processor(section).create_dataset(False, section.skip_steps or 0, True)
-        return untuned(dataset.map(_features_alone))
+        return without_autotune(dataset.map(_features_alone))
 
     def blank(self, params):
         """Returns training batches of zeros, of the shapes that data would have; reads no file."""
         section = params_from_dict(self._params_class, params).train_input
-        return untuned(tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat())
+        return without_autotune(
+            tf.data.Dataset.from_tensors(self.processor(section).blank()).repeat()
+        )
 
     def without_data(self, name):
         """Returns an input function of zeros for an input section; it reads no file.
@@ -64,7 +68,7 @@ class InputFunctions:
             batch = tf.data.Dataset.from_tensors(self.processor(section).blank())
             if name == "predict_input":
                 batch = batch.map(_features_alone)
-            return untuned(batch.unbatch().batch(section.batch_size))
+            return without_autotune(batch.unbatch().batch(section.batch_size))
 
         return input_fn
 
@@ -77,15 +81,12 @@ def _features_alone(features, labels=None):
     return features
 
 
-def untuned(dataset):
-    """The dataset with the parallelism that it asks for, which TensorFlow does not tune.
+def without_autotune(dataset):
+    """The dataset without autotuning, and with a thread pool of its own.
 
-    Nothing is left to tune here, and the thread that would do so makes the end of a session wait up
-    to a minute: it is woken before it can see that it is to end (TensorFlow 2.15's
-    CancellationManager calls back first and is marked as cancelled thereafter), and sleeps on.
-
-    Its functions have threads of their own, one a core as the session's, so that the session needs
-    none; see estimator/synchronous_batches.py.
+    The thread of TensorFlow 2.15 that tunes datasets can delay the end of a session by up to a
+    minute. With its own threads, one per core, the session needs none; see
+    tf_session/synchronous_batches.py.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -24,7 +24,6 @@ class GptProcessor:
         self.section = section
 
     def blank(self):
-        """Returns a batch of zeros."""
         ids = tf.zeros([self.section.batch_size, self.section.max_sequence_length], tf.int32)
         return {"input_ids": ids, "input_mask": ids}, ids
 
@@ -33,11 +32,9 @@ class GptTfRecordsProcessor(GptProcessor, tf_records.RecordProcessor):
     """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels."""
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         return tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``."""
 
         def example(parsed):
             features = {"input_ids": parsed["input_ids"], "input_mask": 1 - parsed["input_mask"]}
@@ -76,7 +73,6 @@ class GptHDF5DataProcessor(GptProcessor):
     """
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``."""
         section = self.section
         length, size = section.max_sequence_length, section.batch_size
         folders = hdf5_files.as_folders(section.data_dir)
@@ -113,7 +109,6 @@ class GptPromptsProcessor(GptProcessor):
     """
 
     def create_dataset(self, training, skip, predicting=False):
-        """Returns the batches, without the first `skip`; see ``functions.py``."""
         section = self.section
         tokenizer = load_tokenizer(
             section.tokenizer_type, section.vocab_file, section.encoder_file, section.eos_id

@@ -22,7 +22,7 @@ BATCH = 256  # records kept in memory and compressed at a time
 
 
 def import_h5py():
-    """Imports the package h5py, or says how to install it."""
+    """Imports h5py; the error says how to install it."""
     try:
         import h5py
     except ImportError as error:

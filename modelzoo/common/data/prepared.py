@@ -1,6 +1,6 @@
-"""Compares folders of records with what reads them, by the manifest.json of their preparation.
+"""Checks folders of records against params, by the manifest.json of their preparation.
 
-Records are not read here: who reads them hands in their tokens, and checks their shapes.
+Records are not read here.
 """
 
 import fnmatch
@@ -30,13 +30,13 @@ LINE_KEYS = ("src_vocab_file", "tgt_vocab_file")  # of text in tokens, one for e
 LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
 # A table of embeddings may have rows that no token uses, to be of a round size: those of GPT-J and
 # GPT-NeoX have 143 and 155. More than that, or than an eighth, is another vocabulary.
-MOST_UNUSED = 1024
+MAX_UNUSED = 1024
 UNUSED_SHARE = 8
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a manifest holds of records, each None where it does not.
+    """Facts of a manifest about records; None if the manifest does not have them.
 
     `made_with` names the file (or files) of the vocabulary whose tokens and numbers have the digest
     `vocabulary_sha256`. `labels` are those of classes or of tagged sentences, in the order of their
@@ -55,10 +55,9 @@ class Facts:
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
-    """Checks that records are all there, and of the model's vocabulary and sequence length.
+    """Checks that records are complete, and have the model's vocabulary and sequence length.
 
-    A folder without a manifest of this package was made by hand: its vocabulary is not known, which
-    is logged. `check_tokens` checks it all the same.
+    The vocabulary of a folder without a manifest is not known, which is logged.
 
     Args:
         vocab_sizes: numbers of tokens that the model has, by the key that gives them; None for one
@@ -75,7 +74,11 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
         own_size, own_length = facts.vocab_size, facts.length
         wrong = []
         for key, vocab_size in vocab_sizes.items():
-            if own_size is not None and vocab_size is not None and differs(own_size, vocab_size):
+            if (
+                own_size is not None
+                and vocab_size is not None
+                and is_other_size(own_size, vocab_size)
+            ):
                 wrong.append(f"a vocabulary of {own_size} tokens, but {key} is {vocab_size}")
         if None not in (own_length, length) and own_length != length:
             wrong.append(f"sequences of {own_length} tokens, but max_sequence_length is {length}")
@@ -113,15 +116,15 @@ def check_listed(folder):
 
 @dataclass
 class Tokens:
-    """The vocabulary that several sources must have: its name and its digest, once known."""
+    """The common vocabulary of several sources: name and digest, if known."""
 
     name: Optional[str] = None
     digest: Optional[str] = None
 
     def compare(self, where, name, digests):
-        """Raises a DataError if the vocabulary `name`, of one of these digests, is another.
+        """Raises a DataError if the vocabulary `name`, with one of these digests, is another one.
 
-        A vocabulary without digests is not known, and counts for nothing.
+        A vocabulary without digests is not known, and not compared.
         """
         if self.digest is None:
             self.name, self.digest = name, next(iter(digests), None)
@@ -143,10 +146,10 @@ class Tokens:
 
 
 def check_sections(sections, classes=None):
-    """Checks that what several input sections name has one vocabulary and one order of labels.
+    """Checks that input sections have one vocabulary and one order of labels.
 
     Args:
-        sections: input sections; what they do not name counts for nothing.
+        sections: input sections.
         classes: number of labels of the model; None where it has none.
     """
     folders = [folder for section in sections for folder in _folders(section)]
@@ -164,11 +167,10 @@ def check_sections(sections, classes=None):
     check_labels(sections, classes)
 
 
-def told_vocabularies(section):
+def find_vocabularies(section):
     """Finds the vocabularies of an input section.
 
-    Returns name and digest of each, by where it comes from: "records", or a key. Those that neither
-    a manifest nor a file has are skipped.
+    Returns name and digest of each, by its source: "records", or a key. Unknown ones are skipped.
     """
     records = Tokens()
     records.compare_records(_folders(section))
@@ -218,11 +220,10 @@ def _folders(section):
 
 
 def _own_vocabularies(section, size):
-    """Yields key, path and digests of the vocabulary that a section itself names, if it does.
+    """Yields key, path and digests of the vocabulary that a section names, if any.
 
-    Of a tokenizer the first `size` tokens count: those of the records, the last of which may be a
-    separator that no file has. Files of some tokenizers have more after them, which the records do
-    not use. Without digests its own reader reports what is wrong.
+    Only the first `size` tokens of a tokenizer count, those that records use; the last of them may
+    be a separator that no file has. Without digests, the reader of the file raises the error.
     """
     kind = getattr(section, "tokenizer_type", None)
     joint = getattr(section, "tokenizer_file", None)
@@ -237,7 +238,7 @@ def _own_vocabularies(section, size):
         yield key, named, _tokenizer_digests(size, kind, path, encoder)
     elif path:
         yield "vocab_file", path, _digests_of(path)
-    elif isinstance(section, GptTextDataInput) and not differs(BYTES, section.vocab_size):
+    elif isinstance(section, GptTextDataInput) and not is_other_size(BYTES, section.vocab_size):
         processor = section.data_processor
         yield "data_processor", processor, _tokenizer_digests(None, "ByteTokenizer")
 
@@ -277,7 +278,7 @@ def _text_of(path):
 
 
 def check_tokens(where, tokens, vocab_size):
-    """Checks that tokens are among the model's, also of records that no manifest describes.
+    """Checks that tokens are in the model's vocabulary, also without a manifest.
 
     Args:
         vocab_size: tokens that the model has; None where it is not known.
@@ -290,10 +291,10 @@ def check_tokens(where, tokens, vocab_size):
         )
 
 
-def differs(records, model):
-    """Whether records of so many tokens are of another vocabulary than the model's."""
+def is_other_size(records, model):
+    """Whether a vocabulary of `records` tokens is another one than the model's."""
     unused = model - records
-    return not 0 <= unused <= min(MOST_UNUSED, records // UNUSED_SHARE)
+    return not 0 <= unused <= min(MAX_UNUSED, records // UNUSED_SHARE)
 
 
 def read_facts(folder):

@@ -7,13 +7,13 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
-from modelzoo.common.files.text_lines import placed_lines
+from modelzoo.common.files.text_lines import numbered_lines
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
 TOKENS_KEY = "prompt_tokens"
 REFERENCE = "reference"  # the text that the completion of a row is scored by
-# What a completion's row has besides the keys of its prompt's.
+# Keys that a completion's row adds to those of its prompt.
 MADE_KEYS = ("prompt_number", "sample", "completion", "tokens", "log_probs", "finish_reason")
 
 
@@ -54,7 +54,7 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     Args:
         path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
             GptPromptsInput.
-        limit: most tokens of prompt and completion; None where there is no limit.
+        limit: maximum number of tokens of prompt and completion; None for no limit.
 
     Returns:
         A list of Prompt.
@@ -62,7 +62,7 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     if str(path).lower().endswith((".jsonl", ".json")):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
     else:
-        prompts = [_of_line(line, where, tokenizer) for where, line in placed_lines(path, True)]
+        prompts = [_of_line(line, where, tokenizer) for where, line in numbered_lines(path, True)]
     if not prompts:
         raise DataError(f"{path}: must contain prompts. Received: an empty file. Add some.")
     for prompt in prompts:
@@ -110,7 +110,7 @@ def _of_row(row, where, tokenizer):
 
 
 def _check_others(others, where):
-    """Refuses what cannot go with the completion, or would be lost in its row."""
+    """Refuses keys that cannot be written with the completion."""
     made = [key for key in MADE_KEYS if key in others]
     if made:
         raise DataError(

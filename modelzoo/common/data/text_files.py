@@ -18,7 +18,7 @@ from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import PACKED
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
-OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # comes with the package
+OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # part of the package
 SPLIT_BUCKETS = 10_000
 
 
@@ -124,7 +124,7 @@ def read_tokens(files):
     return np.concatenate(parts)
 
 
-def open_windows(section, training, length, keep_rest):
+def open_windows(section, training, length, keep_remainder):
     """Reads one split of the files that an input section names.
 
     Returns:
@@ -133,28 +133,28 @@ def open_windows(section, training, length, keep_rest):
     files = find_text_files(section.data_dir, section.file_patterns)
     files = split_files(files, section.eval_fraction, training)
     seed = (section.shuffle_seed or 0) if section.shuffle else None
-    return Windows(read_tokens(files), length, section.batch_size, seed, keep_rest)
+    return Windows(read_tokens(files), length, section.batch_size, seed, keep_remainder)
 
 
 class Windows:
     """Batches of windows of a row of tokens, addressed by their number.
 
     Window w holds tokens w * length to (w + 1) * length, both included: the inputs and, shifted
-    by one, the labels. Each epoch has an order of its own, made from the seed.
+    by one, the labels. The order differs between epochs, and depends on the seed.
 
     Args:
         tokens: [number of tokens] integers.
         seed: of the order, or None for the order of the text.
-        keep_rest: whether an epoch ends with the windows that do not fill a batch.
+        keep_remainder: whether an epoch ends with the windows that do not fill a batch.
     """
 
-    def __init__(self, tokens, length, batch_size, seed, keep_rest=False):
+    def __init__(self, tokens, length, batch_size, seed, keep_remainder=False):
         self._tokens = tokens
         self._length = length
-        self._order = EpochOrder((len(tokens) - 1) // length, batch_size, seed, keep_rest)
+        self._order = EpochOrder((len(tokens) - 1) // length, batch_size, seed, keep_remainder)
         self.batches_per_epoch = self._order.batches_per_epoch
         if not self.batches_per_epoch:
-            least = 1 if keep_rest else batch_size
+            least = 1 if keep_remainder else batch_size
             raise DataError(
                 f"data_dir: must contain at least {least * length + 1} bytes for one batch of "
                 f"{least} windows of {length}. Received: {len(tokens)}. Add text, or lower "
@@ -162,7 +162,7 @@ class Windows:
             )
 
     def batch(self, number):
-        """Returns the batch of that number: [batch_size, length + 1] int32, a rest has fewer."""
+        """Returns a batch, [batch_size, length + 1] int32; the last one may be smaller."""
         windows = self._order.examples_of(number)
         offsets = windows[:, None] * self._length + np.arange(self._length + 1)
         return self._tokens[offsets].astype(np.int32)

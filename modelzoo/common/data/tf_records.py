@@ -188,7 +188,7 @@ def worker_position():
     return len(workers), settings.get("task", {}).get("index", 0)
 
 
-def record_batches(section, files, skip, keep_rest=False, group=None):
+def record_batches(section, files, skip, keep_remainder=False, group=None):
     """Makes the stream of batches of serialized records.
 
     The order is a function of the section's `shuffle_seed` (None counts as 0) and the epoch.
@@ -196,7 +196,7 @@ def record_batches(section, files, skip, keep_rest=False, group=None):
     Args:
         section: input section with batch_size, shuffle, shuffle_seed, shuffle_buffer, repeat,
             n_parallel_reads and use_multiple_workers.
-        keep_rest: whether records that do not fill a batch make a smaller one at the end.
+        keep_remainder: whether records that do not fill a batch make a smaller one at the end.
         group: makes batches out of the dataset of records, in another way than one after the other.
 
     Returns:
@@ -221,7 +221,7 @@ def record_batches(section, files, skip, keep_rest=False, group=None):
         buffer = section.shuffle_buffer or 10 * section.batch_size
         dataset = dataset.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
     if group is None:
-        dataset = dataset.batch(section.batch_size, drop_remainder=not keep_rest)
+        dataset = dataset.batch(section.batch_size, drop_remainder=not keep_remainder)
     else:
         dataset = group(dataset)
     if section.repeat:
@@ -263,12 +263,12 @@ def check_mask(numbers):
     return tf.raw_ops.Assert(condition=largest <= 1, data=data)
 
 
-def read_batches(section, layout, skip, keep_rest=False, group=None, files=None):
+def read_batches(section, layout, skip, keep_remainder=False, group=None, files=None):
     """Checks the files of an input section and makes the stream of its parsed batches.
 
     Args:
         section: input section with `data_dir` and what `record_batches` needs.
-        keep_rest: whether the last batch may be smaller than the others.
+        keep_remainder: whether the last batch may be smaller than the others.
         files: paths; those of `data_dir` where None.
 
     Returns:
@@ -276,8 +276,10 @@ def read_batches(section, layout, skip, keep_rest=False, group=None, files=None)
     """
     files = files or find_record_files(section.data_dir)
     check_section(section, files)
-    check_files(files, layout, 1 if keep_rest else section.batch_size, count_vocabulary(section))
-    dataset = record_batches(section, files, skip, keep_rest, group)
+    check_files(
+        files, layout, 1 if keep_remainder else section.batch_size, count_vocabulary(section)
+    )
+    dataset = record_batches(section, files, skip, keep_remainder, group)
     return dataset.map(parse_records(layout), num_parallel_calls=2, deterministic=True)
 
 

@@ -29,7 +29,7 @@ def read_json_lines(path):
         The place of the row, ``<path>:<line>``, and its object, where numbers may be NaN or
         infinite: a row is not refused for what nobody reads.
     """
-    for where, line in text_lines.placed_lines(path):
+    for where, line in text_lines.numbered_lines(path):
         try:
             row = parse_json(line)
         except ValueError as error:

@@ -28,7 +28,7 @@ def read_lines(path, advice="Check the path."):
     return split(decode(data, path))
 
 
-def placed_lines(path, keep_blank=False):
+def numbered_lines(path, keep_blank=False):
     """Yields the lines of a UTF-8 text file that are not blank, each after its place."""
     for number, line in enumerate(read_lines(path), start=1):
         if keep_blank or line.strip():

@@ -54,7 +54,7 @@ def select_prompts(params, tokenizer):
     steps = params.runconfig.predict_steps
     if steps is not None and len(prompts) > steps * section.batch_size:
         prompts = prompts[: steps * section.batch_size]
-        predictions.log_left_out(steps)
+        predictions.log_skipped_batches(steps)
     return prompts
 
 

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from modelzoo.common.data.functions import untuned
+from modelzoo.common.data.functions import without_autotune
 from modelzoo.common.train.estimator import CheckpointHook
 
 
@@ -46,7 +46,7 @@ class Stepper:
         options = tf.data.Options()
         # Prefetching would read the features of the previous call.
         options.experimental_optimization.inject_prefetch = False
-        return untuned(dataset.with_options(options))
+        return without_autotune(dataset.with_options(options))
 
     def _batches(self):
         while True:

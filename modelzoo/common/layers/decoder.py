@@ -17,7 +17,6 @@ def decoder(
     num_layers,
     settings,
     training,
-    name="decoder",
     memory=None,
     memory_mask=None,
     first_norm=0,
@@ -51,7 +50,7 @@ def decoder(
         return feed_forward(y, settings, numbered("ffn", index), first_dense + 2 * index)
 
     sublayers = [attend_to_self, attend_to_memory, feed]
-    with tf.variable_scope(name):
+    with tf.variable_scope("decoder"):
         for index in range(num_layers):
             for place, sublayer in enumerate(sublayers):
                 if sublayer is attend_to_memory and memory is None:

@@ -11,7 +11,7 @@ from modelzoo.common.layers.attention import attention
 from modelzoo.common.layers.block import feed_forward, numbered, residual
 
 
-def encoder(x, mask, num_layers, settings, training, name="encoder"):
+def encoder(x, mask, num_layers, settings, training):
     """Runs `num_layers` blocks.
 
     The layer norms of block i are number 2i and 2i + 1, and so are its dense layers.
@@ -31,7 +31,7 @@ def encoder(x, mask, num_layers, settings, training, name="encoder"):
     def feed(index, y):
         return feed_forward(y, settings, numbered("ffn", index), 2 * index)
 
-    with tf.variable_scope(name):
+    with tf.variable_scope("encoder"):
         for index in range(num_layers):
             for place, sublayer in enumerate((attend, feed)):
                 run = functools.partial(sublayer, index)

@@ -35,7 +35,7 @@ from modelzoo.common.model_dir.folder import LIST, TRAINED_ON, no_checkpoint
 POSITION = "data_position.json"  # see modelzoo/common/model_dir/resume.py
 CARRIED = (POSITION, TRAINED_ON)  # go with a checkpoint that another folder goes on from
 # More than that --validate_only does not read.
-MOST_VALIDATED_BYTES = 1 << 30
+MAX_VALIDATED_BYTES = 1 << 30
 INSTEAD = "--checkpoint_path {} to evaluate, --resume_from {} with another -o to train"
 
 
@@ -224,7 +224,7 @@ def validate_checkpoint(mode, runconfig):
         return
     check_sizes(prefix)
     reader, size = open_checkpoint(prefix), sum(map(os.path.getsize, data_files(prefix)))
-    names = reader.get_variable_to_shape_map() if size <= MOST_VALIDATED_BYTES else ()
+    names = reader.get_variable_to_shape_map() if size <= MAX_VALIDATED_BYTES else ()
     for name in names:
         read_variable(reader, prefix, name)
     tf.logging.info(

@@ -9,7 +9,7 @@ from modelzoo.common.scaling.law import PUBLISHED, Law, training_flops
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. (2022); the Cerebras-GPT family follows it
 VOCABULARY, SEQUENCE = 50257, 2048
 SECONDS_PER_DAY = 86400
-MOST_STEPS = 2**63  # a global step has 64 bits
+MAX_STEPS = 2**63  # a global step has 64 bits
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _plan_for(member, flops, days, num_csx, law, machine, release):
     per_token = member.flops(1)
     tokens = flops / per_token if days is None else days * SECONDS_PER_DAY * tokens_per_s
     steps = max(1, round(tokens / (member.batch * SEQUENCE)))
-    if steps >= MOST_STEPS:
+    if steps >= MAX_STEPS:
         raise OverflowError(f"{steps} steps")
     return Plan(
         member,

@@ -47,7 +47,7 @@ CACHED_WORDS = 1 << 19  # words whose tokens are remembered, about 150 MB
 CHUNK_CHARACTERS = 1 << 19  # text that is cut into words at a time
 JUDGED_TOKENS = 1000  # of a text, by which it is judged whether a vocabulary has its words
 TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
-MOST_EARLY = 0.01  # share of merges that may stand before those that make their parts
+MAX_EARLY = 0.01  # share of merges that may stand before those that make their parts
 NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 
 
@@ -506,7 +506,7 @@ def check_merges(path, pairs, of, vocabulary):
     problem = "a line twice" if len(set(pairs)) < len(pairs) else ""
     if lacking:
         problem = f"none that makes {lacking[0]!r}, one of {len(lacking)} such tokens"
-    elif early > MOST_EARLY * len(pairs):
+    elif early > MAX_EARLY * len(pairs):
         problem = f"{early} of {len(pairs)} before the lines that make their parts"
     if problem:
         raise ConfigError(

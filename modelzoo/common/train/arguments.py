@@ -1,6 +1,6 @@
 """The command line of the model zoo's runner; its flags follow from cerebras_tf.config.run_options.
 
-It reads no params file and knows no model.
+It reads no params file and imports no model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HINTS = typing.get_type_hints(RunConfigParams)
 
 @dataclass(frozen=True)
 class RunArguments:
-    """What was given on the command line.
+    """The parsed command line.
 
     Attributes:
       mode: one of `MODES`.
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: Optional[str] = None
     Args:
       parser: the parser, whose `prog` is shown in the examples.
       command: one of `MODES` where the command is that mode and needs no `-m`, or `COMPILE`, which
-        compiles for the mode asked for; None for all modes.
+        compiles for the given mode; None for all modes.
     """
     # A command of `cerebras-tf` finds copies of configs; prediction needs a section they lack.
     example = f"-p {'' if command else 'configs/'}params_gpt3_tiny.yaml"

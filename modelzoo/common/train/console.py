@@ -1,4 +1,4 @@
-"""What the console shows: lines with their time, without TensorFlow's internal messages."""
+"""Console output: log lines with their time, without TensorFlow's internal messages."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 
-# Beginnings of tf.estimator's lines that are internal, or repeat another line.
+# Starts of tf.estimator's log lines that are internal or repeat another line.
 NOISE = (
     "Using config:",
     "Calling model_fn.",
@@ -36,7 +36,7 @@ LINE = "%(asctime)s %(levelname)s:%(name)s:%(message)s"
 
 
 def log_loading(text):
-    """Prints what begins, where loading TensorFlow would leave the console empty for seconds."""
+    """Prints a line before TensorFlow is loaded, which takes seconds."""
     if "tensorflow" not in sys.modules:
         print(f"{time.strftime(TIME)} {text}; loading TensorFlow ...", file=sys.stderr, flush=True)
 
@@ -63,12 +63,11 @@ def quiet_logging(tf):
 
 
 @contextlib.contextmanager
-def ending_at_once(line):
+def exit_on_signal(line):
     """Within: SIGINT, SIGTERM and SIGHUP print their name and `line`, and end the process.
 
-    For loading what other people wrote, which may swallow an exception, or make another of it;
-    nothing is open yet that would have to be closed. Outside the main thread nothing changes, nor
-    for what is ignored.
+    It is used while modules are imported, which may swallow exceptions. Outside the main thread,
+    and for ignored signals, nothing changes.
     """
 
     def end(number, _):

@@ -27,7 +27,7 @@ from modelzoo.common.model_dir.checkpoint_files import (
     latest_checkpoint,
 )
 from modelzoo.common.model_dir.folder import write_text_summary
-from modelzoo.common.train.trained_on import remember_trained_on
+from modelzoo.common.train.trained_on import save_vocabulary
 
 __all__ = [
     "BatchesHook",
@@ -42,7 +42,7 @@ ANOTHER_FOLDER = (
     "Use another folder with -o, or the params file that this checkpoint was trained with."
 )
 ANOTHER_CHECKPOINT = "Use another --checkpoint_path, or the params file that it was trained with."
-MOST_NAMED = 12  # variables in an error
+MAX_NAMED = 12  # variables in an error
 # Of optimizers/training.py.
 GRADIENT_SUMS = re.compile(rf"accum_step_counter|{resume.COSTS}|.*_grad_accum_\d+")
 
@@ -56,26 +56,26 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """
     runconfig = params.runconfig
     if use_cs:
-        check_wafer_address(runconfig.cs_ip)  # also where nothing is left to train
+        check_wafer_address(runconfig.cs_ip)  # also if nothing is left to train
     # Training continues from a checkpoint of the folder, and then ignores checkpoint_path.
     trains = runconfig.mode in ("train", "train_and_eval")
     latest = latest_checkpoint(runconfig.model_dir) if trains else None
     warm_start = runconfig.checkpoint_path
     partially = runconfig.restore_partially
-    middle = False  # of a step, where an earlier version or a host stopped
+    in_step = False  # whether the checkpoint is of an incomplete step
     if latest:
-        middle = bool(resume.checkpoint_counts(runconfig.model_dir)[1])
-        compare = check_shapes if partially else check_whole
-        partially |= changes_accumulation(params, use_cs and not middle)
+        in_step = bool(resume.checkpoint_counts(runconfig.model_dir)[1])
+        compare = check_shapes if partially else check_all_variables
+        partially |= changes_accumulation(params, use_cs and not in_step)
         model_fn = checked(model_fn, latest, tf.global_variables, compare)
     elif trains and warm_start:
         warm_start = find_checkpoint(warm_start)
         kept = re.compile(f"^(?!.*({'|'.join(map(re.escape, warm_start_excludes)) or '(?!)'}))")
 
-        def taken_over():
+        def warm_start_variables():
             return [v for v in tf.trainable_variables() if kept.match(v.op.name)]
 
-        model_fn = checked(model_fn, warm_start, taken_over, check_taken_over)
+        model_fn = checked(model_fn, warm_start, warm_start_variables, check_warm_start)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     shared = {each.name: getattr(runconfig, each.name) for each in fields(SharedOptions)}
@@ -102,15 +102,16 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         warm_start_from=warm_start if trains and not latest else None,
         use_cs=use_cs,
         batches_per_step=params.batches_per_step,
-        accumulate_in_model_fn=middle,
+        accumulate_in_model_fn=in_step,
     )
 
 
 def changes_accumulation(params, by_estimator):
     """Returns whether variables of gradient accumulation are added to the checkpoint or removed.
 
-    They are zero between two steps, so that a checkpoint from there fits with or without them. A
-    checkpoint from the middle of a step may lack the sums of costs; they then start at zero.
+    They are zero between two steps, so a checkpoint of a completed step can be restored with or
+    without them. A checkpoint of an incomplete step may lack the sums of costs; they then start at
+    zero.
 
     `by_estimator` is whether the estimator accumulates gradients where it can.
     """
@@ -125,7 +126,7 @@ def changes_accumulation(params, by_estimator):
             f"{step + 1} first."
         )
     by_estimator &= job.wafers() == 1 and EXECUTION_MODE.get() == "weight_streaming"
-    in_model_fn = params.batches_in_turn > 1 and not by_estimator
+    in_model_fn = params.batches_per_process > 1 and not by_estimator
     if (done is not None) != in_model_fn:
         return True
     return done is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
@@ -173,7 +174,7 @@ class CheckpointHook(tf.estimator.SessionRunHook):
 
 
 class BatchesHook(tf.estimator.SessionRunHook):
-    """Refuses an evaluation of nothing, whose metrics would be zeros."""
+    """Raises an error if an evaluation has no batches: its metrics would be zeros."""
 
     def __init__(self):
         self._batches = 0
@@ -199,8 +200,7 @@ class StartHook(tf.estimator.SessionRunHook):
     """Writes the parameters once training begins, and logs how many wafers compute a step.
 
     ``params.yaml``, its text for TensorBoard, ``data_position.json`` and ``trained_on.json`` are
-    written when the model is ready, so that a run that is refused before leaves the folder as it
-    was.
+    written when the model is ready, so that a run that fails earlier does not change the folder.
     """
 
     def __init__(self, params, step):
@@ -226,7 +226,7 @@ class StartHook(tf.estimator.SessionRunHook):
         section = self._params.train_input
         sizes = section.batch_size, getattr(section, "max_sequence_length", None) or 0
         resume.remember_position(model_dir, self._step, self._params.batches_per_step, sizes)
-        remember_trained_on(self._params, self._step)
+        save_vocabulary(self._params, self._step)
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 
@@ -246,16 +246,16 @@ def check_variables(path, variables, advice=ANOTHER_FOLDER):
         )
 
 
-def check_taken_over(path, variables):
-    """Compares variables with those of the checkpoint from which training takes its weights."""
+def check_warm_start(path, variables):
+    """Compares variables with the checkpoint of a warm start, and logs unused weights."""
     check_variables(path, variables, ANOTHER_CHECKPOINT)
     log_unused(path, {variable.op.name for variable in variables})
 
 
 def log_unused(path, known):
-    """Logs a warning with the weights of a checkpoint that are not among the known names.
+    """Logs a warning about the weights of a checkpoint that are not among the known names.
 
-    Optimizer state is no weight: its names begin with those of weights, or it is a scalar.
+    Optimizer state is not listed: its names begin with those of weights, or it is a scalar.
     """
     shapes = saved_variables(path)
     unused = sorted(
@@ -276,10 +276,10 @@ def check_shapes(path, variables):
     check_variables(path, [variable for variable in variables if variable.op.name in saved])
 
 
-def check_whole(path, variables):
+def check_all_variables(path, variables):
     """Compares a checkpoint that training continues from with all variables of the model.
 
-    Sums of gradients are not compared, see `changes_micro_batches`. Later checkpoints contain the
+    Sums of gradients are not compared, see `changes_accumulation`. Later checkpoints contain the
     model's variables only, so that other variables of this one, such as more layers or the state of
     another optimizer, would be lost.
     """
@@ -291,10 +291,10 @@ def check_whole(path, variables):
         if not GRADIENT_SUMS.fullmatch(name)
     )
     if beyond:
-        more = f" and {len(beyond) - MOST_NAMED} more" if len(beyond) > MOST_NAMED else ""
+        more = f" and {len(beyond) - MAX_NAMED} more" if len(beyond) > MAX_NAMED else ""
         raise CheckpointError(
             f"{path}: must match the model. Received: {len(beyond)} variables that are not in the "
-            f"model and would be lost: {', '.join(beyond[:MOST_NAMED])}{more}. {ANOTHER_FOLDER} Or "
+            f"model and would be lost: {', '.join(beyond[:MAX_NAMED])}{more}. {ANOTHER_FOLDER} Or "
             "set runconfig.restore_partially to True to continue without them."
         )
 

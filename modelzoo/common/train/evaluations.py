@@ -1,7 +1,7 @@
-"""What the evaluations of a training run decide: which checkpoint is the best, and when to stop.
+"""Evaluations during training: keeps the best checkpoint, and stops training early.
 
-Their metrics are stored in ``eval/evaluations.json`` of the model folder, so that a resumed run
-decides as an uninterrupted one would.
+Metrics are stored in ``eval/evaluations.json`` of the model folder, so that a resumed run decides
+as an uninterrupted one.
 """
 
 import json
@@ -51,7 +51,7 @@ class Evaluations(tf.estimator.Exporter):
 
     @property
     def name(self):
-        """The name by which tf.estimator knows it."""
+        """The exporter's name for tf.estimator."""
         return "evaluations"
 
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
@@ -73,11 +73,11 @@ class Evaluations(tf.estimator.Exporter):
             self.keep_best()
 
     def lacks(self, step, end):
-        """Returns whether the checkpoint to continue from should have an evaluation, and has none.
+        """Returns whether the checkpoint to continue from should have an evaluation but has none.
 
-        Checkpoints between two evaluations have none, nor has the one that `resume_from` names.
-        With `throttle_secs` only the last is certain to have one; with `restore_partially` another
-        model may continue.
+        Checkpoints between two evaluations and the one of `resume_from` have none. With
+        `throttle_secs` only the last one must have it; with `restore_partially` another model may
+        continue.
         """
         given = self._runconfig
         sure = step % given.save_checkpoints_steps == 0 and not given.throttle_secs
@@ -86,7 +86,7 @@ class Evaluations(tf.estimator.Exporter):
         return due and began and step not in self._metrics and not self.stopped
 
     def _resumed_step(self):
-        """Returns the step of resume_from; None without it, or where it is gone by now."""
+        """Returns the step of resume_from; None without it, or if it does not exist any more."""
         if not self._runconfig.resume_from:
             return None
         try:
@@ -95,19 +95,19 @@ class Evaluations(tf.estimator.Exporter):
             return None
 
     def keep_best(self):
-        """Decides again which checkpoint is kept, if the best known one is not.
+        """Copies the best checkpoint that exists, if the best one is not kept.
 
-        This happens where the rule has changed, the best was lost before it was copied, or its
-        files are missing or truncated.
+        This happens if the rule has changed, or the best checkpoint was deleted before it was
+        copied or is damaged.
         """
         if not self._keep or not job.is_first():
             return
         values, folder = self._values(self._keep), os.path.join(self._folder, BEST)
-        kept = whole_by_step(folder)
+        kept = complete_checkpoints(folder)
         best = best_step(values, self._keep.mode)
         if best is None or best in kept:
             return
-        there = whole_by_step(self._folder)
+        there = complete_checkpoints(self._folder)
         left = {at: value for at, value in values.items() if at in there or at in kept}
         found = best_step(left, self._keep.mode)
         damaged = any(Path(folder).glob(f"model.ckpt-{best}.*"))
@@ -139,7 +139,7 @@ class Evaluations(tf.estimator.Exporter):
 
     @property
     def rules(self):
-        """What decides, KeepBest and EarlyStopping, by key of runconfig."""
+        """The rules (KeepBest, EarlyStopping), by key of runconfig."""
         rules = {"keep_best_checkpoint": self._keep, "early_stopping": self._stopping}
         return {key: rule for key, rule in rules.items() if rule}
 
@@ -169,7 +169,7 @@ class Evaluations(tf.estimator.Exporter):
         if rule is None:
             return None
         values = self._values(rule)
-        best, waited = last_gain(values, rule.mode, rule.min_delta)
+        best, waited = last_improvement(values, rule.mode, rule.min_delta)
         if waited < rule.patience:
             return None
         more = f" by more than {rule.min_delta:g}" if rule.min_delta else ""
@@ -198,14 +198,14 @@ class EarlyStopHook(tf.estimator.SessionRunHook):
             tf.logging.info("%s", self._evaluations.stopped)
 
 
-def whole_by_step(folder):
-    """Returns the checkpoints of a folder whose files are complete, by step."""
-    whole = filter(is_whole, all_checkpoints(folder))
+def complete_checkpoints(folder):
+    """Returns the complete checkpoints of a folder, by step."""
+    whole = filter(is_complete, all_checkpoints(folder))
     return {CheckpointReader.step_of(os.path.basename(prefix)): prefix for prefix in whole}
 
 
-def is_whole(prefix):
-    """Returns whether the data files of a checkpoint are as long as its index says."""
+def is_complete(prefix):
+    """Returns whether the data files of a checkpoint have the sizes in its index."""
     try:
         return not find_cut_files(prefix)
     except CheckpointError:
@@ -219,14 +219,14 @@ def best_step(values, mode):
         values: metric by step; NaN is never the best.
         mode: ``min`` or ``max``.
     """
-    return last_gain(values, mode, 0.0)[0]
+    return last_improvement(values, mode, 0.0)[0]
 
 
-def last_gain(values, mode, min_delta):
-    """Returns the step of the last gain, and how many evaluations came after it.
+def last_improvement(values, mode, min_delta):
+    """Returns the step of the last improvement, and the number of later evaluations.
 
     Args:
-        values: metric by step; NaN is no gain.
+        values: metric by step; NaN is no improvement.
         mode: ``min`` or ``max``.
     """
     sign = 1.0 if mode == "max" else -1.0

@@ -21,7 +21,7 @@ FIXABLE = (
     errno.EEXIST,
     errno.EIO,
 )
-# What TensorFlow's file systems make of them.
+# Classes of TensorFlow's errors for these.
 KINDS = (
     "AlreadyExistsError",
     "FailedPreconditionError",
@@ -29,8 +29,8 @@ KINDS = (
     "ResourceExhaustedError",
     "UnknownError",
 )
-# A limit of the shell (ulimit -f) is out of range to them, as the end of the data is; the
-# event writer raises errors of Python. Only their texts distinguish them.
+# TensorFlow raises OutOfRangeError at a limit of the shell (ulimit -f) and at the end of data; the
+# event writer raises Python's errors. Only their texts distinguish them.
 _OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
 # Texts of TensorFlow's errors for records that the model cannot read.
 OF_RECORDS = (
@@ -46,9 +46,9 @@ _ENDINGS = tuple(f"; {os.strerror(number)}" for number in FIXABLE)
 
 @contextlib.contextmanager
 def file_errors_named(params, sections):
-    """Within: errors of files become errors of ours."""
+    """Within: errors of files become CerebrasErrors that name the file."""
     show = threading.excepthook
-    # What stops the thread that writes events is raised where they are flushed.
+    # Errors of the event writer's thread are raised again when events are flushed.
     threading.excepthook = lambda args: None if refused(args.exc_value) else show(args)
     try:
         yield
@@ -77,7 +77,7 @@ def file_errors_named(params, sections):
 
 @contextlib.contextmanager
 def system_errors_named(output):
-    """Within: what the system refuses becomes a ConfigError that names the file; for commands."""
+    """Within: errors of the system become ConfigErrors that name the file; for commands."""
     try:
         yield
     except CerebrasError:
@@ -153,7 +153,7 @@ def damaged_input(params, sections, error):
 def unreadable_record(params, sections, failure):
     """Returns the error for records that the model cannot read, None where no records are read.
 
-    Every first record is checked before; to look at all numbers would take long.
+    Only the first record of each file is checked before training.
     """
     folders = [getattr(getattr(params, name), "data_dir", None) for name in sections]
     named = [str(folder) for folder in folders if folder]

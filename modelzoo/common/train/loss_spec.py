@@ -39,7 +39,7 @@ def loss_spec(mode, params, costs, metrics, summaries=None, derived=None):
     )
     if training:
         # Batches of a step that model_fn accumulates; those of the estimator are micro-batches.
-        count = params.batches_in_turn
+        count = params.batches_per_process
         accumulated = count > 1 and accumulates_batches(count)
         shown = {"train/cost": loss} if summaries is None else summaries
         train_op, (mean, *means) = make_train_op(

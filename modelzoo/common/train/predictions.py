@@ -44,7 +44,7 @@ def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):
             yield row
     require_rows(count, params.predict_input)
     if others:
-        log_left_out(steps)
+        log_skipped_batches(steps)
 
 
 def _first_batches(input_fn, steps, others):
@@ -68,7 +68,7 @@ def _first_batches(input_fn, steps, others):
     return first
 
 
-def log_left_out(steps):
+def log_skipped_batches(steps):
     """Logs that there are more batches than runconfig.predict_steps."""
     import tensorflow.compat.v1 as tf
 

@@ -20,7 +20,7 @@ from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
 from modelzoo.common.train.arguments import parse_arguments
 from modelzoo.common.train.console import (
-    ending_at_once,
+    exit_on_signal,
     log_loading,
     quiet_logging,
     quiet_native_logging,
@@ -35,7 +35,7 @@ EFFECTIVE = {
     "eval_steps": ("train_and_eval", "eval", "eval_all"),
     "checkpoint_path": ("train", "train_and_eval", "eval", "predict"),
 }
-# What gives the number of batches of a mode.
+# The option that sets the number of batches of a mode.
 BATCHES = {"train": "-m train_and_eval", "predict": "runconfig.predict_steps"}
 SECTIONS = {
     "train": ("train_input",),
@@ -78,7 +78,7 @@ def execute(args, model_name=None):
     set_stop_message(f"{args.mode} was stopped while it read {args.params}, before it started")
     params = read_params(args, model_name)
     runconfig = params.runconfig
-    with ending_at_once("stopped while TensorFlow was loading, before the start"):
+    with exit_on_signal("stopped while TensorFlow was loading, before the start"):
         log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
         registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
@@ -88,7 +88,7 @@ def execute(args, model_name=None):
 
 
 def lock_for(mode, model_dir):
-    """Keeps other runs from training in the folder, from before this one reads its data."""
+    """Locks the model folder for training, before data are read."""
     if mode not in TRAINING or not job.is_first():
         return contextlib.nullcontext()
     from cerebras_tf.api import locked
@@ -97,7 +97,7 @@ def lock_for(mode, model_dir):
 
 
 def read_params(args, model_name=None):
-    """Loads the YAML under the command line and checks that the mode has what it needs."""
+    """Loads the YAML with the options of the command line, and checks it for the mode."""
     overrides = args.overrides() | launchers_overrides()
     params = load_params(args.params, overrides, model_name, args.settings)
     runconfig = params.runconfig
@@ -121,7 +121,7 @@ def launchers_overrides():
 
 
 def check_options(args, runconfig):
-    """Raises a ConfigError for options that a mode lacks or cannot follow."""
+    """Raises a ConfigError for options that are missing or have no effect in a mode."""
     trains = args.mode in TRAINING
     if trains and runconfig.max_steps is None and runconfig.steps is None:
         raise ConfigError(
@@ -176,7 +176,7 @@ def run_mode(mode, params):
 
 
 def start_mode(mode, params):
-    """Builds the estimator and runs `mode`, in a folder that is ready for it."""
+    """Builds the estimator and runs `mode` in the prepared model folder."""
     from modelzoo.common.data.prepared import check_sections
     from modelzoo.common.train.estimator import make_estimator
 
@@ -202,8 +202,8 @@ def start_mode(mode, params):
 def show_difference(mode, params):
     """Logs how the parameters differ from those of earlier runs in the model folder.
 
-    The section ``runconfig``, which holds the command line, counts where training will save it.
-    Where nothing is left to train, nothing is saved, and nothing differs.
+    The section ``runconfig``, with the options of the command line, is compared only in training,
+    which saves it. If nothing is left to train, nothing is compared.
     """
     import tensorflow.compat.v1 as tf
 
@@ -227,12 +227,12 @@ def show_difference(mode, params):
 
 
 def sparsifier_of(params):
-    """Returns what prunes weights in training, None for nothing."""
+    """Returns the sparsifier of training, or None."""
     return params.sparsity and params.sparsity.sparsifier()
 
 
 def compile_model(estimator, data, mode, params):
-    """Compiles the model for `mode`, for training and evaluation where it is both; runs nothing."""
+    """Compiles the model for `mode` without running it; train_and_eval compiles both."""
     import tensorflow.compat.v1 as tf
 
     modes, package = tf.estimator.ModeKeys, registry.find_prediction(params.model_name)
@@ -270,16 +270,16 @@ def train(estimator, model, data, mode, params):
     from modelzoo.common.model_dir.resume import checkpoint_step
     from modelzoo.common.train.estimator import StartHook, check_variables
     from modelzoo.common.train.evaluations import EarlyStopHook, Evaluations
-    from modelzoo.common.train.trained_on import check_trained_on
+    from modelzoo.common.train.trained_on import check_vocabulary
 
     runconfig = params.runconfig
     step = checkpoint_step(runconfig.model_dir)
     end = last_step(runconfig, step)
     if step < end:
-        check_trained_on(params, step)
+        check_vocabulary(params, step)
     evaluations = Evaluations(runconfig, step)
     if mode == "train_and_eval":
-        catch_up(estimator, model, data, params, evaluations, end)
+        evaluate_missing(estimator, model, data, params, evaluations, end)
     if step >= end or evaluations.stopped:
         bounds = ["--max_steps"] if step >= end else []
         bounds += ["runconfig.early_stopping.patience"] if evaluations.stopped else []
@@ -308,8 +308,8 @@ def train(estimator, model, data, mode, params):
         )
 
 
-def catch_up(estimator, model, data, params, evaluations, end):
-    """Makes the evaluation that the last checkpoint should have and lacks, as after a stop."""
+def evaluate_missing(estimator, model, data, params, evaluations, end):
+    """Evaluates the last checkpoint if its evaluation is missing, as after a stop."""
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.model_dir.checkpoint_files import latest_checkpoint
@@ -329,7 +329,7 @@ def catch_up(estimator, model, data, params, evaluations, end):
 
 
 def check_evaluation(model, data, params, evaluations):
-    """Finds what the first evaluation would end with, before the first step of training."""
+    """Raises the errors of the first evaluation before training starts."""
     import tensorflow.compat.v1 as tf
 
     tree = schema.as_tree(params)
@@ -344,7 +344,7 @@ def check_evaluation(model, data, params, evaluations):
 
 
 def train_until(estimator, data, mode, params, hooks, end, evaluations):
-    """Trains up to the global step `end`, telling `evaluations` of those that `mode` makes."""
+    """Trains up to the global step `end`, and evaluates if `mode` is train_and_eval."""
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.train.estimator import BatchesHook
@@ -411,7 +411,7 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
 def predict(estimator, data, params, use_cs):
     """Predicts with one checkpoint: writes rows, or whatever the model's ``prediction.py`` does.
 
-    A training at the same time may remove it before it is read: then with the latest one.
+    If a training removes the checkpoint before it is read, the latest one is used.
     """
     import tensorflow.compat.v1 as tf
 

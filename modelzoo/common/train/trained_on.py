@@ -10,12 +10,12 @@ from pathlib import Path
 
 from cerebras_tf.errors import DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.data.prepared import told_vocabularies
+from modelzoo.common.data.prepared import find_vocabularies
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.folder import TRAINED_ON
 
 
-def check_trained_on(params, step):
+def check_vocabulary(params, step):
     """Checks that training continues with the vocabulary of the earlier steps.
 
     Only vocabularies from the same source, manifests of records or the same key, are compared.
@@ -27,7 +27,7 @@ def check_trained_on(params, step):
     if not step or params.runconfig.restore_partially:  # another model may continue
         return
     before = _read(folder)
-    for key, (name, digest) in told_vocabularies(params.train_input).items():
+    for key, (name, digest) in find_vocabularies(params.train_input).items():
         if key in before and before[key][1] != digest:
             raise DataError(
                 f"{Path(folder, TRAINED_ON)}: training must continue with the vocabulary of its "
@@ -37,11 +37,11 @@ def check_trained_on(params, step):
             )
 
 
-def remember_trained_on(params, step):
+def save_vocabulary(params, step):
     """Writes the vocabularies of training from a global step on; others stay as they were."""
     folder = params.runconfig.model_dir
     before = _read(folder) if step and not params.runconfig.restore_partially else {}
-    found = {key: list(of) for key, of in told_vocabularies(params.train_input).items()}
+    found = {key: list(of) for key, of in find_vocabularies(params.train_input).items()}
     path = Path(folder, TRAINED_ON)
     if {**before, **found}:
         write_whole(path, json.dumps({**before, **found}, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Prints for csrun_wse how many processes a command asks for, and the folder of their logs.
+"""Prints for csrun_wse the number of processes of a command, and the folder of their logs.
 
     python -m modelzoo.common.train.wafers NUM_CSX COMMAND ARGUMENTS
 
@@ -41,7 +41,7 @@ def main(arguments):
 
 
 def check_script(command):
-    """Raises ConfigError where Python is to run a script that is not there."""
+    """Raises ConfigError if the script of a Python command does not exist."""
     program, *words = command
     is_python = os.path.basename(program) in ("python", "python-ws")
     if is_python and words and words[0][:1] != "-" and not os.path.exists(words[0]):

@@ -40,7 +40,7 @@ class TsvDataProcessor:
             section.batch_size,
             row_lengths(section),
             (section.shuffle_seed or 0) if shuffled else None,
-            keep_rest=not training,
+            keep_remainder=not training,
         )
 
         def assemble(chosen, length):
@@ -66,7 +66,6 @@ class TsvDataProcessor:
         return dataset.map(features)
 
     def blank(self):
-        """Returns a batch of zeros."""
         size, length = self.section.batch_size, self.section.max_sequence_length
         column = tf.zeros([size], tf.int32)
         matched = {"is_matched": column} if self.section.task.has_parts else {}
@@ -77,12 +76,10 @@ class GlueTfRecordsProcessor(FineTuningProcessor):
     """Reads the records of preparation.py; the section is a GlueRecordsInput."""
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
         return {**tokens, **tf_records.integers(("label", "is_matched"), 1)}
 
     def split(self, batch):
-        """Returns features and labels of a batch of records."""
         label, matched = (batch.pop(name)[:, 0] for name in ("label", "is_matched"))
         return {**batch, **({"is_matched": matched} if self.section.has_parts else {})}, label
 

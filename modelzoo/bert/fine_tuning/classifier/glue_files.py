@@ -74,7 +74,7 @@ class Task:
         if len(set(self.labels)) != len(self.labels):
             yield "labels", "must be distinct."
 
-    def with_own(self, text_columns, label_column, labels):
+    def with_overrides(self, text_columns, label_column, labels):
         """Returns this task with those values that are not None."""
         own = {"text_columns": text_columns, "label_column": label_column, "labels": labels}
         return dataclasses.replace(self, **{k: v for k, v in own.items() if v is not None})

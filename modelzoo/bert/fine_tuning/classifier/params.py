@@ -35,7 +35,6 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
     labels: Optional[list[str]] = None
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         own = {key: getattr(self, key) for key in ("text_columns", "label_column", "labels")}
         if self.data_processor not in TASKS:
@@ -50,7 +49,7 @@ class ClassifierInput(FineTuningInputKeys, RecordInput):
     @property
     def task(self):
         """The processor's task, with the columns and labels that the section gives."""
-        return TASKS.get(self.data_processor, OTHER_FILES).with_own(
+        return TASKS.get(self.data_processor, OTHER_FILES).with_overrides(
             self.text_columns, self.label_column, self.labels
         )
 
@@ -111,7 +110,6 @@ class Params(FineTuningParams):
         return self.model.num_cls_classes
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         for name, section in self.inputs():
             if not isinstance(section, ClassifierInput):

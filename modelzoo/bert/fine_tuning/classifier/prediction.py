@@ -31,7 +31,7 @@ def write_predictions(section, rows, folder, name_of):
 def submission_indices(examples):
     """Returns the index of each row for GLUE's server.
 
-    It is the index that the file gives, else the row's place in its part, from 0.
+    It is that of the file, else the number of the row in its part, from 0.
     """
     indices: list[str] = []
     parts: dict[bool, dict[str, Row]] = {True: {}, False: {}}  # rows by index

@@ -41,7 +41,7 @@ class Settings:
     @property
     def columns(self):
         """What the files hold, a glue_files.Task."""
-        return TASKS[self.task].with_own(self.text_columns, self.label_column, self.labels)
+        return TASKS[self.task].with_overrides(self.text_columns, self.label_column, self.labels)
 
 
 def prepare(data_dir, use, output_dir, settings, processes=1, on_progress=lambda amount: None):

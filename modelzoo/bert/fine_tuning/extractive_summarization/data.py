@@ -22,7 +22,6 @@ class BertSumTfRecordsProcessor(FineTuningProcessor):
     row_id = "article_ids"
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         section = self.section
         layout = tf_records.integers(TOKENS, section.max_sequence_length)
         layout.update(tf_records.integers(("cls_indices", "labels"), section.max_cls_tokens))
@@ -37,7 +36,6 @@ class BertSumTfRecordsProcessor(FineTuningProcessor):
         return {**batch, "input_mask": 1 - batch["input_mask"]} if original else batch
 
     def split(self, batch):
-        """Returns features and labels of a batch of records."""
         labels = batch.pop("labels")
         return batch, labels
 

@@ -28,7 +28,6 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
     row_id = "unique_ids"
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
         return {**tokens, **tf_records.integers(LABELS, 1)}
 
@@ -46,16 +45,15 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
             ) from error
         return [path]
 
-    def group(self, keep_rest):
+    def group(self, keep_remainder):
         """Returns the function that batches records of like lengths, None without buckets."""
-        return bucketing(self.section, real_tokens(self.section), keep_rest)
+        return bucketing(self.section, real_tokens(self.section), keep_remainder)
 
     def change(self, batch):
-        """Returns a batch with question words marked, if the section says so."""
+        """Returns a batch with question words marked, if `mark_question_words` is set."""
         return mark_question_words(batch) if self.section.mark_question_words else batch
 
     def split(self, batch):
-        """Returns features and labels of a batch of records."""
         labels = tf.concat([batch.pop(name) for name in LABELS], axis=1)
         return batch, labels
 

@@ -154,7 +154,7 @@ def token_span(context, start, end) -> Optional[tuple[int, int]]:
 def answer_positions(window, span):
     """Returns the positions of an answer's first and last token in a window.
 
-    Both are 0, [CLS], if there is no answer or the window does not hold all of it.
+    Both are 0, [CLS], if there is no answer or the window contains only part of the answer.
 
     Args:
         span: first and last token in the paragraph, or None.

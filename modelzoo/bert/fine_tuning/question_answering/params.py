@@ -47,7 +47,6 @@ class QuestionAnsweringInput(FineTuningInputKeys, SequenceInput):
     answer_by: str = field("probability", choices=("probability", "expected_f1"))
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if (self.data_dir is None) == (self.data_file is None):
             yield "data_dir", "or data_file must be set, but not both."
@@ -85,7 +84,6 @@ class Params(FineTuningParams):
     )
 
     def problems(self):
-        """Yields what is wrong between the sections."""
         yield from super().problems()
         model, marked = self.model, self.train_input.mark_question_words
         if marked and not (model.use_segment_embedding and model.num_segments == 3):

@@ -21,7 +21,6 @@ class NerDataProcessor(FineTuningProcessor):
     token_columns = (*TOKENS, "label_ids")
 
     def layout(self, predicting=False):
-        """Returns the layout of a record; see tf_records.check_files."""
         length = self.section.max_sequence_length
         layout = tf_records.integers(self.token_columns, length)
         if predicting:
@@ -30,7 +29,6 @@ class NerDataProcessor(FineTuningProcessor):
         return layout
 
     def split(self, batch):
-        """Returns features and labels of a batch of records."""
         labels = batch.pop("label_ids")
         return batch, labels
 

@@ -27,7 +27,6 @@ class TokenClassifierModelParams(FineTuningModelParams):
     loss_weight: float = 1.0
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.num_classes is None:
             yield "num_classes", "is required. Set it to the number of labels in label_vocab_file."
@@ -46,7 +45,6 @@ class NerInput(FineTuningInputKeys, RecordInput):
     text_file: Optional[str] = field(None, path=True)
 
     def problems(self):
-        """Yields what is wrong between the fields."""
         yield from super().problems()
         if self.label_vocab_file is None:
             yield "label_vocab_file", "is required. Set it to the label2id.json of the records."

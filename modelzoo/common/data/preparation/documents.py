@@ -96,7 +96,7 @@ def read_rows(path, keys, start=0, end=None, on_read=lambda size: None):
 
 def _read(path, keys, start, end, on_read):
     """Yields a dictionary a row, and the text of what has no rows."""
-    # A row belongs to the part in which it begins: from the byte before, the rest of a line is cut.
+    # A row belongs to the part in which it begins, so an incomplete first line is skipped.
     with open(path, "rb", buffering=0) as file:
         file.seek(max(start - 1, 0))
         counted = io.BufferedReader(_Counted(file, on_read), BUFFER_BYTES)
@@ -151,7 +151,7 @@ def _members(stream, path, keys):
                     file = archive.extractfile(member)
                     yield from _documents(file, f"{path}:{member.name}", keys, member.name)
         while stream.read(1 << 20):
-            pass  # an archive ends before its file does, whose end is to be checked too
+            pass  # the end of the file after the archive is checked, too
     except tarfile.ReadError as error:
         raise DataError(
             f"{path}: must contain a complete tar archive. Received: {error}. Copy it again."

@@ -14,13 +14,13 @@ def named_like(path, suffixes):
     return str(path).lower().endswith(suffixes)
 
 
-def find_inputs(paths, suffixes, tell=lambda line: None):
+def find_inputs(paths, suffixes, log=lambda line: None):
     """Lists input files.
 
     Args:
         paths: files, or folders of which all files named like `suffixes` are taken, at any depth,
             also through symbolic links.
-        tell: called with a line for each folder of which files are skipped for their names.
+        log: called with a line for each folder with files that are skipped because of their names.
 
     Returns:
         Sorted paths, each once; a link to a file is a file of its own.
@@ -44,7 +44,7 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
                 f"{received}. {advice}"
             )
         if others:
-            tell(
+            log(
                 f"{path}: {len(others)} of {len(others) + len(inside)} files are skipped because "
                 f"of their names, such as {others[0]}; only files that end in "
                 f"{', '.join(suffixes)} are read"
@@ -55,7 +55,7 @@ def find_inputs(paths, suffixes, tell=lambda line: None):
 
 
 def _files_below(top):
-    """Lists what is no folder below a folder; each folder once, however many links lead to it."""
+    """Lists the files below a folder; each folder once, also if several links lead to it."""
     files: list[Path] = []
     seen = set()
 

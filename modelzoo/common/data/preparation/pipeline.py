@@ -55,7 +55,7 @@ class UnitOutput:
 def prepare(
     units, work, output_dir, settings, processes=1, on_progress=lambda amount: None, facts=None
 ):
-    """Does `work` on each unit and writes what it makes to `output_dir`, with a manifest.
+    """Calls `work` for each unit and writes its records to `output_dir`, with a manifest.
 
     The same call continues where an earlier one was stopped, and only returns the manifest once all
     is done. Each file appears whole or not at all.

@@ -14,7 +14,7 @@ from modelzoo.common.files.json_text import parse_json
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
 ENDS_BYTES = 1 << 16
-MOST_NAMED = 3  # files in an error
+MAX_NAMED = 3  # files in an error
 
 
 def check_name(option, name):
@@ -46,9 +46,9 @@ class RecordWriter:
         """Writes a tf.train.Example from arrays and bytes; see examples.encode_example."""
         self.write_bytes(examples.encode_example(features))
 
-    def write_sequence(self, feature_lists, context=None):
+    def write_sequence(self, feature_lists):
         """Writes a tf.train.SequenceExample; see examples.encode_sequence_example."""
-        self.write_bytes(examples.encode_sequence_example(feature_lists, context))
+        self.write_bytes(examples.encode_sequence_example(feature_lists))
 
     def write_bytes(self, record):
         """Writes one serialized record."""
@@ -70,7 +70,7 @@ class RecordWriter:
         file.write(record)
 
     def close(self):
-        """Ends the current file and gives it its name."""
+        """Closes the current file and renames it to its final name."""
         if self._file is None:
             return
         self._file.close()
@@ -153,8 +153,8 @@ def read_json(path, key="settings"):
 
 def first_names(names):
     """Returns the first of some names, and how many more there are, as an error shows them."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(list(names)[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(list(names)[:MAX_NAMED])}{more}"
 
 
 def _files_changed(before, now):
@@ -168,7 +168,7 @@ def _files_changed(before, now):
 
 
 def lost_file(folder, described):
-    """Returns what is wrong with the first file of a manifest that is not as it was, or None.
+    """Returns the fault of the first file of a manifest that was changed or is missing, or None.
 
     Of content of the same size its beginning and its end count.
     """
@@ -269,7 +269,7 @@ class Progress:
         return manifest
 
     def done(self, unit):
-        """Returns what was recorded for `unit`, or None; also where its files are not whole."""
+        """Returns the record of `unit`; None if there is none or its files are incomplete."""
         path = self._marks / f"unit-{unit:05d}.json"
         found = read_json(path, "counts") if path.exists() else None
         return None if found is None or lost_file(self.folder, found) else found

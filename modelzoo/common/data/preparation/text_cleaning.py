@@ -8,7 +8,7 @@ import re
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 
-# WikiText as published is split into words. (what is there, what was written), in order.
+# Published WikiText is split into words. Pairs of pattern and replacement, in order.
 WIKITEXT_RULES = [
     (re.compile(pattern), written)
     for pattern, written in (
@@ -30,7 +30,7 @@ WIKITEXT_RULES = [
 
 
 def detokenize_wikitext(text):
-    """Returns WikiText as it was before it was split into words, as far as can be inferred."""
+    """Undoes the splitting of WikiText into words, as far as it can be inferred."""
     for pattern, written in WIKITEXT_RULES:
         text = pattern.sub(written, text)
     return text

@@ -303,9 +303,9 @@ def test_a_step_reads_the_batches_of_all_wafers_and_accumulations(monkeypatch):
     several = {"runconfig.num_csx": 4, "optimizer.grad_accum_steps": 3}
     params = load_params(str(TINY_CONFIG), several)
     assert (params.batches_per_step, params.global_batch_size) == (12, 288)
-    assert params.batches_in_turn == 12
+    assert params.batches_per_process == 12
     monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
-    assert params.batches_in_turn == 6
+    assert params.batches_per_process == 6
 
 
 def messages(**keys):

@@ -29,7 +29,7 @@ def epoch(plan, number):
 
 @pytest.mark.parametrize("seed", [None, 5])
 def test_every_example_comes_once_an_epoch(seed):
-    plan = BatchPlan(lengths(), 10, BOUNDS, seed, keep_rest=True)
+    plan = BatchPlan(lengths(), 10, BOUNDS, seed, keep_remainder=True)
     chosen = np.concatenate([examples for examples, _ in epoch(plan, 2)])
     assert sorted(chosen) == list(range(203))
     assert (list(chosen) == sorted(chosen)) == (seed is None)
@@ -45,7 +45,7 @@ def test_without_the_last_partial_batch_all_are_full():
 @pytest.mark.parametrize("seed", [None, 5])
 def test_rows_hold_their_longest_example_and_are_the_smallest_that_do(seed):
     given = lengths()
-    for examples, length in epoch(BatchPlan(given, 10, BOUNDS, seed, keep_rest=True), 0):
+    for examples, length in epoch(BatchPlan(given, 10, BOUNDS, seed, keep_remainder=True), 0):
         longest = given[examples].max()
         assert length in BOUNDS and (longest < length or longest == length == 72)
         assert all(longest >= bound for bound in BOUNDS if bound < length)

@@ -152,7 +152,7 @@ def test_pairs_of_another_vocabulary_are_refused(tmp_path):
     ],
 )
 def test_rows_that_no_token_uses_make_no_other_vocabulary(records, model, differ):
-    assert prepared.differs(records, model) == differ
+    assert prepared.is_other_size(records, model) == differ
 
 
 @pytest.mark.parametrize("content", [None, '{"other": 1}'])

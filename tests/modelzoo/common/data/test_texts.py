@@ -113,7 +113,7 @@ def test_windows_without_seed_follow_the_text():
 def test_the_last_partial_batch_is_kept_on_request():
     tokens = np.arange(5 * 6 + 1)
     assert Windows(tokens, 5, 4, None).batches_per_epoch == 1
-    windows = Windows(tokens, 5, 4, None, keep_rest=True)
+    windows = Windows(tokens, 5, 4, None, keep_remainder=True)
     assert windows.batches_per_epoch == 2
     assert windows.batch(1)[:, 0].tolist() == [20, 25]
 
@@ -218,18 +218,7 @@ def test_of_text_that_is_read_as_bytes_ends_of_files_count_as_tokens(tmp_path):
     assert of(text(tmp_path / "absent")) is None
 
 
-def test_folder_names_of_the_configs_count_and_letters_within_words_do_not():
-    assert of(section("/data/pile_gpt2_msl2048/train")) == 0.29335
-    assert of(section(["/x/Pile", "./pile_gptj_msl2048/val"], vocab_size=50400)) == 0.29335
-    assert of(section("owt_gpt2_msl1024/val")) == 0.2434
-    for folder in ("/data/growth/train", "compiled", "/pile/runs/mine/train", ["Pile", "mine"]):
-        assert of(section(folder)) is None
-    assert of(section("/data/Pile", vocab_size=257)) is None
-    assert of(section("pile_neox_msl2048/train", vocab_size=50432)) is None
-    assert of(None) is None
-
-
-def test_a_manifest_wins_over_names(tmp_path):
+def test_tokens_per_byte_come_from_the_manifest(tmp_path):
     def folder(name, settings=None, **counts):
         made = tmp_path / name
         made.mkdir()
@@ -244,3 +233,5 @@ def test_a_manifest_wins_over_names(tmp_path):
     made = folder("bytes", {"tokenizer_type": "ByteTokenizer"}, tokens=102, text_bytes=100)
     assert of(section(made)) == 1.02
     assert of(section(folder("pile_articles", articles=3))) is None
+    assert of(section(str(tmp_path / "without"))) is None
+    assert of(None) is None

@@ -80,7 +80,7 @@ def test_validating_reads_a_small_checkpoint_whole(tmp_path, caplog, monkeypatch
         for mode in ("train", "eval_all"):
             with raises(CheckpointError, last, "variable a", first):
                 validate_checkpoint(mode, runconfig)
-        monkeypatch.setattr(checkpoint_files, "MOST_VALIDATED_BYTES", 1000)
+        monkeypatch.setattr(checkpoint_files, "MAX_VALIDATED_BYTES", 1000)
         validate_checkpoint("eval", runconfig)
     names(caplog.text, last, "verified when they are read")
 

@@ -15,7 +15,7 @@ from cerebras_tf.checkpoints.writer import write_checkpoint
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.sections import EarlyStopping, KeepBest, RunConfigParams
 from modelzoo.common.model_dir.checkpoint_files import all_checkpoints
-from modelzoo.common.train.evaluations import Evaluations, best_step, last_gain
+from modelzoo.common.train.evaluations import Evaluations, best_step, last_improvement
 from tests.messages import raises
 
 
@@ -55,7 +55,7 @@ def test_the_best_is_the_first_of_equals_and_never_nan():
     ],
 )
 def test_a_gain_is_larger_than_min_delta(values, min_delta, expected):
-    assert last_gain(values, "min", min_delta) == expected
+    assert last_improvement(values, "min", min_delta) == expected
 
 
 def test_the_best_checkpoint_is_put_aside_alone(tmp_path):

@@ -28,7 +28,7 @@ def params(**eval_input):
         model=SimpleNamespace(mixed_precision=False),
         optimizer=OptimizerParams(optimizer_type="sgd", learning_rate=rate),
         eval_input=SimpleNamespace(**eval_input),
-        batches_in_turn=1,
+        batches_per_process=1,
         runconfig=SimpleNamespace(micro_batches=1),
     )
 
@@ -109,7 +109,7 @@ class Estimator:
 @pytest.mark.parametrize(("rows", "steps", "others"), [(11, 2, True), (8, 2, False), (6, 9, False)])
 def test_only_batches_that_are_predicted_are_computed(rows, steps, others, monkeypatch):
     lines, estimator = [], Estimator()
-    monkeypatch.setattr(predictions, "log_left_out", lines.append)
+    monkeypatch.setattr(predictions, "log_skipped_batches", lines.append)
     params = types.SimpleNamespace(
         runconfig=types.SimpleNamespace(predict_steps=steps), predict_input=None
     )

@@ -18,7 +18,7 @@ from modelzoo.common.config.params import load_params
 from modelzoo.common.data.preparation.records import RecordWriter
 from modelzoo.common.model_dir.checkpoint_files import resumed
 from modelzoo.common.train import run
-from modelzoo.common.train.trained_on import check_trained_on, remember_trained_on
+from modelzoo.common.train.trained_on import check_vocabulary, save_vocabulary
 from tests.messages import raises
 
 S, V = 8, 40
@@ -63,15 +63,15 @@ def load(tmp_path):
 def test_only_another_vocabulary_than_that_of_the_steps_before_is_refused(load, tmp_path):
     (tmp_path / "out").mkdir()
     for name in FOLDERS:
-        check_trained_on(load(name), 3)  # of a conversion, which leaves no file
-    remember_trained_on(load("one"), 0)
+        check_vocabulary(load(name), 3)  # of a conversion, which leaves no file
+    save_vocabulary(load("one"), 0)
     for name in ("one", "same", "untold"):
-        check_trained_on(load(name), 3)
+        check_vocabulary(load(name), 3)
     for name in FOLDERS:
-        check_trained_on(load(name), 0)  # a run that has trained nothing
-    check_trained_on(load("other", restore_partially=True), 3)
+        check_vocabulary(load(name), 0)  # a run that has trained nothing
+    check_vocabulary(load("other", restore_partially=True), 3)
     with raises(DataError, f"{tmp_path}/out/trained_on.json", "one.txt", "other.txt"):
-        check_trained_on(load("other"), 3)
+        check_vocabulary(load("other"), 3)
 
 
 @pytest.mark.parametrize("key", ["tokenizer_file", "src_vocab_file"])
@@ -89,11 +89,11 @@ def test_files_of_vocabularies_count_under_their_keys(load, tmp_path, key):
         section = SimpleNamespace(data_dir=str(tmp_path), **{key: str(path)})
         return dataclasses.replace(load("one"), train_input=section)
 
-    remember_trained_on(params("abc"), 0)
-    check_trained_on(params("abc"), 3)
-    check_trained_on(load("other"), 3)  # known in another way
+    save_vocabulary(params("abc"), 0)
+    check_vocabulary(params("abc"), 3)
+    check_vocabulary(load("other"), 3)  # known in another way
     with raises(DataError, "abc.txt", "acb.txt"):
-        check_trained_on(params("acb"), 3)
+        check_vocabulary(params("acb"), 3)
 
 
 def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_start(
@@ -103,17 +103,17 @@ def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_
     source.mkdir()
     write_checkpoint(str(source / "model.ckpt-5"), [{"global_step": np.int64(5)}])
     tf.train.update_checkpoint_state(str(source), "model.ckpt-5", ["model.ckpt-5"])
-    remember_trained_on(load("one", model_dir=str(source)), 0)
+    save_vocabulary(load("one", model_dir=str(source)), 0)
     runconfig = SimpleNamespace(model_dir=str(out), resume_from=str(source))
     with resumed(runconfig):
-        check_trained_on(load("same"), 5)
+        check_vocabulary(load("same"), 5)
     assert not list(out.iterdir())
     with raises(DataError, f"{source}/trained_on.json"), resumed(runconfig):
-        check_trained_on(load("other"), 5)
+        check_vocabulary(load("other"), 5)
     (source / "trained_on.json").unlink()
     (out / "trained_on.json").write_text("left by a copy that was killed")
     with resumed(runconfig):
-        check_trained_on(load("other"), 5)
+        check_vocabulary(load("other"), 5)
 
 
 def test_a_run_remembers_what_it_trains_on_and_refuses_to_continue_with_another(load, tmp_path):

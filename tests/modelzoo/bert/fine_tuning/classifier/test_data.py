@@ -45,7 +45,7 @@ def test_quotes_and_windows_line_ends_are_text_and_line_ends(tmp_path):
 
 
 def test_other_labels_and_columns_can_be_named(tmp_path):
-    task = SST2.with_own(("q", "s"), "answer", ("yes", "no"))
+    task = SST2.with_overrides(("q", "s"), "answer", ("yes", "no"))
     path = write(tmp_path, "q\ts\tanswer\nx\ty\tno\n")
     assert read_rows(path, task, True)[0].label == 1
 
