@@ -92,7 +92,7 @@ def watched(clock: Clock) -> Iterator[None]:
         (INSTRUCTIONS, Executor, "execute"),
     )
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(model_step, "timed", idle_backend))
+        stack.enter_context(mock.patch.object(model_step, "make_backend", idle_backend))
         for part, owner, name in parts:
             timed = clock.around(part, getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, timed))
