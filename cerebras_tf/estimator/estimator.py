@@ -12,6 +12,7 @@ import copy
 import gc
 import inspect
 import itertools
+import numbers
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -124,7 +125,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._users_config = self._config
         self._config: Any = as_cs_run_config(self._config)
         self._systems = self._config.num_csx
-        self._batches_per_step = max(batches_per_step, self._systems)
+        self._batches_per_step = max(_checked(batches_per_step), self._systems)
+        if self._config.micro_batches > 1 and self._batches_per_step > job.wafers():
+            raise ConfigError(
+                "micro_batches: cannot be combined with several batches per step (num_csx, "
+                f"batches_per_step). Received: {self._config.micro_batches} and "
+                f"{self._batches_per_step}. Use smaller batches, and more of them."
+            )
         self._accumulate_in_model_fn = accumulate_in_model_fn
         self._given_config = self._config
         # tf.estimator's own lines, rates and summaries would double ours. In a cluster its hooks
@@ -455,17 +462,17 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         def call() -> Any:
             # On host and wafer, so that seeds, which depend on the number of operations, are equal.
-            with resource_variables(), accumulating(accumulated) as accumulation:
+            with resource_variables(), accumulating(accumulated, wanted) as accumulation:
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             if mode == _TRAIN and accumulated == 1:
                 self._check_accumulation(accumulation)
             return with_host_call(spec, mode)
 
         on_wafer = self._call.use_cs and _can_be_captured()
-        accumulated = 1
+        accumulated, wanted = 1, self._batches_per_step // job.wafers() if mode == _TRAIN else 1
         split: Optional[SplitBatch] = None
         if mode == _TRAIN and self._call.batches is not None and on_wafer:
-            split = batches_of_step(self._call.batches.batches)
+            split = batches_of_step(self._call.batches)
             accumulated = split.count
         else:
             split, features, labels = split_batch(self._config, on_wafer, mode, features, labels)
@@ -541,6 +548,21 @@ def _process_state() -> Iterator[None]:
     """Within: the process-wide settings that a call needs."""
     with without_deprecation_warnings(), lean_sessions(), cluster.first_writes_events():
         yield
+
+
+def _checked(batches_per_step: Any) -> int:
+    """The number of batches per step; raises ConfigError if it is none for this job's processes."""
+    is_number = isinstance(batches_per_step, numbers.Integral)
+    if not is_number or isinstance(batches_per_step, bool) or batches_per_step < 1:
+        raise ConfigError(
+            f"batches_per_step: must be an integer of at least 1. Received: {batches_per_step!r}."
+        )
+    if batches_per_step > 1 and batches_per_step % job.wafers():
+        raise ConfigError(
+            f"batches_per_step: must be a multiple of the {job.wafers()} processes of this job. "
+            f"Received: {batches_per_step}. Use a multiple, or another number of processes."
+        )
+    return int(batches_per_step)
 
 
 def _can_be_captured() -> bool:

@@ -17,10 +17,13 @@ class Accumulation:
 
     Attributes:
         count: batches of a step that the estimator accumulates; 1 for none.
+        wanted: batches of a step that the estimator was given for this process; 1 if it was given
+            none, so that model_fn may accumulate any number.
         has_asked: whether model_fn called `accumulates_batches`.
     """
 
     count: int
+    wanted: int = 1
     has_asked: bool = False
 
 
@@ -28,9 +31,9 @@ _current: ContextVar[Optional[Accumulation]] = ContextVar("accumulation", defaul
 
 
 @contextlib.contextmanager
-def accumulating(count: int) -> Iterator[Accumulation]:
-    """Within: a model_fn is called for steps whose `count` batches the estimator accumulates."""
-    found = Accumulation(count)
+def accumulating(count: int, wanted: int) -> Iterator[Accumulation]:
+    """Within: a model_fn is called; see Accumulation."""
+    found = Accumulation(count, wanted)
     token = _current.set(found)
     try:
         yield found
@@ -56,9 +59,9 @@ def accumulates_batches(count: int) -> bool:
     if found is None:
         return count == 1
     found.has_asked = True
-    if found.count not in (1, count):
+    if found.wanted not in (1, count):
         raise ConfigError(
             "batches_per_step: must be the number of batches that model_fn accumulates. Received: "
-            f"{found.count} for the estimator, {count} in model_fn. Use the same number."
+            f"{found.wanted} for the estimator, {count} in model_fn. Use the same number."
         )
     return found.count == count

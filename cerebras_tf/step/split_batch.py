@@ -28,10 +28,12 @@ class SplitBatch(MicroBatches):
     Attributes:
         whole: by name of a tensor that model_fn is given, that of the whole batch, or those of all
             batches of a step.
+        operations: names of the operations that take the batches of a step from the input.
         option: what asks for micro-batches, for errors.
     """
 
     whole: dict[str, list[Any]] = field(default_factory=dict)
+    operations: list[str] = field(default_factory=list)
     option: str = "micro_batches"
 
     def fed(
@@ -77,10 +79,7 @@ class SplitBatch(MicroBatches):
         Args:
             operation: name of the operation that found no batch.
         """
-        if self.rows is not None:
-            return 0
-        (first, *_) = self.whole.values()
-        return [tensor.op.name for tensor in first].index(operation)
+        return self.operations.index(operation) if operation in self.operations else 0
 
     def refuse_first(self, name: str, before: Iterable[Any]) -> None:
         """Raises UnsupportedOpError if the session would compute a fetch from a micro-batch.
@@ -114,14 +113,11 @@ def batches_for(dataset: Any, count: int, synchronous: bool) -> StepBatches:
     return StepBatches(dataset, count, synchronous)
 
 
-def batches_of_step(batches: Sequence[Any]) -> SplitBatch:
-    """Micro-batches that are the batches of a step.
-
-    Args:
-        batches: what the input function returns for each, in the default graph.
-    """
-    found = SplitBatch(len(batches), None, option="batches_per_step")
-    flat = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
+def batches_of_step(taken: StepBatches) -> SplitBatch:
+    """Micro-batches that are the batches of a step, in the default graph."""
+    found = SplitBatch(len(taken.batches), None, option="batches_per_step")
+    found.operations = taken.operations
+    flat = [tf.nest.flatten(batch, expand_composites=True) for batch in taken.batches]
     for first, *others in zip(*flat):
         found.whole[first.name], found.batched[first.name] = [first, *others], first.name
     return found

@@ -142,7 +142,7 @@ class TensorFlowStep(ModelStep):
         names = self._names
         if self.split is None or self.split.rows is not None:
             return self.run(dict(zip(names, arrays)), global_step)
-        starts = range(0, len(arrays), len(names))
+        starts = [number * len(names) for number in range(self.split.count)]
         batches = [dict(zip(names, arrays[start : start + len(names)])) for start in starts]
         return self.run(batches, global_step)
 

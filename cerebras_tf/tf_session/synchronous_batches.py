@@ -48,11 +48,13 @@ class StepBatches(dataset_ops.DatasetV1Adapter):
 
     Attributes:
         batches: the batches of a step, once a graph takes them; `get_next` returns the first.
+        operations: names of the operations that take them.
     """
 
     def __init__(self, dataset: Any, count: int, synchronous: bool) -> None:
         super().__init__(dataset)
         self.batches: list[Any] = []
+        self.operations: list[str] = []
         self._count, self._synchronous = count, synchronous
 
     def _make_initializable_iterator(self, shared_name: Any = None) -> Any:
@@ -65,9 +67,13 @@ class StepBatches(dataset_ops.DatasetV1Adapter):
 
     def _next_batches(self, get_next: Any, name: str = _NAME) -> Any:
         before: list[Any] = []
+        graph = tf.compat.v1.get_default_graph()
         for _ in range(self._count):
+            known = len(graph.get_operations())
             with tf.control_dependencies(before):
                 self.batches.append(get_next(name=name))
+            new = graph.get_operations()[known:]
+            self.operations += [op.name for op in new if op.type.startswith(_NAME)]
             before = tf.nest.flatten(self.batches[-1], expand_composites=True)[:1]
         return self.batches[0]
 

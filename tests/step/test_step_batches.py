@@ -235,6 +235,52 @@ def test_what_cannot_be_accumulated_is_refused(tmp_path, given, input_fn, error,
     assert not list(tmp_path.glob("*.index"))
 
 
+@pytest.mark.parametrize(
+    "given, named",
+    [
+        *(({"batches_per_step": number}, ["batches_per_step", repr(number)])
+          for number in (0, -1, True, 1.5, "2", None)),
+        ({"batches_per_step": 2, "micro_batches": 2}, ["micro_batches", "batches_per_step"]),
+        ({"num_csx": 2, "micro_batches": 2}, ["micro_batches", "num_csx"]),
+    ],
+)  # fmt: skip
+def test_wrong_numbers_of_batches_are_refused(tmp_path, given, named):
+    with pytest.raises(ConfigError) as raised:
+        build(tmp_path, **given)
+    assert all(fact in str(raised.value) for fact in named)
+
+
+def test_batches_must_divide_among_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+    with pytest.raises(ConfigError, match="multiple of the 2 processes.*Received: 3"):
+        build(tmp_path, batches_per_step=3)
+
+
+def test_the_host_must_accumulate_as_many_batches_as_the_estimator_counts(tmp_path):
+    made = build(tmp_path, model=asking_for_two, batches_per_step=3, use_cs=False)
+    with pytest.raises(ConfigError, match="Received: 3 for the estimator, 2 in model_fn"):
+        made.train(dataset, steps=1)
+
+
+def test_sparse_features_and_a_model_without_features_train(tmp_path, caplog):
+    def sparse():
+        pairs = dataset().take(7)
+        return pairs.map(lambda x, y: ({"a": tf.sparse.from_dense(x), "x": x}, y))
+
+    def reading_x(features, labels, mode, params):
+        return plain(features["x"], labels, mode, params)
+
+    def latent(features, labels, mode, params):
+        return plain(tf.random.normal([4, 3], seed=1), tf.ones([4]), mode, params)
+
+    with caplog.at_level("INFO", "tensorflow"):
+        build(tmp_path / "sparse", model=reading_x, batches_per_step=2).train(sparse)
+    assert "1 of its 2 batches" in caplog.text
+    assert variables_of(tmp_path / "sparse")["global_step"] == 3
+    build(tmp_path / "latent", model=latent, batches_per_step=2).train(dataset, steps=2)
+    assert variables_of(tmp_path / "latent")["global_step"] == 2
+
+
 def test_num_csx_on_the_host_is_logged(tmp_path, caplog):
     with caplog.at_level("WARNING", "tensorflow"):
         build(tmp_path, model=plain, num_csx=2, use_cs=False).train(dataset, steps=1)
