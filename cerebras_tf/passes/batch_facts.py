@@ -22,6 +22,9 @@ RECORDS = "records"
 TOTAL, MEAN, NUMBER = "a sum over the batch", "a mean", "no sum and no mean over the batch"
 # Values of records that may depend on other records.
 JOINED = "joined"
+# Possible powers of a number; none if they are unknown.
+Powers = frozenset[int]
+_NONE: Powers = frozenset([0])
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class BatchFacts:
     def __init__(self, step: StepGraph, given: Collection[str], count: int) -> None:
         self._facts: dict[Value, Fact] = {}
         self._shared = set[Value]()  # depends on sums over wafers
+        # By which power of the number of micro-batches a value is larger than that of the batch.
+        self._powers: dict[Value, Powers] = {}
         self._records, self._count = 1, count
         for name, value in step.features.items():
             if name in given and value.type.rank:
@@ -68,6 +73,8 @@ class BatchFacts:
                 self._check(node)
             if node.op == WAFER_SUM:
                 self._shared.update(node.outputs)
+                powers = self._powers_of(node.inputs[0])
+                self._powers[node.output] = frozenset(power + 1 for power in powers)
                 continue
             found = [self._facts.get(value) for value in node.inputs]
             if node.op == "custom_gradient":  # whose outputs are its operands
@@ -78,6 +85,46 @@ class BatchFacts:
             if any(found):
                 made = zip(node.outputs, self._of(node, found))
                 self._facts.update((value, fact) for value, fact in made if fact is not None)
+            powers = self._powers_made(node, found)
+            if powers != _NONE:
+                self._powers.update((value, powers) for value in node.outputs)
+
+    def _powers_made(self, node: Node, found: Sequence[Optional[Fact]]) -> Powers:
+        """Possible powers of a node's outputs; none if they are unknown.
+
+        A sum over the records of a micro-batch is smaller than that of the batch, on average by the
+        number of micro-batches (-1). A sum over wafers, which micro-batches share, of a sum over
+        records is that of the batch (0), and one of another number is larger (1). A constant that
+        is a number of records may be either.
+        """
+        powers = [self._powers_of(value) for value in node.inputs]
+        if not all(powers):
+            return frozenset()
+        of_records = any(fact is not None and fact.kind == RECORDS for fact in found)
+        fact = self._facts.get(node.outputs[0]) if node.outputs else None
+        shift = -1 if of_records and fact is not None and fact.kind == TOTAL else 0
+        if node.op in ("div", "div_no_nan"):
+            return frozenset(x - y + shift for x in powers[0] for y in powers[1])
+        changed = [i for i, power in enumerate(powers) if power != _NONE]
+        groups = [group for group in lookup(node.op).linear if set(group) & set(changed)]
+        if node.op == "cast":
+            groups = [(0,)]
+        if not set(changed) <= {i for group in groups for i in group}:
+            return frozenset()
+        total = frozenset([shift])
+        for group in groups:
+            common = frozenset.intersection(*(powers[i] for i in group))
+            total = frozenset(x + y for x in total for y in common)
+        return total
+
+    def _powers_of(self, value: Value) -> Powers:
+        """Possible powers of a value."""
+        constant = value.constant
+        if constant is not None and constant.size == 1:
+            number = float(constant.reshape(()))
+            if number > 1 and number % self._records == 0:
+                return frozenset([-1, 0])
+        return self._powers.get(value, _NONE)
 
     def _follows_from_sums(self, node: Node, found: Sequence[Optional[Fact]]) -> bool:
         """Whether outputs are sums over wafers, or numbers of a batch multiplied by those.
@@ -106,7 +153,7 @@ class BatchFacts:
         ys = node.attrs["ys"]
         for i, value in enumerate(node.inputs[: ys + sum(node.attrs["dys"])]):
             fact = self._facts.get(value)
-            if fact is None or (i < ys and fact.kind == MEAN):
+            if fact is None or (i < ys and fact.kind == MEAN and value not in self._shared):
                 continue
             if fact.kind == JOINED and fact.node is not None:
                 raise UnsupportedOpError(
@@ -114,9 +161,13 @@ class BatchFacts:
                     f"Received: '{fact.node.source}' ({fact.node.op}), which may read several "
                     "examples. Remove micro_batches."
                 )
-            if i < ys and fact.kind != RECORDS and value in self._shared:
+            powers = self._powers.get(value, _NONE)
+            is_mean = not powers or 0 in powers
+            if i < ys and fact.kind != RECORDS and value in self._shared and is_mean:
                 continue
             received = "one number per record" if fact.kind == RECORDS else fact.kind
+            if value in self._shared:
+                received = "a number that cross_wafer_sum scales otherwise than a mean"
             of = value.node.source if value.node is not None else value.name
             raise UnsupportedOpError(
                 "micro_batches: gradients must be gradients of a mean over the batch. Received: "

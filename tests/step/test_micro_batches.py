@@ -284,6 +284,48 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
     np.testing.assert_allclose(found[1], found[0], rtol=RTOL)
 
 
+def count_of(values):
+    return cross_wafer_sum(tf.reduce_sum(tf.ones_like(values)))
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda s, t: tf.reduce_sum(tf.square(s - t)) / count_of(t),
+        lambda s, t: tf.reduce_sum(tf.square(s - t)) / cross_wafer_sum(tf.ones([])),
+        lambda s, t: tf.reduce_mean(tf.square(s - t)) * cross_wafer_sum(tf.ones([])),
+        lambda s, t: tf.reduce_mean(tf.square(s - t)) / cross_wafer_sum(tf.ones([])),
+    ],
+)
+def test_sums_over_wafers_that_scale_otherwise_than_a_mean_are_refused(tmp_path, loss_of):
+    made = build(tmp_path, model=with_loss(loss_of), micro_batches=2)
+    with pytest.raises(UnsupportedOpError) as raised:
+        made.train(dataset, steps=1)
+    assert "cross_wafer_sum scales otherwise than a mean" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda s, t: tf.reduce_sum(tf.square(s - t)) * cross_wafer_sum(tf.ones([])) / count_of(t),
+        lambda s, t: tf.reduce_sum(tf.square(s - t)) * (cross_wafer_sum(1.0) / count_of(t)),
+        lambda s, t: (
+            tf.reduce_mean(tf.square(s - t))
+            * tf.math.divide_no_nan(4.0 * cross_wafer_sum(tf.ones([])), cross_wafer_sum(4.0))
+        ),
+    ],
+)
+def test_sums_over_wafers_that_make_a_mean_train_as_the_whole_batch(tmp_path, loss_of):
+    def eights():
+        return dataset().unbatch().batch(8, drop_remainder=True)
+
+    for count in (1, 2):
+        made = build(tmp_path / str(count), model=with_loss(loss_of), micro_batches=count)
+        made.train(eights, steps=2)
+    found, expected = (variables_of(tmp_path / name)["weight"] for name in "21")
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "model, input_fn, count, error, told",
     [
