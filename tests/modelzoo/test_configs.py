@@ -282,8 +282,8 @@ def test_second_part_of_13b_begins_where_the_first_has_read_as_much():
 
 def test_xl_and_6p7b_differ_in_their_five_lines():
     xl, big = (
-        (CONFIGS / f"params_gpt3_{size}_pile.yaml").read_text().splitlines()
-        for size in ("xl", "6p7b")
+        [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        for path in (CONFIGS / f"params_gpt3_{size}_pile.yaml" for size in ("xl", "6p7b"))
     )
     assert len(xl) == len(big)
     differing = [a.split(":")[0].strip() for a, b in zip(xl, big) if a != b]

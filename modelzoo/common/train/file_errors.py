@@ -34,7 +34,7 @@ KINDS = (
 _OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
 # Texts of TensorFlow's errors for records that the model cannot read.
 OF_RECORDS = (
-    "input_mask must hold",
+    "input_mask must contain",
     "is not in [0, ",
     "outside the valid range",
     "Name: <unknown>, ",

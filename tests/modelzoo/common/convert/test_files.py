@@ -255,7 +255,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path):
 def test_old_files_are_refused_or_replaced_and_others_stay(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     write_whole(tmp_path, ["model-1", "last"])
-    with raises(CheckpointError, "Received: last"):
+    with raises(CheckpointError, tmp_path, "Received: last.", "--overwrite"):
         write_whole(tmp_path, ["model-2", "last"])
     assert names_in(tmp_path) == {"model-1", "last", "notes.txt"}
     write_whole(tmp_path, ["model-2", "last"], overwrite=True)
@@ -293,7 +293,7 @@ def test_reader_finds_the_only_checkpoint_of_a_folder_without_a_record(tmp_path)
     assert reader.shapes == {**VARIABLES, "global_step": ()}
     write_tensorflow(tmp_path, "other.ckpt", iter(random_tensors(VARIABLES).items()))
     (tmp_path / "checkpoint").unlink()
-    with raises(CheckpointError, "2 *.index files"):
+    with raises(CheckpointError, tmp_path, "2 *.index files"):
         TensorFlowReader(tmp_path)
 
 

@@ -109,12 +109,12 @@ def test_the_checkpoint_before_a_damaged_source_is_named(tmp_path):
     runconfig = SimpleNamespace(model_dir=str(tmp_path / "out"), resume_from=last)
     with pytest.raises(CheckpointError) as error, resumed(runconfig):
         read_variable(open_checkpoint(copy), copy, "a")
-    assert f"checkpoint {last}, variable a: must be whole" in str(error.value)
+    assert f"checkpoint {last}, variable a: must be undamaged" in str(error.value)
     assert f"--resume_from {first} " in str(error.value)
     data.write_bytes(b"")
     with pytest.raises(CheckpointError) as error, resumed(runconfig):
         pytest.fail("begun")
-    assert f"checkpoint {last}, variable global_step: must be whole" in str(error.value)
+    assert f"checkpoint {last}, variable global_step: must be undamaged" in str(error.value)
     assert str(error.value).endswith(f"--resume_from {first} with another -o to train.")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
@@ -143,7 +143,7 @@ def test_the_advice_on_a_damaged_checkpoint_works_as_it_is_printed(tmp_path, mon
     folder.mkdir()
     write_steps(folder, 1, 2)
     advice = advice_on_damage("out/model.ckpt-2")
-    listed, line = re.search(r"make (\S+) the line (.*)", advice).groups()
+    listed, line = re.search(r"content of (\S+) to the line (.*)", advice).groups()
     Path(listed).write_text(f"{line}\n")
     assert latest_checkpoint("out") == "out/model.ckpt-1"
 

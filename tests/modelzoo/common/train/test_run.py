@@ -252,7 +252,7 @@ def test_evaluation_of_nothing_is_refused(call):
     end = "data_processor: GptTextDataProcessor\npredict"
     call.path.write_text(YAML.replace(end, end.replace("\n", "\n    skip_steps: 1000\n")))
     for mode in ("eval", "train_and_eval"):
-        with raises(DataError, "eval_input", "rows"):
+        with raises(DataError, "eval_input", "skip_steps"):
             call(mode)
 
 
@@ -261,7 +261,7 @@ def test_data_that_ends_before_the_last_step_is_logged(call, caplog):
     text = YAML.replace("    batch_size: 2\n", "    batch_size: 2\n    repeat: False\n")
     call.path.write_text(text.replace("max_steps: 6", "max_steps: 1000"))
     call("train")
-    names(caplog.text, "has ended", "step 52 of 1000")
+    names(caplog.text, "train_input", "step 52 of 1000")
 
 
 def test_a_profile_needs_training_on_the_wafer(call):

@@ -64,10 +64,10 @@ def test_archive_cut_at_any_byte_is_refused(tmp_path):
     whole = (tmp_path / "whole.tar.gz").read_bytes()
     for end in range(len(whole)):
         (tmp_path / "cut.tar.gz").write_bytes(whole[:end])
-        with raises(DataError, "cut.tar.gz", "whole gz"):
+        with raises(DataError, "cut.tar.gz", "complete gz"):
             read(tmp_path / "cut.tar.gz")
     (tmp_path / "cut.tar.gz").write_bytes(whole + b"more")
-    with raises(DataError, "cut.tar.gz", "whole gz"):
+    with raises(DataError, "cut.tar.gz", "complete gz"):
         read(tmp_path / "cut.tar.gz")
 
 
