@@ -156,7 +156,7 @@ def test_training_variables_of_the_input_function_is_refused(tmp_path):
     def input_fn():
         return {"x": XS * v1.get_variable("scale", initializer=2.0)}, tf.constant(YS)
 
-    with pytest.raises(UnsupportedOpError, match="must be made in model_fn. Received: scale. Make"):
+    with pytest.raises(UnsupportedOpError, match="must be created in model_fn. Received: scale. "):
         CerebrasEstimator(line_model, str(tmp_path)).train(input_fn, steps=1)
 
 

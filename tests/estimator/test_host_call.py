@@ -43,7 +43,7 @@ def test_well_formed_host_calls_are_returned_unchanged(host_call):
         (two, r"must be \(function, \[argument"),
         ((two,), r"must be \(function, \[argument"),
         ((two, [1, 2], [], []), r"must be \(function, \[argument"),
-        (("two", [1, 2]), "Received: 'two' first, which cannot be called"),
+        (("two", [1, 2]), "Received: 'two' as function, which is not callable"),
         ((two, 1), "Received: int as item 2. Wrap it in a list"),
         ((two, [1, 2], "loss"), "Received: str as item 3. Wrap it in a list"),
         ((two, [1]), "with 1 arguments"),
