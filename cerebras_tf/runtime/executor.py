@@ -300,7 +300,7 @@ class Executor:
             for entry in _common_entries(program.schedule)
             if isinstance(entry, StreamIn)
         ]
-        self.held_together = self._find_held_together()
+        self.held_together = groups_held((0, self.names, entry) for entry in program.schedule)
         self._kept, self._kept_bytes = self._find_kept()
         store.reserve(
             Variable(name, program.slots[slot].type) for name, slot in program.staged.items()
@@ -382,19 +382,6 @@ class Executor:
                 written.update(name for name, _ in entry.stores if name not in kept)
         # A variable that is written before it is read has no value at the start of the step.
         return ({}, 0) if written.intersection(kept) else (kept, size)
-
-    def _find_held_together(self) -> list[list[str]]:
-        found, held = [], set[int]()
-        for entry in self.plan.schedule:
-            if isinstance(entry, StreamIn):
-                held.update(entry.slots)
-                found.append([self.names[slot] for slot in held])
-            elif isinstance(entry, StreamOut):
-                here = [self.names[slot] for slot in held]
-                found.extend([*here, name] for name, _ in entry.stores if name not in here)
-            elif isinstance(entry, Free):
-                held.difference_update(entry.slots)
-        return found
 
     def bind(self, arena: Array) -> None:
         """Places the activations in this memory; earlier values are lost."""
@@ -565,6 +552,28 @@ class Executor:
 
         item = placed.at_sizes(self.sizes, self.backend.price)
         return self.backend.load(item, types(placed.inputs), types(placed.outputs))
+
+
+def groups_held(entries: Iterable[tuple[int, Mapping[int, str], Entry]]) -> list[list[str]]:
+    """Names of all that a store must hold at once, at every entry that acquires variables.
+
+    Args:
+        entries: in the order in which they run, each after the number of its executor and the names
+            of its slots; several executors may alternate.
+    """
+    found: list[list[str]] = []
+    held: dict[tuple[int, int], str] = {}  # by executor and slot
+    for number, names, entry in entries:
+        if isinstance(entry, StreamIn):
+            held.update(((number, slot), names[slot]) for slot in entry.slots)
+            found.append(list(dict.fromkeys(held.values())))
+        elif isinstance(entry, StreamOut):
+            here = list(dict.fromkeys(held.values()))
+            found.extend([*here, name] for name, _ in entry.stores if name not in here)
+        elif isinstance(entry, Free):
+            for slot in entry.slots:
+                held.pop((number, slot), None)
+    return found
 
 
 def _names_of(program: Program) -> dict[int, str]:

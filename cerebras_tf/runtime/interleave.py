@@ -18,7 +18,7 @@ from cerebras_tf.ir import Array
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
 from cerebras_tf.memoryx.store import Store
-from cerebras_tf.runtime.executor import Executor, LoadedEntry
+from cerebras_tf.runtime.executor import Executor, LoadedEntry, groups_held
 
 _ALIGNMENT = 4096  # bytes; of the activation memory of a micro-batch
 _Key = tuple[int, str]  # number of a layer, and "forward" or "backward"
@@ -237,19 +237,9 @@ def _entries(blocks: Iterable[Block]) -> Iterator[tuple[int, LoadedEntry]]:
 
 def _fits(executors: Sequence[Executor], blocks: Iterable[Block], store: Store) -> bool:
     """Whether the store can hold what micro-batches hold at once."""
-    held: dict[tuple[int, str], None] = {}
-    groups: list[list[str]] = []
-    for number, loaded in _entries(blocks):
-        names, entry = executors[number].names, loaded.entry
-        if isinstance(entry, StreamIn):
-            held.update(((number, names[slot]), None) for slot in entry.slots)
-            groups.append(list(dict.fromkeys(name for _, name in held)))
-        elif isinstance(entry, StreamOut):
-            here = list(dict.fromkeys(name for _, name in held))
-            groups.extend([*here, name] for name, _ in entry.stores if name not in here)
-        elif isinstance(entry, Free):
-            for slot in entry.slots:
-                held.pop((number, names.get(slot, "")), None)
+    groups = groups_held(
+        (number, executors[number].names, loaded.entry) for number, loaded in _entries(blocks)
+    )
     try:
         store.require_memory(groups)
     except CapacityError:

@@ -417,6 +417,7 @@ class Session:
                 for executor in variant.executors.values():
                     executor.unbind()
             self._regions.clear()
+            self._interleavings.clear()  # they may hold executors, and so memory, no longer in use
             self._arena = None  # freed before more is allocated
             self._arena = self._backend.allocate(size)
         if offset not in self._regions:

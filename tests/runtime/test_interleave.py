@@ -8,7 +8,7 @@ import pytest
 
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir.schedule import Free, Run, StreamIn, StreamOut
-from cerebras_tf.runtime.executor import LoadedEntry
+from cerebras_tf.runtime.executor import LoadedEntry, groups_held
 from cerebras_tf.runtime.interleave import count_together, interleave
 
 NAMES = {0: "w0", 1: "w1", 2: "sum0", 3: "sum1", 4: "scale"}
@@ -102,6 +102,12 @@ def test_so_many_alternate_as_are_given_and_the_others_follow():
 def test_another_order_of_uses_is_refused(first, last):
     assert interleave([executor(first), executor(last)], 2, Memory()) is None
     assert interleave([executor(first), executor(last)], 1, Memory()) is not None
+
+
+def test_a_variable_is_held_until_the_last_micro_batch_frees_it():
+    entries = [(0, into("w0")), (1, into("w0")), (0, free("w0")), (1, into("w1"))]
+    found = groups_held((number, NAMES, entry) for number, entry in entries)
+    assert found == [["w0"], ["w0"], ["w0", "w1"]]
 
 
 def test_what_is_held_together_must_fit_into_the_store():
