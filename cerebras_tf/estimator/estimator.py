@@ -462,7 +462,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
 
         def call() -> Any:
             # On host and wafer, so that seeds, which depend on the number of operations, are equal.
-            with resource_variables(), accumulating(accumulated, wanted) as accumulation:
+            with (
+                resource_variables(),
+                accumulating(accumulated, wanted) as accumulation,
+                contextlib.nullcontext() if split is None else split.explaining(),
+            ):
                 spec = super(CerebrasEstimator, self)._call_model_fn(features, labels, mode, config)
             if mode == _TRAIN and accumulated == 1:
                 self._check_accumulation(accumulation)

@@ -173,6 +173,7 @@ def _wired(
         global_step.op.name,
         placement.control_inputs,
         None if spec.loss is None else spec.loss.name,
+        split=split,
     )
     settings = _settings(config, mode, phase, split)
     options = replace(options, sparse=() if sparse is None else sparse.weights)

@@ -15,19 +15,26 @@ from cerebras_tf.errors import DataError, UnsupportedOpError
 from cerebras_tf.ir import Array, StepGraph, TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.store import Store
+from cerebras_tf.passes.batch_facts import BatchFacts
 from cerebras_tf.passes.split_micro_batches import (
+    ABOUT_MEAN,
     COUNTS,
     FIRST,
     LAST,
     MEAN,
     MIDDLE,
+    OF_LAST,
     SUM,
+    TOTAL,
     UNKNOWN,
     VALUES,
     split_micro_batches,
 )
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.protocol import Batch, Request
+
+
+_AVERAGED = (MEAN, ABOUT_MEAN, TOTAL)
 
 
 @dataclass
@@ -39,6 +46,7 @@ class MicroBatches:
         rows: rows of one micro-batch, a part of a batch; None if each is a batch of its own.
         batched: names of the features that differ between them, with the names that errors show.
         combined: how the values of the micro-batches combine, by result.
+        constants: values of results that are constants of the whole batch, by name.
         sums: types of the sums over wafers, by name; micro-batches share them.
         wanted: names of the values requested of the last step.
     """
@@ -47,14 +55,42 @@ class MicroBatches:
     rows: Optional[int]
     batched: dict[str, str] = field(default_factory=dict)
     combined: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
     sums: dict[str, TensorType] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset()
 
-    def transform(self, step: StepGraph, kind: str) -> None:
-        """Turns a captured step into that of one micro-batch; raises UnsupportedOpError."""
-        whole = self.rows is not None
-        combined, self.sums = split_micro_batches(step, kind, self.count, self.batched, whole)
-        self.combined.update(combined)
+    def transform(
+        self, step: StepGraph, kind: str, capture: Callable[[Mapping[str, int]], StepGraph]
+    ) -> None:
+        """Turns a captured step into that of one micro-batch.
+
+        Args:
+            kind: of the micro-batch.
+            capture: captures the step for other numbers of rows of some features.
+
+        Raises:
+            UnsupportedOpError: micro-batches would compute another step than the whole batch.
+        """
+        if self.rows is None or kind not in (LAST, VALUES):
+            whole = self.rows is not None
+            found, self.sums = split_micro_batches(step, kind, self.count, self.batched, whole)
+            if not whole:
+                self.combined.update(found)
+            return
+        whole = capture(dict.fromkeys(self.batched, self.rows * self.count))
+        if self.rows > 1:
+            facts = BatchFacts(step, whole, self.batched)
+        else:  # one record may be a special case
+            larger = capture(dict.fromkeys(self.batched, 2 * self.count))
+            facts = BatchFacts(whole, larger, self.batched)
+        facts.require_mean_losses()
+        found, self.sums = split_micro_batches(step, kind, self.count, self.batched)
+        facts.require_updates()
+        for name, combined in found.items():
+            self.combined[name] = _refined(combined, *facts.combination(name))
+            constant = whole.results[name].constant
+            if combined == OF_LAST and constant is not None:  # such as a number of rows
+                self.combined[name], self.constants[name] = OF_LAST, constant
 
     def reserve_sums(self, program: Program, store: Store) -> None:
         """Reserves memory in the store for the sums that micro-batches accumulate."""
@@ -169,9 +205,13 @@ class MicroBatches:
         given = sorted(self.batched)
         return (f"kind={kind} count={self.count} rows={self.rows} batched={given}",)
 
+    def approximated(self, wanted: frozenset[str]) -> list[str]:
+        """Wanted values that are known only by approximation."""
+        return sorted(name for name in wanted if self.combined.get(name) == ABOUT_MEAN)
+
     def _averaged(self, wanted: frozenset[str]) -> frozenset[str]:
         """Values that every micro-batch must return, not only the last."""
-        return frozenset(name for name in wanted if self.combined.get(name) == MEAN)
+        return frozenset(name for name in wanted if self.combined.get(name) in _AVERAGED)
 
     def _cross_wafer_sums(
         self, session: SessionClient, parts: Sequence[Mapping[str, Array]]
@@ -185,11 +225,23 @@ class MicroBatches:
         }
 
     def _combine(self, name: str, found: Sequence[Mapping[str, Array]]) -> Array:
-        """A result of the step: the mean over micro-batches, or the last one's value."""
-        last = found[-1][name]
-        if self.combined.get(name) != MEAN:
+        """A result of the step from those of the micro-batches."""
+        last, combined = found[-1][name], self.combined.get(name)
+        if name in self.constants:
+            return self.constants[name]
+        if combined not in _AVERAGED:
             return last
-        return np.asarray(np.mean([each[name] for each in found], dtype=np.float64), last.dtype)
+        reduce = np.sum if combined == TOTAL else np.mean
+        return np.asarray(reduce([each[name] for each in found], dtype=np.float64), last.dtype)
+
+
+def _refined(combined: str, power: Optional[int], exact: bool) -> str:
+    """How values of micro-batches combine, with what is known of their dependence on the batch."""
+    if combined == OF_LAST:
+        return OF_LAST if power == 0 else UNKNOWN
+    if combined != MEAN:
+        return combined
+    return {0: MEAN, -1: TOTAL}.get(power, ABOUT_MEAN) if exact and power is not None else ABOUT_MEAN
 
 
 def _types(features: Mapping[str, Array]) -> dict[str, TensorType]:

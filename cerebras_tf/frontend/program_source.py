@@ -35,6 +35,7 @@ from cerebras_tf.ir.dimensions import bound_of
 from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
+from cerebras_tf.passes.batch_facts import BatchFacts
 from cerebras_tf.passes.split_micro_batches import COUNTS, LAST, UNKNOWN, split_micro_batches
 from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.session import Phase
@@ -210,7 +211,9 @@ class CompilingSource:
         """Whether micro-batches can compute the last step."""
         given = [name for name, type in self._last.types.items() if type.rank]
         try:
-            combined, _ = split_micro_batches(self._capture(self._last), LAST, 1, given)
+            step = self._capture(self._last)
+            BatchFacts(step, None, given).require_mean_losses()
+            combined, _ = split_micro_batches(step, LAST, 1, given)
         except CerebrasError:
             return False
         values = (combined.get(name) for name in self._last.wanted)
@@ -344,12 +347,26 @@ class CompilingSource:
             wanted = self.micro_batches.wanted  # the sums that a step with these values reads
         small = [name for name, type in model.results.items() if is_small(type)]
         results = list(dict.fromkeys([*wanted, *small]))
-        step = model.capture(types, results, target.updates, target.fallback)
-        if model.loss is not None and model.loss in step.results and self._wafers > 1:
-            _average(step, model.loss, self._wafers)
-        _move_global_step(step, model.global_step)
+
+        def capture(rows: Mapping[str, int]) -> StepGraph:
+            given = {
+                name: type.with_shape((rows[name], *type.shape[1:])) if name in rows else type
+                for name, type in types.items()
+            }
+            step = model.capture(given, results, target.updates, target.fallback)
+            if model.loss is not None and model.loss in step.results and self._wafers > 1:
+                _average(step, model.loss, self._wafers)
+            _move_global_step(step, model.global_step)
+            return step
+
+        step = capture({})
         if self.micro_batches is not None and target.kind:
-            self.micro_batches.transform(step, target.kind)
+            self.micro_batches.transform(step, target.kind, capture)
+            for name in self.micro_batches.approximated(target.wanted):
+                self._log_once(
+                    f"micro_batches: '{name}' is no mean and no sum over the batch. Its mean over "
+                    "the micro-batches is returned, which approximates it"
+                )
         return step
 
     def _load(self, target: _Target) -> Optional[Program]:

@@ -1,7 +1,8 @@
 """Proves that micro-batches compute the step of the whole batch, or refuses them.
 
 They do if the mean of their gradients is the gradient of the whole batch: if no record depends on
-another one, and the loss is a mean over records. An op that is not known to keep this is refused.
+another one, the loss is a mean over records, and nothing else depends on the number of records. An
+op that is not known to keep this is refused.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+import numpy as np
+
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, Size, StepGraph, Value
+from cerebras_tf.ir import Node, StepGraph, Value
+from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.ir.step import GRADIENT
-from cerebras_tf.ops import lookup
+from cerebras_tf.ops import draws, lookup
 
 WAFER_SUM = "wafer_sum"
 # One record for each index of the first axis, or for equally many consecutive ones.
 RECORDS = "records"
-# A sum of one term for each record; a mean of them; another function of such numbers.
-TOTAL, MEAN, NUMBER = "a sum over the batch", "a mean", "no sum and no mean over the batch"
+# Linear in sums over records; another function of such sums.
+LINEAR, NUMBER = "linear", "number"
 # Values of records that may depend on other records.
 JOINED = "joined"
-# Possible powers of a number; none if they are unknown.
-Powers = frozenset[int]
-_NONE: Powers = frozenset([0])
+# The power of a value that depends on the number of records in an unknown way.
+Power = Optional[int]
 
 
 @dataclass(frozen=True)
@@ -32,36 +35,52 @@ class Fact:
     """How a value depends on a batch.
 
     Attributes:
-        kind: RECORDS, TOTAL, MEAN, NUMBER or JOINED.
+        kind: RECORDS, LINEAR, NUMBER or JOINED.
         node: the node that makes it so.
-        count: terms of a TOTAL.
     """
 
     kind: str
     node: Optional[Node] = None
-    count: Size = 0
 
 
 class BatchFacts:
-    """Facts of a graph before differentiation; a value without one does not depend on the batch.
+    """Facts of a step before differentiation; a value without one does not depend on the batch.
+
+    A value may still depend on the number of records. If there are k times fewer of them, it is
+    larger by a power of k, which is found by comparing the step with that of a larger batch: -1 for
+    the number of records and for a sum over them, 0 for a mean, None if unknown.
 
     Args:
+        step: for some number of records, more than 1.
+        larger: the same step for more records; None if the model is built for one number of them.
+            A constant that is a multiple of that number is then assumed to count records.
         given: names of the features that hold rows of the batch.
+
+    Raises:
+        UnsupportedOpError: the two steps have different operations.
     """
 
-    def __init__(self, step: StepGraph, given: Collection[str], count: int) -> None:
+    def __init__(
+        self, step: StepGraph, larger: Optional[StepGraph], given: Collection[str]
+    ) -> None:
+        self._nodes = list(step.graph.nodes)  # the step may be changed later
+        self._results, self._updates = dict(step.results), dict(step.updates)
         self._facts: dict[Value, Fact] = {}
         self._shared = set[Value]()  # depends on sums over wafers
-        # By which power of the number of micro-batches a value is larger than that of the batch.
-        self._powers: dict[Value, Powers] = {}
-        self._records, self._count = 1, count
+        self._powers: dict[Value, Power] = {}  # those other than 0
+        self._larger = None if larger is None else _matched(step, larger)
+        self._records, self._ratio = 1, 1.0
+        self._drawn = set[Value]()
         for name, value in step.features.items():
             if name in given and value.type.rank:
                 self._facts[value] = Fact(RECORDS)
-                (size, *_) = value.shape
-                assert isinstance(size, int), "a micro-batch has a known size"
-                self._records = size
-        self._nodes = step.graph.nodes
+                self._records = _rows(value)
+                if larger is not None:
+                    self._ratio = _rows(larger.features[name]) / self._records
+            if name.split("/")[0] in (RANDOM_STEP, COMMON_RANDOM_STEP) or name in step.draws:
+                self._drawn.add(value)
+        for node in self._nodes:
+            self._visit(node)
 
     def require_mean_losses(self) -> None:
         """Raises UnsupportedOpError where a gradient is not that of a mean over records.
@@ -71,60 +90,125 @@ class BatchFacts:
         for node in self._nodes:
             if node.op == "gradient":
                 self._check(node)
-            if node.op == WAFER_SUM:
-                self._shared.update(node.outputs)
-                powers = self._powers_of(node.inputs[0])
-                self._powers[node.output] = frozenset(power + 1 for power in powers)
-                continue
-            found = [self._facts.get(value) for value in node.inputs]
-            if node.op == "custom_gradient":  # whose outputs are its operands
-                passed = zip(node.outputs, node.inputs)
-                self._shared.update(output for output, x in passed if x in self._shared)
-            elif self._follows_from_sums(node, found):
-                self._shared.update(node.outputs)
-            if any(found):
-                made = zip(node.outputs, self._of(node, found))
-                self._facts.update((value, fact) for value, fact in made if fact is not None)
-            powers = self._powers_made(node, found)
-            if powers != _NONE:
-                self._powers.update((value, powers) for value in node.outputs)
 
-    def _powers_made(self, node: Node, found: Sequence[Optional[Fact]]) -> Powers:
-        """Possible powers of a node's outputs; none if they are unknown.
+    def require_updates(self) -> None:
+        """Raises UnsupportedOpError where an update depends on the number of records."""
+        for name, value in self._updates.items():
+            if self._power(value) != 0:
+                raise UnsupportedOpError(
+                    "micro_batches: an update must not depend on the number of examples of a "
+                    f"batch. Received: '{name}', which does, for example by a learning rate that "
+                    "tf.shape(features) scales. Compute it from a number in params, or remove "
+                    "micro_batches."
+                )
 
-        A sum over the records of a micro-batch is smaller than that of the batch, on average by the
-        number of micro-batches (-1). A sum over wafers, which micro-batches share, of a sum over
-        records is that of the batch (0), and one of another number is larger (1). A constant that
-        is a number of records may be either.
+    def combination(self, name: str) -> tuple[Power, bool]:
+        """How the result of a batch follows from the results of micro-batches.
+
+        Returns:
+            By which power of the number of micro-batches their mean is larger; whether that is
+            known, and not an approximation.
         """
-        powers = [self._powers_of(value) for value in node.inputs]
-        if not all(powers):
-            return frozenset()
-        of_records = any(fact is not None and fact.kind == RECORDS for fact in found)
-        fact = self._facts.get(node.outputs[0]) if node.outputs else None
-        shift = -1 if of_records and fact is not None and fact.kind == TOTAL else 0
-        if node.op in ("div", "div_no_nan"):
-            return frozenset(x - y + shift for x in powers[0] for y in powers[1])
-        changed = [i for i, power in enumerate(powers) if power != _NONE]
-        groups = [group for group in lookup(node.op).linear if set(group) & set(changed)]
-        if node.op == "cast":
-            groups = [(0,)]
-        if not set(changed) <= {i for group in groups for i in group}:
-            return frozenset()
-        total = frozenset([shift])
-        for group in groups:
-            common = frozenset.intersection(*(powers[i] for i in group))
-            total = frozenset(x + y for x in total for y in common)
-        return total
+        value = self._results[name]
+        fact, power = self._facts.get(value), self._power(value)
+        exact = fact is None or fact.kind == LINEAR or value in self._shared
+        return power, exact and power is not None
 
-    def _powers_of(self, value: Value) -> Powers:
-        """Possible powers of a value."""
+    def _visit(self, node: Node) -> None:
+        if node.op == WAFER_SUM:
+            self._shared.update(node.outputs)
+            power = self._power(node.inputs[0])
+            self._set_power(node.output, None if power is None else power + 1)
+            return
+        found = [self._facts.get(value) for value in node.inputs]
+        if node.op == "custom_gradient":  # whose outputs are its operands
+            passed = zip(node.outputs, node.inputs)
+            self._shared.update(output for output, x in passed if x in self._shared)
+        elif self._follows_from_sums(node, found):
+            self._shared.update(node.outputs)
+        if any(found):
+            made = zip(node.outputs, self._of(node, found))
+            self._facts.update((value, fact) for value, fact in made if fact is not None)
+        if node.op in ("gradient", GRADIENT):
+            return
+        for i, value in enumerate(node.outputs):
+            if node.op == "custom_gradient":
+                self._set_power(value, self._power(node.inputs[i]))
+            else:
+                self._set_power(value, self._power_made(node, found, value))
+
+    def _set_power(self, value: Value, power: Power) -> None:
+        if power != 0:
+            self._powers[value] = power
+
+    def _power(self, value: Value) -> Power:
+        if value.constant is not None:
+            return self._power_of_constant(value)
+        return self._powers.get(value, 0)
+
+    def _power_of_constant(self, value: Value) -> Power:
+        """By comparison with the constant of the larger batch."""
         constant = value.constant
-        if constant is not None and constant.size == 1:
-            number = float(constant.reshape(()))
-            if number > 1 and number % self._records == 0:
-                return frozenset([-1, 0])
-        return self._powers.get(value, _NONE)
+        assert constant is not None
+        if self._larger is None:
+            counts = constant.size == 1 and self._counts(float(constant.reshape(())))
+            return -1 if counts else 0
+        other = self._larger[value].constant
+        if other is None:
+            return None
+        if constant.shape != other.shape:
+            return 0 if self._is_alike(constant, other) else None
+        if np.array_equal(constant, other):
+            return 0
+        for power in (-1, 1, -2, 2):
+            if np.array_equal(constant * self._ratio**-power, other):
+                return power
+        return None
+
+    def _counts(self, number: float) -> bool:
+        return number > 1 and number % self._records == 0
+
+    def _is_alike(self, constant: np.ndarray, other: np.ndarray) -> bool:
+        """Whether a constant has the same values for all records."""
+        if not constant.ndim or constant.shape[0] % self._records:
+            return False
+        blocks = constant.reshape(self._records, -1)
+        others = other.reshape(-1, blocks.shape[1]) if other.size % blocks.shape[1] == 0 else other
+        return bool((blocks == blocks[0]).all() and (others == blocks[0]).all())
+
+    def _is_sized(self, value: Value) -> bool:
+        """Whether a value has as many elements as the number of records requires."""
+        return self._larger is not None and value.shape != self._larger[value].shape
+
+    def _power_made(self, node: Node, found: Sequence[Optional[Fact]], output: Value) -> Power:
+        """The power of an output; None if it is unknown."""
+        fact = self._facts.get(output)
+        having_records = any(each is not None and each.kind == RECORDS for each in found)
+        shift = 0
+        if having_records and fact is not None and fact.kind == LINEAR and node.op != "mean":
+            shift = -1  # a sum over records
+        elif fact is None and draws(node) and self._drawn.isdisjoint(node.inputs[-2:]):
+            return None if self._is_sized(output) else 0  # the same numbers in all micro-batches
+        elif fact is None and not self._is_sized(output) and any(map(self._is_sized, node.inputs)):
+            if node.op not in ("sum", "mean"):
+                return None
+            shift = -1 if node.op == "sum" else 0
+        powers = [self._power(value) for value in node.inputs]
+        changed = {i for i, power in enumerate(powers) if power != 0}
+        if not changed:
+            return shift
+        if node.op in ("div", "div_no_nan"):
+            first, second = powers
+            return None if first is None or second is None else first - second + shift
+        groups = [group for group in _linear_groups(node) if changed & set(group)]
+        if not changed <= {i for group in groups for i in group}:
+            return None
+        for group in groups:
+            power = powers[group[0]]
+            if power is None or any(powers[i] != power for i in group):
+                return None
+            shift += power
+        return shift
 
     def _follows_from_sums(self, node: Node, found: Sequence[Optional[Fact]]) -> bool:
         """Whether outputs are sums over wafers, or numbers of a batch multiplied by those.
@@ -137,37 +221,44 @@ class BatchFacts:
         having = {i for i, fact in enumerate(found) if fact is not None}
         if not having:
             return True
-        groups = lookup(node.op).linear
+        groups = _linear_groups(node)
         group = next((g for g in groups if having <= set(g)), None)
         if group is None:  # a product of such numbers, or nothing linear
             return having <= {i for g in groups for i in g}
         if any(i not in group and x in self._shared for i, x in enumerate(node.inputs)):
             return True
         return all(
-            node.inputs[i] in self._shared or fact.kind == MEAN
-            for i, fact in enumerate(found)
-            if fact is not None
+            node.inputs[i] in self._shared or self._is_mean(node.inputs[i]) for i in having
         )
+
+    def _is_mean(self, value: Value) -> bool:
+        fact = self._facts.get(value)
+        return fact is not None and fact.kind == LINEAR and self._power(value) == 0
 
     def _check(self, node: Node) -> None:
         ys = node.attrs["ys"]
         for i, value in enumerate(node.inputs[: ys + sum(node.attrs["dys"])]):
-            fact = self._facts.get(value)
-            if fact is None or (i < ys and fact.kind == MEAN and value not in self._shared):
+            fact, power = self._facts.get(value), self._power(value)
+            shared = value in self._shared
+            if (fact is None and power == 0) or (i < ys and not shared and self._is_mean(value)):
                 continue
-            if fact.kind == JOINED and fact.node is not None:
+            if fact is not None and fact.kind == JOINED and fact.node is not None:
                 raise UnsupportedOpError(
                     "micro_batches: the loss term of an example must depend only on that example. "
                     f"Received: '{fact.node.source}' ({fact.node.op}), which may read several "
                     "examples. Remove micro_batches."
                 )
-            powers = self._powers.get(value, _NONE)
-            is_mean = not powers or 0 in powers
-            if i < ys and fact.kind != RECORDS and value in self._shared and is_mean:
+            if i < ys and shared and power in (0, None) and (fact is None or fact.kind != RECORDS):
                 continue
-            received = "one number per record" if fact.kind == RECORDS else fact.kind
-            if value in self._shared:
+            received = "no sum and no mean over the batch"
+            if shared:
                 received = "a number that cross_wafer_sum scales otherwise than a mean"
+            elif fact is None:
+                received = "a number that depends on the number of examples"
+            elif fact.kind == RECORDS:
+                received = "one number per record"
+            elif fact.kind == LINEAR and power == -1:
+                received = "a sum over the batch"
             of = value.node.source if value.node is not None else value.name
             raise UnsupportedOpError(
                 "micro_batches: gradients must be gradients of a mean over the batch. Received: "
@@ -198,28 +289,21 @@ class BatchFacts:
         if node.op == "reshape":
             return [Fact(RECORDS)] if self._is_of_records(node.output) else None
         if node.op == "mean" and 0 in node.attrs["axes"]:
-            return [Fact(MEAN)]
+            return [Fact(LINEAR)]
         ruled = lookup(node.op).rows(node, 1)
         if ruled is None:
             return None
         for i, (value, fact) in enumerate(zip(node.inputs, found)):
             if fact is not None and i not in ruled.operands:
                 return None
-            if fact is None and i in ruled.operands and not self._is_alike(value):
+            if fact is None and i in ruled.operands and self._power(value) is None:
                 return None
         made: list[Optional[Fact]] = [Fact(JOINED, node)] * len(node.outputs)
         for i in ruled.outputs:
             made[i] = Fact(RECORDS)
         for i in ruled.sums:
-            made[i] = Fact(TOTAL, node, self._terms(node, node.outputs[i], ruled.operands))
+            made[i] = Fact(LINEAR)
         return made
-
-    def _terms(self, node: Node, total: Value, operands: Sequence[int]) -> Size:
-        """Number of terms of each element of a sum over records."""
-        x = node.inputs[operands[0]].type
-        if len(operands) > 1 or not (x.is_bounded and total.type.is_bounded):
-            return self._records
-        return x.size // total.type.size
 
     def _is_of_records(self, value: Value) -> bool:
         """Whether the first axis has equally many consecutive indices for each record."""
@@ -229,34 +313,43 @@ class BatchFacts:
         except GraphError:  # a symbolic size that is not a multiple
             return False
 
-    def _is_alike(self, value: Value) -> bool:
-        """Whether a value independent of the batch, if constant, is equal for all records."""
-        if value.constant is None:
-            return True
-        blocks = value.constant.reshape(self._records, -1)
-        return bool((blocks == blocks[0]).all())
-
     def _of_numbers(self, node: Node, found: Sequence[Optional[Fact]]) -> Fact:
         """The fact of an output of operands that are sums, means or other numbers of a batch."""
         having = {i for i, fact in enumerate(found) if fact is not None}
-        facts = {(fact.kind, fact.count) for fact in found if fact is not None}
-        group = next((g for g in lookup(node.op).linear if having <= set(g)), None)
-        if group is None or len(facts) > 1 or not node.output.type.is_floating:
-            return Fact(NUMBER, node)
-        ((kind, count),) = facts
-        if kind == MEAN:
-            return Fact(MEAN)
-        if kind != TOTAL or having != set(group):
-            return Fact(NUMBER, node)
-        is_divided = node.op in ("div", "div_no_nan") and self._counts(node.inputs[1], count)
-        return Fact(MEAN) if is_divided else Fact(TOTAL, node, count)
+        linear = all(fact is None or fact.kind == LINEAR for fact in found)
+        if linear and any(having <= set(group) for group in _linear_groups(node)):
+            return Fact(LINEAR)
+        return Fact(NUMBER, node)
 
-    def _counts(self, by: Value, count: Size) -> bool:
-        """Whether a constant counts the records or terms of a micro-batch, not of the batch."""
-        number = by.constant
-        if number is None or number.size != 1 or not isinstance(count, int):
-            return False
-        here = {self._records, count}
-        divisor = float(number.reshape(()))
-        # Sums are divided by 1 and 2 for other reasons, too.
-        return divisor > 2 and divisor in here - {each * self._count for each in here}
+
+def _rows(value: Value) -> int:
+    size = value.shape[0]
+    assert isinstance(size, int), "a micro-batch has a known size"
+    return size
+
+
+def _linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
+    """Groups of operands that an op is linear in; see OpDef.linear."""
+    if node.op == "cast" and node.output.type.is_floating:
+        return ((0,),)
+    return lookup(node.op).linear
+
+
+def _matched(step: StepGraph, larger: StepGraph) -> dict[Value, Value]:
+    """The values of a step, with those of the same step for a larger batch."""
+    matched: dict[Value, Value] = {}
+    for mine, others in ((step.features, larger.features), (step.variables, larger.variables)):
+        matched.update((value, others[name]) for name, value in mine.items())
+    nodes, others = step.graph.nodes, larger.graph.nodes
+    for node, other in zip(nodes, others):
+        if node.op != other.op or node.source != other.source:
+            break
+        matched.update(zip([*node.inputs, *node.outputs], [*other.inputs, *other.outputs]))
+    else:
+        if len(nodes) == len(others):
+            return matched
+        node = nodes[min(len(nodes), len(others)) - 1]
+    raise UnsupportedOpError(
+        "micro_batches: the model must have the same operations for all batch sizes. Received: "
+        f"others at '{node.source}' ({node.op}). Remove micro_batches."
+    )

@@ -6,8 +6,8 @@ reads the mean. Earlier micro-batches update only the sums, `w/sum_over_micro_ba
 wafers are sums over micro-batches, too: their operands are computed for all micro-batches first,
 and the sum is fed to each as a feature.
 
-The pass runs on the captured graph, before all others. A step whose micro-batches would not compute
-the step of the whole batch is refused (passes/batch_facts.py).
+The pass runs on the captured graph, before all others. passes/batch_facts.py proves that
+micro-batches compute the step of the whole batch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from cerebras_tf.ir import Graph, Node, StepGraph, TensorType, Value, Variable
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import Builder
-from cerebras_tf.passes.batch_facts import WAFER_SUM, BatchFacts
+from cerebras_tf.passes.batch_facts import WAFER_SUM
 from cerebras_tf.passes.rewrite import rewrite
 
 # Kinds of steps. COUNTS computes the operands of sums over wafers; VALUES updates nothing.
 COUNTS, FIRST, MIDDLE, LAST, VALUES = "counts", "first", "middle", "last", "values"
-# The result of the batch: the mean over micro-batches, that of the last one, or unknown.
-MEAN, OF_LAST, UNKNOWN = "mean", "of the last", "unknown"
+# The result of the batch: the mean over micro-batches, exact or as an approximation, the sum over
+# them, the value of the last one, or unknown.
+MEAN, ABOUT_MEAN, TOTAL, OF_LAST = "mean", "about the mean", "total", "of the last"
+UNKNOWN = "unknown"
 SUM = "sum_over_micro_batches"
 # What a value depends on.
 _BATCH, _STATE, _DRAWN, _SHARED = "the batch", "variables", "random numbers", "sums over wafers"
@@ -43,8 +45,8 @@ def split_micro_batches(
     Args:
         kind: COUNTS, FIRST, MIDDLE, LAST or VALUES.
         given: names of the features that hold rows of the batch.
-        whole: whether micro-batches are parts of one batch, whose step they must compute; else each
-            is a batch with its own loss, and the step is that of their mean.
+        whole: whether micro-batches are parts of one batch; else each is a batch with its own loss,
+            and the step is that of their mean.
 
     Returns:
         For every result MEAN, OF_LAST or UNKNOWN, and the types of the sums over wafers, by name.
@@ -65,8 +67,6 @@ def split_micro_batches(
         step.results = {name: node.inputs[0] for node, name in named.items()}
         step.graph.prune()
         return {}, types
-    if whole:
-        BatchFacts(step, given, count).require_mean_losses()
     combined = {name: _combination(value, depends) for name, value in step.results.items()}
     for name, value in step.updates.items():
         if depends[value] & {_BATCH, _INNER}:

@@ -6,15 +6,17 @@ model_fn is called with the first micro-batch; the session feeds all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.environment import EXECUTION_MODE
-from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.errors import CerebrasError, ConfigError, UnsupportedOpError
+from cerebras_tf.frontend.front_end import Feature
 from cerebras_tf.frontend.micro_batches import MicroBatches, refuse_values
 from cerebras_tf.swarmx import job
 from cerebras_tf.tf_session.structures import leaves, map_fetches
@@ -72,6 +74,31 @@ class SplitBatch(MicroBatches):
         if self.rows is not None:
             return [tensors[0] for tensors in found]
         return [tensors[number] for number in range(self.count) for tensors in found]
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Within: model_fn is called; its errors may come from the unknown number of rows."""
+        try:
+            yield
+        except CerebrasError:
+            raise
+        except (TypeError, ValueError) as error:
+            if self.rows is None:
+                raise
+            raise UnsupportedOpError(
+                "micro_batches: model_fn must take features with an unknown number of rows, of "
+                f"shape (None, ...). Received: {type(error).__name__}: {error} If the number of "
+                "rows is the reason, use tf.shape(x)[0] for x.shape[0], or remove micro_batches."
+            ) from error
+
+    def sized(self, features: Sequence[Feature]) -> list[Feature]:
+        """The features of a model, with the number of rows that model_fn does not see."""
+        return [
+            replace(feature, shape=(self.rows, *feature.shape[1:]))
+            if self.rows is not None and feature.name in self.whole and feature.shape
+            else feature
+            for feature in features
+        ]
 
     def dropped(self, operation: str) -> int:
         """The batches of an incomplete step that are dropped where data end.
@@ -150,7 +177,8 @@ def split_batch(
     def first(tensor: Any) -> Any:
         if not tensor.shape.rank:
             return tensor
-        part = tf.identity(tensor[: batch.rows], name="micro_batch")
+        shape = [None, *tensor.shape[1:]]  # model_fn must not depend on the number of rows
+        part = tf.compat.v1.placeholder_with_default(tensor[: batch.rows], shape, "micro_batch")
         batch.whole[part.name], batch.batched[part.name] = [tensor], tensor.name
         return part
 

@@ -49,9 +49,11 @@ class TensorFlowModel:
     control_inputs: Callable[[Any], Iterable[Any]]
     loss: Optional[str] = None
     tensors: dict[str, Any] = field(default_factory=dict)
+    split: Optional[SplitBatch] = None
 
     def __post_init__(self) -> None:
-        self.features = [feature_of(tensor) for tensor in self.fed]
+        found = [feature_of(tensor) for tensor in self.fed]
+        self.features = found if self.split is None else self.split.sized(found)
         self.trains = bool(self.effects)
         self.has_fallback = self.make_fallback is not None
 
