@@ -118,7 +118,9 @@ class SharedOptions:
         "of activations. Gradients and loss are equal to those of the whole batch, except for "
         "rounding and random operations: every token has the same weight, unlike with "
         "`optimizer.grad_accum_steps`. A loss that divides by a count must use cross_wafer_sum. "
-        "Other values of a step are averaged over the micro-batches if possible.",
+        "In model_fn, the number of rows of features is unknown. Of other values of a step, sums "
+        "are added up, and all others are averaged; a log line names those that this only "
+        "approximates.",
         minimum=1,
         on_wafer=(1,),
     )

@@ -33,7 +33,6 @@ from cerebras_tf.passes.split_micro_batches import (
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.protocol import Batch, Request
 
-
 _AVERAGED = (MEAN, ABOUT_MEAN, TOTAL)
 
 
@@ -72,9 +71,9 @@ class MicroBatches:
             UnsupportedOpError: micro-batches would compute another step than the whole batch.
         """
         if self.rows is None or kind not in (LAST, VALUES):
-            whole = self.rows is not None
-            found, self.sums = split_micro_batches(step, kind, self.count, self.batched, whole)
-            if not whole:
+            are_parts = self.rows is not None
+            found, self.sums = split_micro_batches(step, kind, self.count, self.batched, are_parts)
+            if not are_parts:
                 self.combined.update(found)
             return
         whole = capture(dict.fromkeys(self.batched, self.rows * self.count))
@@ -241,7 +240,9 @@ def _refined(combined: str, power: Optional[int], exact: bool) -> str:
         return OF_LAST if power == 0 else UNKNOWN
     if combined != MEAN:
         return combined
-    return {0: MEAN, -1: TOTAL}.get(power, ABOUT_MEAN) if exact and power is not None else ABOUT_MEAN
+    return (
+        {0: MEAN, -1: TOTAL}.get(power, ABOUT_MEAN) if exact and power is not None else ABOUT_MEAN
+    )
 
 
 def _types(features: Mapping[str, Array]) -> dict[str, TensorType]:

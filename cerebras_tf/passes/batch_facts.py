@@ -14,8 +14,7 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
-from cerebras_tf.ir import Node, StepGraph, Value
-from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
+from cerebras_tf.ir import Array, Node, StepGraph, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import draws, lookup
 
@@ -70,15 +69,12 @@ class BatchFacts:
         self._powers: dict[Value, Power] = {}  # those other than 0
         self._larger = None if larger is None else _matched(step, larger)
         self._records, self._ratio = 1, 1.0
-        self._drawn = set[Value]()
         for name, value in step.features.items():
             if name in given and value.type.rank:
                 self._facts[value] = Fact(RECORDS)
                 self._records = _rows(value)
                 if larger is not None:
                     self._ratio = _rows(larger.features[name]) / self._records
-            if name.split("/")[0] in (RANDOM_STEP, COMMON_RANDOM_STEP) or name in step.draws:
-                self._drawn.add(value)
         for node in self._nodes:
             self._visit(node)
 
@@ -168,7 +164,7 @@ class BatchFacts:
     def _counts(self, number: float) -> bool:
         return number > 1 and number % self._records == 0
 
-    def _is_alike(self, constant: np.ndarray, other: np.ndarray) -> bool:
+    def _is_alike(self, constant: Array, other: Array) -> bool:
         """Whether a constant has the same values for all records."""
         if not constant.ndim or constant.shape[0] % self._records:
             return False
@@ -187,7 +183,7 @@ class BatchFacts:
         shift = 0
         if having_records and fact is not None and fact.kind == LINEAR and node.op != "mean":
             shift = -1  # a sum over records
-        elif fact is None and draws(node) and self._drawn.isdisjoint(node.inputs[-2:]):
+        elif fact is None and draws(node) and node.inputs[-2].constant is not None:
             return None if self._is_sized(output) else 0  # the same numbers in all micro-batches
         elif fact is None and not self._is_sized(output) and any(map(self._is_sized, node.inputs)):
             if node.op not in ("sum", "mean"):
@@ -227,9 +223,7 @@ class BatchFacts:
             return having <= {i for g in groups for i in g}
         if any(i not in group and x in self._shared for i, x in enumerate(node.inputs)):
             return True
-        return all(
-            node.inputs[i] in self._shared or self._is_mean(node.inputs[i]) for i in having
-        )
+        return all(node.inputs[i] in self._shared or self._is_mean(node.inputs[i]) for i in having)
 
     def _is_mean(self, value: Value) -> bool:
         fact = self._facts.get(value)
@@ -338,8 +332,8 @@ def _linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
 def _matched(step: StepGraph, larger: StepGraph) -> dict[Value, Value]:
     """The values of a step, with those of the same step for a larger batch."""
     matched: dict[Value, Value] = {}
-    for mine, others in ((step.features, larger.features), (step.variables, larger.variables)):
-        matched.update((value, others[name]) for name, value in mine.items())
+    for mine, theirs in ((step.features, larger.features), (step.variables, larger.variables)):
+        matched.update((value, theirs[name]) for name, value in mine.items())
     nodes, others = step.graph.nodes, larger.graph.nodes
     for node, other in zip(nodes, others):
         if node.op != other.op or node.source != other.source:

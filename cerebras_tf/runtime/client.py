@@ -113,7 +113,7 @@ class SessionClient:
         Raises:
             CerebrasError: the features, the memory or the variables do not allow it.
         """
-        return self.run_micro_batches([Batch(features, wanted, updates, kind)])[0]
+        return self._step([Batch(features, wanted, updates, kind, self.global_step)], None)[0]
 
     def run_micro_batches(
         self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
@@ -123,7 +123,12 @@ class SessionClient:
         Returns:
             What `run` returns, for every micro-batch.
         """
-        batches = [replace(batch, global_step=self.global_step) for batch in batches]
+        started = [replace(batch, global_step=self.global_step) for batch in batches]
+        return self._step(started, activation_bytes)
+
+    def _step(
+        self, batches: list[Batch], activation_bytes: Optional[int]
+    ) -> list[dict[str, Array]]:
         while True:
             answer = self.session.step(batches, activation_bytes)
             if not isinstance(answer, ProgramNeeded):

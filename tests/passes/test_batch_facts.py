@@ -10,17 +10,18 @@ from cerebras_tf.passes.batch_facts import BatchFacts
 from tests.messages import raises
 from tests.steps import StepBuilder
 
-RECORDS, TOKENS, WIDTH, PARTS = 4, 3, 5, 8
+RECORDS, MORE, TOKENS, WIDTH = 4, 8, 3, 5
 PRODUCT = {"transpose_a": False, "transpose_b": False}
 
 
 class Model(StepBuilder):
     """Costs of records [B, S] of features x [B, S, H], and weights of them."""
 
-    def __init__(self):
+    def __init__(self, records):
         super().__init__()
-        self.x = self.feature("x", RECORDS, TOKENS, WIDTH)
-        self.weights = self.feature("weights", RECORDS, TOKENS)
+        self.records = records
+        self.x = self.feature("x", records, TOKENS, WIDTH)
+        self.weights = self.feature("weights", records, TOKENS)
         self.w = self.variable("w", WIDTH)
         self.costs = self.sum(self.b.op("square", self.b.op("mul", self.x, self.w)), 2)
 
@@ -30,14 +31,19 @@ class Model(StepBuilder):
     def mean(self, x, *axes):
         return self.sum(x, *axes, op="mean")
 
-    def require(self, loss):
-        self.gradients(loss, ["w"])
-        given = {"x", "weights"}
-        BatchFacts(self.step, given, PARTS).require_mean_losses()
+
+def facts_of(loss):
+    """Facts of the step with a loss of a model, for two numbers of records."""
+    models = [Model(records) for records in (RECORDS, MORE)]
+    for model in models:
+        cost = loss(model)
+        model.gradients(cost, ["w"])
+        model.done(cost=cost)
+    return BatchFacts(*(model.step for model in models), {"x", "weights"})
 
 
 def mean_of_flat_rows(m):
-    flat = m.b.op("reshape", m.x, shape=(RECORDS * TOKENS, WIDTH))
+    flat = m.b.op("reshape", m.x, shape=(m.records * TOKENS, WIDTH))
     rows = m.b.op("softmax", m.b.op("mul", flat, m.w))
     return m.mean(m.sum(rows, 1))
 
@@ -52,11 +58,31 @@ def regularised(m):
     return m.b.op("mul", m.b.op("add", m.mean(m.costs), decay), scale)
 
 
-def divided(count):
+def divided(count_of):
     def loss(m):
-        return m.b.op("div_no_nan", m.sum(m.costs), float(count))
+        return m.b.op("div_no_nan", m.sum(m.costs), float(count_of(m)))
 
     return loss
+
+
+def by_rows_that_are_not_folded(m):
+    """As tf.cast(tf.shape(x)[0], tf.float32)."""
+    count = m.b.op("cast", m.b.constant(np.array(m.records), "int32"), dtype="float32")
+    return m.b.op("mul", m.sum(m.costs), m.b.op("div", 0.5, count))
+
+
+def by_a_sum_of_ones(m):
+    return m.b.op("div", m.sum(m.costs), m.sum(m.b.constant(np.ones(m.records, np.float32))))
+
+
+def in_half_precision(m):
+    return m.b.op("cast", m.mean(m.b.op("cast", m.costs, dtype="bfloat16")), dtype="float32")
+
+
+def with_a_row_for_every_record(m):
+    """As a token of classes, a variable that tf.tile repeats."""
+    ones = m.b.constant(np.ones((m.records, 1, 1), np.float32))
+    return m.mean(m.b.op("concat", m.x, m.b.op("mul", ones, m.w), axis=1))
 
 
 def by_the_count_of_all_parts(m):
@@ -92,8 +118,12 @@ def dropped(m):
         mean_of_flat_rows,
         mean_over_halves,
         regularised,
-        divided(RECORDS),
-        divided(RECORDS * TOKENS),
+        divided(lambda m: m.records),
+        divided(lambda m: m.records * TOKENS),
+        by_rows_that_are_not_folded,
+        by_a_sum_of_ones,
+        in_half_precision,
+        with_a_row_for_every_record,
         by_the_count_of_all_parts,
         beside_a_count_of_all_parts(lambda m: m.mean(m.costs)),
         attention,
@@ -101,8 +131,9 @@ def dropped(m):
     ],
 )
 def test_means_over_records_are_taken(loss):
-    model = Model()
-    model.require(loss(model))
+    facts = facts_of(loss)
+    facts.require_mean_losses()
+    assert facts.combination("cost") == (0, True)
 
 
 def own_count(m):
@@ -114,13 +145,13 @@ def normalised_over_the_batch(m):
 
 
 def against_the_others(m):
-    rows = m.b.op("reshape", m.x, shape=(RECORDS, TOKENS * WIDTH))
+    rows = m.b.op("reshape", m.x, shape=(m.records, TOKENS * WIDTH))
     scores = m.b.op("matmul", rows, rows, transpose_a=False, transpose_b=True)
     return m.b.op("mul", m.mean(scores), m.mean(m.w))
 
 
 def by_place_in_the_batch(m):
-    return m.mean(m.b.op("mul", m.costs, np.arange(RECORDS, dtype=np.float32)[:, None]))
+    return m.mean(m.b.op("mul", m.costs, np.arange(m.records, dtype=np.float32)[:, None]))
 
 
 def turned(m):
@@ -132,6 +163,13 @@ def of_a_gradient(m):
     return m.mean(m.b.op("square", inner))
 
 
+def without_numbers_of_its_own(m):
+    """Random numbers that are the same for every micro-batch, as tf.random.stateless_uniform."""
+    step, seeds = (m.b.constant(np.zeros(n, np.int64), "int64") for n in ((), (2,)))
+    drawn = m.b.op("random_uniform", step, seeds, shape=(m.records, TOKENS, WIDTH), dtype="float32")
+    return m.mean(m.b.op("mul", m.b.op("concat", m.x, drawn, axis=1), m.w))
+
+
 def joined_though_counted(m):
     return m.b.op("mul", normalised_over_the_batch(m), m.b.op("wafer_sum", m.sum(m.weights)))
 
@@ -141,7 +179,12 @@ def joined_though_counted(m):
     [
         (lambda m: m.sum(m.costs), "a sum over the batch"),
         (lambda m: m.b.op("mul", m.sum(m.costs), 0.5), "a sum over the batch"),
-        (divided(RECORDS * PARTS), "a sum over the batch"),
+        (divided(lambda m: MORE), "a sum over the batch"),
+        (divided(lambda m: RECORDS), "a sum over the batch"),
+        (divided(lambda m: m.records - 1), "no sum and no mean"),
+        (lambda m: m.b.op("mul", m.mean(m.costs), float(m.records)), "a sum over the batch"),
+        (lambda m: m.b.op("mul", m.mean(m.w), float(m.records)), "the number of examples"),
+        (without_numbers_of_its_own, "concat"),
         (lambda m: m.b.op("add", m.sum(m.costs), m.sum(m.w)), "no sum and no mean"),
         (lambda m: m.b.op("sqrt", m.mean(m.costs)), "no sum and no mean"),
         (lambda m: m.b.op("mul", m.mean(m.costs), m.mean(m.weights)), "no sum and no mean"),
@@ -162,6 +205,41 @@ def joined_though_counted(m):
     ],
 )
 def test_what_is_no_mean_over_records_is_refused(loss, fact):
-    model = Model()
+    facts = facts_of(loss)
     with raises(UnsupportedOpError, fact):
-        model.require(loss(model))
+        facts.require_mean_losses()
+
+
+@pytest.mark.parametrize(
+    ("result", "combination"),
+    [
+        (lambda m: m.sum(m.costs), (-1, True)),
+        (lambda m: m.b.op("sqrt", m.mean(m.costs)), (0, False)),
+        (lambda m: m.sum(m.costs, op="max"), (0, False)),
+        (lambda m: m.mean(m.w), (0, True)),
+        (lambda m: m.b.op("exp", m.b.constant(np.float32(m.records))), (None, False)),
+    ],
+)
+def test_how_results_of_micro_batches_combine(result, combination):
+    assert facts_of(result).combination("cost") == combination
+
+
+def test_an_update_that_depends_on_the_number_of_records_is_refused():
+    def update(m, rate):
+        (gradient,) = m.gradients(m.mean(m.costs), ["w"])
+        m.step.updates["w"] = m.b.op("sub", m.w, m.b.op("mul", gradient, rate))
+        m.done()
+        return m.step
+
+    for rate_of in (lambda m: 0.1, lambda m: 0.1 * m.records):
+        steps = [update(m, rate_of(m)) for m in map(Model, (RECORDS, MORE))]
+        facts = BatchFacts(*steps, {"x", "weights"})
+        facts.require_mean_losses()
+    with raises(UnsupportedOpError, "'w'", "number of examples"):
+        facts.require_updates()
+
+
+def test_without_a_second_step_a_multiple_of_the_records_is_taken_for_their_number():
+    model = Model(RECORDS)
+    model.gradients(divided(lambda m: 2 * RECORDS)(model), ["w"])
+    BatchFacts(model.step, None, {"x", "weights"}).require_mean_losses()

@@ -25,6 +25,7 @@ from tests.estimator.regression import (
     variables_of,
 )
 from tests.estimator.test_activation_memory import Losses
+from tests.messages import names
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -226,7 +227,7 @@ def normalised(scores, labels):
 
 def against_the_others(scores, labels):
     costs = tf.nn.softmax_cross_entropy_with_logits(
-        tf.eye(scores.shape[0]), scores[:, None] * labels
+        tf.eye(tf.shape(scores)[0]), scores[:, None] * labels
     )
     return tf.reduce_mean(costs)
 
@@ -234,6 +235,18 @@ def against_the_others(scores, labels):
 def masked(scores, labels):
     weights = tf.cast(labels > 0, tf.float32)
     return tf.reduce_sum(weights * tf.square(scores - labels)) / tf.reduce_sum(weights)
+
+
+def of_static_rows(scores, labels):
+    return tf.nn.l2_loss(scores - labels) / int(scores.shape[0])
+
+
+def rate_by_rows(features, labels, mode, params):
+    weight = v1.get_variable("weight", initializer=tf.ones([3, 1]))
+    loss = tf.reduce_mean(tf.square(tf.matmul(features, weight)[:, 0] - labels))
+    rate = 0.1 * tf.cast(tf.shape(features)[0], tf.float32)
+    train_op = v1.train.GradientDescentOptimizer(rate).minimize(loss, v1.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
 def more_rows_than_told():
@@ -265,7 +278,9 @@ def test_a_check_of_features_that_sees_the_first_part_alone_is_told(tmp_path, mo
     [
         lambda scores, labels: v1.losses.mean_squared_error(labels, scores),
         lambda scores, labels: tf.keras.losses.MeanSquaredError()(labels, scores),
-        lambda scores, labels: tf.nn.l2_loss(scores - labels) / scores.shape[0],
+        lambda scores, labels: (
+            tf.nn.l2_loss(scores - labels) / tf.cast(tf.shape(scores)[0], tf.float32)
+        ),
         lambda scores, labels: tf.nn.compute_average_loss(tf.square(scores - labels)),
     ],
 )
@@ -282,6 +297,30 @@ def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_
         made.train(eights, hooks=[hook], steps=3)
         found.append(hook.found)
     np.testing.assert_allclose(found[1], found[0], rtol=RTOL)
+
+
+def test_values_of_a_step_are_those_of_the_whole_batch_or_are_reported(tmp_path, caplog):
+    """Sums over the batch and its size; a function of the mean is approximated."""
+
+    def loss_of(scores, labels):
+        costs = tf.square(scores - labels)
+        tf.reduce_sum(costs, name="sum")
+        tf.identity(tf.shape(scores)[0], name="rows")
+        tf.exp(tf.reduce_mean(costs), name="exp")
+        return tf.reduce_mean(costs)
+
+    found = []
+    for count in (1, 2, 4):
+        hook = Values("sum:0", "rows:0", "cost:0")
+        made = build(tmp_path / str(count), model=with_loss(loss_of), micro_batches=count)
+        made.train(dataset, hooks=[hook], steps=2)
+        found.append(hook.found)
+    for values in found[1:]:
+        np.testing.assert_allclose(values, found[0], rtol=RTOL)
+    with caplog.at_level("INFO", "tensorflow"):
+        made.train(dataset, hooks=[Values("exp:0")], steps=1)
+    (line,) = {line for line in caplog.messages if "approximates" in line}
+    assert names(line, "micro_batches", "'exp:0'")
 
 
 def count_of(values):
@@ -330,6 +369,8 @@ def test_sums_over_wafers_that_make_a_mean_train_as_the_whole_batch(tmp_path, lo
     "model, input_fn, count, error, told",
     [
         (with_loss(normalised), dataset, 2, UnsupportedOpError, "'sub' .sub., which may"),
+        (with_loss(of_static_rows), dataset, 2, UnsupportedOpError, "tf.shape.x..0. for x.shape.0"),
+        (rate_by_rows, dataset, 2, UnsupportedOpError, "must not depend on the number of examples"),
         (with_loss(against_the_others), dataset, 2, UnsupportedOpError, "may read several"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
          "a sum over the batch. Use tf.reduce_mean"),
@@ -338,7 +379,7 @@ def test_sums_over_wafers_that_make_a_mean_train_as_the_whole_batch(tmp_path, lo
         (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
         (model_fn, more_rows_than_told, 2, DataError, "4. Received: 6"),
         (moving, dataset, 2, UnsupportedOpError, "through gradients only. Received: .kept"),
-        (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "depends on variables"),
+        (counting_what_is_learnt, dataset, 2, UnsupportedOpError, "scales otherwise"),
         (model_fn, dataset, 3, ConfigError, "batch size. Received: 3, batch size 4"),
         (model_fn, ragged_dataset, 2, ConfigError, "drop_remainder=True"),
         (model_fn, lambda: ({"x": tf.ones([4, 3]), "once": tf.ones([7])}, tf.ones([4])), 2,
