@@ -72,7 +72,7 @@ class StepBatches(dataset_ops.DatasetV1Adapter):
             known = len(graph.get_operations())
             with tf.control_dependencies(before), warnings.catch_warnings():
                 # TensorFlow takes more than 32 operations for one that is called in a loop.
-                warnings.filterwarnings("ignore", message=".*high number of `Iterator.get_next")
+                warnings.filterwarnings("ignore", message="An unusually high number of")
                 self.batches.append(get_next(name=name))
             new = graph.get_operations()[known:]
             self.operations += [op.name for op in new if op.type.startswith(_NAME)]
