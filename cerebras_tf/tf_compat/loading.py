@@ -5,6 +5,8 @@ Nothing here imports TensorFlow, and nothing changes on TensorFlow 2.15.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -70,6 +72,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
         else:
             _select_legacy_keras()
+            _load_triton()
             vars(spec.loader)["exec_module"] = _setting_attributes(spec.loader.exec_module)
         return spec
 
@@ -120,3 +123,12 @@ def _has_estimator(tensorflow_init: Optional[str]) -> bool:
 def _select_legacy_keras() -> None:
     if _LEGACY_KERAS not in os.environ and importlib.util.find_spec("tf_keras") is not None:
         os.environ[_LEGACY_KERAS] = "1"
+
+
+def _load_triton() -> None:
+    """Loads Triton, a part of PyTorch for GPUs, if it is installed.
+
+    Python crashes if it is loaded after TensorFlow 2.21: both bring parts of LLVM.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton._C.libtriton")

@@ -67,7 +67,7 @@ def test_the_program_of_a_model_fn_of_ones_own_runs(tmp_path):
         timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
-    assert float(re.search(r"'accuracy': ([\d.]+)", ran.stdout)[1]) > 0.8
+    assert float(re.search(r"'accuracy': (?:np.float32\()?([\d.]+)", ran.stdout)[1]) > 0.8
     assert re.search(r"global_step = 400, loss = ", ran.stderr)
 
 

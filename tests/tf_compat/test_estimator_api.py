@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -55,6 +56,12 @@ def test_private_modules_of_the_package_can_be_imported_first():
 def test_importing_tensorflow_shows_no_line_of_level_info():
     ran = run("import cerebras_tf, tensorflow")
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs PyTorch for GPUs")
+def test_triton_can_be_imported_after_tensorflow():
+    ran = run("import cerebras_tf, tensorflow, triton")
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_missing_package_is_named():
