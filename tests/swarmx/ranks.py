@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
-SLURM_CONFIGURATION = os.environ.get("CEREBRAS_TF_SLURM_CONF")
+SLURM_CONFIGURATION = os.environ.get("CEREBRAS_TF_SLURM_CONF") or None
 
 
 def needs_mpi() -> pytest.MarkDecorator:
