@@ -23,6 +23,8 @@ HEARTBEAT_S = 1.0
 # it.
 MISTAKE_STATUS = 2
 ENDED_WAIT_S = 3.0  # that others have waited for a process at its end, which will not come any more
+STOPPED_S = 3.0  # a command that is stopped for longer has failed
+GRACE_S = 3.0  # between a request to end and the end; also for MPI's launcher to notice a failure
 _NAP_S = 0.02
 
 

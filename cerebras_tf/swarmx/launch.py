@@ -32,6 +32,7 @@ from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
+    GRACE_S,
     LOCK_FILE,
     MISTAKE_STATUS,
     checkpoint_file,
@@ -57,7 +58,6 @@ from cerebras_tf.swarmx.rank import (
 _POLL_S = 0.2
 _NO_HEARTBEAT_S = 60.0  # a process whose heartbeat is older is gone
 _ANSWER_S = 15.0  # for Slurm to answer
-_GRACE_S = 3.0  # between a request to end and the end; also for MPI's launcher to notice a failure
 _TAIL_LINES = 8
 _MAX_RESTARTS_IN_VAIN = 3
 _HANG_S = 600.0
@@ -297,11 +297,11 @@ def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
         if failed_since is None and _has_failed(args.wafers, folder):
             failed_since = time.monotonic()
         # MPI launchers do not always end the other processes if one fails.
-        is_late = failed_since is not None and time.monotonic() - failed_since > _GRACE_S
+        is_late = failed_since is not None and time.monotonic() - failed_since > GRACE_S
         if reason or is_late:
             over_file(str(folder)).touch()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_S)  # the processes see the file
+                process.wait(GRACE_S)  # the processes see the file
             _end(process)
             return reason
     return ""
@@ -319,7 +319,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+            process.wait(GRACE_S)
 
 
 def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:

@@ -26,6 +26,7 @@ from cerebras_tf.environment import EnvironmentVariable
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
     MISTAKE_STATUS,
+    STOPPED_S,
     failure_file,
     has_failed,
     hold,
@@ -40,7 +41,6 @@ from cerebras_tf.swarmx.heartbeats import (
 
 CONSOLE_VARIABLE, THREADS_VARIABLE = environment.CONSOLE.name, environment.THREADS.name
 _POLL_S = 0.1
-_STOPPED_S = 3.0  # a command that is stopped for longer has failed
 SHARED_MEMORY = Path("/dev/shm")
 _OVER = "was ended with its job"
 _SEGMENT = "mpich_shm_"
@@ -207,7 +207,7 @@ def _watch(
                 send_signal(folder, received[:1])
         is_stopped = state_of(process.pid) in ("T", "t")
         stopped_since = (stopped_since or time.monotonic()) if is_stopped else None
-        if stopped_since is not None and time.monotonic() - stopped_since > _STOPPED_S:
+        if stopped_since is not None and time.monotonic() - stopped_since > STOPPED_S:
             process.kill()
             process.wait()
             return "was stopped (SIGSTOP) and did not continue"

@@ -18,6 +18,7 @@ from cerebras_tf.swarmx.launch import most_processes
 from tests.swarmx.ranks import ROOT, SLURM_CONFIGURATION, needs_mpi, needs_slurm
 
 LIMIT_S, SOON_S = 120, 10
+SHORT_TIMES = Path(__file__).with_name("short_times")  # for every Python of a job
 MEET = "from cerebras_tf.swarmx import mpi; s = mpi.swarm(); print(s.objects(s.rank), flush=True)"
 
 
@@ -25,7 +26,7 @@ def run(folder, program, *options, slurm="/none", wafers=2):
     """Runs a program on some wafers."""
     launch_it = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", str(wafers)]
     logs = ["--logs", str(folder / "logs"), *options, "--"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLURM_CONF": slurm}
+    environment = {**os.environ, "PYTHONPATH": f"{SHORT_TIMES}:{ROOT}", "SLURM_CONF": slurm}
     return subprocess.run(
         [*launch_it, *logs, sys.executable, "-c", program],
         env=environment,
@@ -114,7 +115,7 @@ def test_a_program_that_ends_by_itself_while_others_need_it_ends_the_job(
 
 @needs_mpi()
 def test_one_may_be_busy_at_its_end_when_the_others_are_done(tmp_path):
-    done = run(tmp_path, f"import time; {MEET}; time.sleep(5 * (s.rank == 0)); print('done')")
+    done = run(tmp_path, f"import time; {MEET}; time.sleep(2 * (s.rank == 0)); print('done')")
     assert (done.returncode, done.stdout) == (0, "[0, 1]\ndone\n"), done.stderr
 
 
@@ -244,7 +245,7 @@ from cerebras_tf.swarmx import launch
 if os.environ["CEREBRAS_TF_RANK"] == "0":
     fails = [sys.executable, "-c", "raise SystemExit(3)"]
     assert launch.main(["--wafers", "1", "--logs", "logs", "--", *fails]) == 3
-time.sleep(4)
+time.sleep(2)
 print("done", flush=True)
 """
 
@@ -323,7 +324,7 @@ os.kill(process, 9); time.sleep(60)"""
 def test_ranks_that_are_ended_as_one_hangs_are_not_asked_to_end(tmp_path):
     hangs = "import signal; signal.signal(15, lambda *_: print('asked', flush=True)); "
     program = f"{MEET}; {hangs}import time; s.rank and time.sleep(60); s.objects(None)"
-    done = run(tmp_path, program, "--hang-timeout", "2")
+    done = run(tmp_path, program, "--hang-timeout", "1")
     assert "rank 1 made no progress" in done.stderr
     assert done.stdout == "[0, 1]\n"
     log = (tmp_path / "logs" / "rank_1.log").read_text(encoding="utf-8")
@@ -342,11 +343,11 @@ def reports_of(folder, reason):
 def test_processes_end_though_mpis_launcher_sees_no_failure(
     reason, by_user, ends, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(launch, "_GRACE_S", 0.1)
+    monkeypatch.setattr(launch, "GRACE_S", 0.1)
     reports_of(tmp_path, reason)
     if by_user:
         (tmp_path / ".signal").write_text("2 ", encoding="utf-8")
-    program = f"import time; time.sleep(60 if {ends} else 1)"
+    program = f"import time; time.sleep(60 if {ends} else 0.4)"
     process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     args = launch.parser().parse_args(["--wafers", "2", "--logs", str(tmp_path)])
     start = time.monotonic()
