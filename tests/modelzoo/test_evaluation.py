@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,18 +49,19 @@ def evaluate(tmp_path):
 def test_results_do_not_depend_on_the_batches(evaluate, task):
     whole = evaluate(task, N, use_cs=False)
     assert whole["loss"] > 0.1
-    for use_cs in (False, True):
-        parts = evaluate(task, 3, use_cs)
-        assert parts == {name: pytest.approx(value, rel=2e-5) for name, value in whole.items()}
+    parts = evaluate(task, 3, use_cs=True)
+    assert parts == {name: pytest.approx(value, rel=2e-5) for name, value in whole.items()}
+    if task == "gpt3":
+        assert parts["eval/lm_perplexity"] == pytest.approx(math.exp(parts["loss"]), rel=1e-5)
 
 
-def test_perplexity_is_that_of_the_loss(evaluate):
-    found = evaluate("gpt3", 3, use_cs=True)
-    assert found["eval/lm_perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-5)
-
-
-@pytest.mark.parametrize("steps", [None, 0, -1, 100])
-def test_more_steps_than_batches_are_one_pass(evaluate, steps):
+def test_more_steps_than_batches_are_one_pass(evaluate):
     once = evaluate("gpt3", 3, use_cs=False, steps=3)
-    assert evaluate("gpt3", 3, use_cs=False, steps=steps, repeat=True) == once
+    for steps in (None, 100):
+        assert evaluate("gpt3", 3, use_cs=False, steps=steps, repeat=True) == once
     assert evaluate("gpt3", 3, use_cs=False, steps=2) != once
+
+
+@pytest.mark.parametrize("steps", [None, 0, -1])
+def test_no_number_of_steps_is_all(steps):
+    assert eval_steps(SimpleNamespace(eval_steps=steps)) is None

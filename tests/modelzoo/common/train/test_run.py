@@ -168,54 +168,40 @@ def test_the_address_of_no_wafer_is_refused_also_where_nothing_is_left(call):
             call("train", "--cs_ip", address, device=None)
 
 
-def test_an_evaluation_that_was_stopped_is_made_up_for_by_the_same_command(call, monkeypatch):
-    call.path.write_text(YAML + "    keep_best_checkpoint: {}\n")
+def test_a_stopped_run_evaluates_at_the_steps_of_one_never_stopped(call, monkeypatch):
+    """Stopped at a checkpoint of its own, between two, and in evaluations."""
+    call.path.write_text(YAML.replace("steps: 6", "steps: 9") + "    keep_best_checkpoint: {}\n")
     folder = Path(call("train_and_eval", out="whole"))
     whole = json.loads((folder / "eval" / "evaluations.json").read_text())
-    evaluate, calls = CerebrasEstimator.evaluate, []
+    assert list(whole) == ["3", "6", "9"]
+    after_run, evaluate = GracefulStopHook.after_run, CerebrasEstimator.evaluate
+    steps, evaluated = [], []
+
+    def step(hook, context, run_values):
+        steps.append(1)
+        if len(steps) in (3, 5):  # after step 4 of the second run, and step 6 of the third
+            hook.signal_number = signal.SIGINT
+        after_run(hook, context, run_values)
 
     def stopped(self, *given, **keys):
-        calls.append(1)
-        if len(calls) in (1, 3):
+        path = keys["checkpoint_path"] if keys else given[-1]
+        evaluated.append(int(path.rpartition("-")[2]))
+        if evaluated[-1] in (3, 9) and evaluated.count(evaluated[-1]) == 1:
             raise KeyboardInterrupt
         return evaluate(self, *given, **keys)
 
+    monkeypatch.setattr(GracefulStopHook, "after_run", step)
     monkeypatch.setattr(CerebrasEstimator, "evaluate", stopped)
-    for _ in range(2):
+    for wanted in ([3], [3, 3, 4], [3, 3, 4, 6], [3, 3, 4, 6, 9]):
         with pytest.raises(KeyboardInterrupt):
             call("train_and_eval")
-    folder = Path(call("train_and_eval"))
-    assert len(calls) == 4
-    again = json.loads((folder / "eval" / "evaluations.json").read_text())
-    assert again == whole
-    assert (folder / "best" / "model.ckpt-6.index").exists()
-    call("train_and_eval")
-    assert len(calls) == 4
-
-
-def test_a_stopped_run_evaluates_at_the_steps_of_one_never_stopped(call, monkeypatch):
-    """Stopped at a checkpoint of its own, and between two."""
-    folder = Path(call("train_and_eval", out="whole"))
-    whole = json.loads((folder / "eval" / "evaluations.json").read_text())
-    assert list(whole) == ["3", "6"]
-    asked, calls, stops = GracefulStopHook.after_run, [], []
-
-    def stop(hook, context, run_values):
-        calls.append(1)
-        if len(calls) in stops:
-            hook.signal_number = signal.SIGINT
-        asked(hook, context, run_values)
-
-    monkeypatch.setattr(GracefulStopHook, "after_run", stop)
-    for stopped_at in (3, 4):
-        calls.clear()
-        stops[:] = [stopped_at]
-        with pytest.raises(KeyboardInterrupt):
-            call("train_and_eval", out=f"stopped_{stopped_at}")
-        folder = Path(call("train_and_eval", out=f"stopped_{stopped_at}"))
-        steps = {int(path.stem.rpartition("-")[2]) for path in folder.glob("*.index")}
-        assert steps == {0, 3, 6} | {stopped_at}
-        assert json.loads((folder / "eval" / "evaluations.json").read_text()) == whole
+        assert evaluated == wanted
+    for _ in range(2):
+        folder = Path(call("train_and_eval"))
+        assert (len(steps), evaluated) == (7, [3, 3, 4, 6, 9, 9])
+    assert {int(path.stem.rpartition("-")[2]) for path in folder.glob("*.index")} == {0, 3, 4, 6, 9}
+    assert json.loads((folder / "eval" / "evaluations.json").read_text()) == whole
+    assert (folder / "best" / "model.ckpt-9.index").exists()
 
 
 def test_folder_in_use_is_refused(call, tmp_path):
