@@ -175,8 +175,10 @@ def run_set_up(folder: Path, environment: Path, lock: str, **variables: str):
     )
 
 
-def test_failing_pip_gives_its_last_words_the_log_and_status_2(tmp_path):
+def test_failing_pip_gives_its_last_words_the_log_and_status_2_and_no_stamp(tmp_path):
     environment = tmp_path / "venv"
+    environment.mkdir()
+    (environment / ".complete").write_text("an older stamp", encoding="utf-8")
     ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
     log = environment / "set_up.log"
     assert ran.returncode == 2
@@ -258,14 +260,6 @@ def test_of_two_set_ups_at_once_one_waits_and_has_nothing_left_to_do(tmp_path):
         (environment / ".complete").write_text("the stamp", encoding="utf-8")
     _, rest = second.communicate(timeout=60)
     assert (second.returncode, rest) == (0, "")
-
-
-def test_a_stamp_never_outlives_a_set_up_that_failed(tmp_path):
-    environment = tmp_path / "venv"
-    environment.mkdir()
-    (environment / ".complete").write_text("an older stamp", encoding="utf-8")
-    assert run_set_up(tmp_path, environment, "no-such-package==1.0\n").returncode == 2
-    assert not (environment / ".complete").exists()
 
 
 def test_progress_names_the_package_pip_is_busy_with(set_up_environment, tmp_path):

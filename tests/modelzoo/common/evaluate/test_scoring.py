@@ -31,11 +31,14 @@ def random_pairs():
     ]
 
 
-def expected_score(model, context, continuation):
-    tokens = np.concatenate([context, continuation])[-POSITIONS - 1 :]
-    log_probs = log_softmax(model.full_logits(tokens[None, :-1])[0])[-len(continuation) :]
-    chosen = log_probs[np.arange(len(continuation)), continuation]
-    return chosen.sum(), bool((log_probs.argmax(-1) == continuation).all())
+def expected_scores(model, pairs):
+    """The log-probability of each continuation, and whether it is greedy, from all logits."""
+    texts = [np.concatenate(pair)[-POSITIONS - 1 :] for pair in pairs]
+    padded = np.array([np.pad(text[:-1], (0, POSITIONS + 1 - len(text))) for text in texts])
+    for text, logits, (_, continuation) in zip(texts, model.full_logits(padded), pairs):
+        log_probs = log_softmax(logits[: len(text) - 1])[-len(continuation) :]
+        chosen = log_probs[np.arange(len(continuation)), continuation]
+        yield chosen.sum(), bool((log_probs.argmax(-1) == continuation).all())
 
 
 @pytest.mark.parametrize("use_cs", [False, True], ids=["host", "wafer"])
@@ -49,8 +52,8 @@ def test_scores_equal_sums_over_the_log_softmax_of_the_whole_text(tmp_path, name
     with model.session(use_cs) as session:
         scores = session.score(pairs, report=counted.append)
     assert sum(counted) == len(pairs)
-    for pair, score in zip(pairs, scores):
-        log_prob, is_greedy = expected_score(model, *pair)
+    for pair, score, expected in zip(pairs, scores, expected_scores(model, pairs)):
+        log_prob, is_greedy = expected
         assert score.log_prob == pytest.approx(log_prob, rel=1e-4, abs=1e-4)
         assert (score.is_greedy, score.num_tokens) == (is_greedy, len(pair[1]))
     assert scores[-1].is_greedy

@@ -82,24 +82,30 @@ def test_wrong_number_of_classes_is_refused(tmp_path, records):
         call(tmp_path, records, "train", *HOST)
 
 
-@pytest.mark.parametrize(
-    ("change", "manifest", "fact"),
-    [
-        (lambda text: "", True, "Received: none"),
-        (lambda text: text.replace("\tB", "\tI", 1), True, "SHA-256"),
-        (lambda text: text.split("\n", 1)[1], False, "of sentence 1"),
-    ],
-)
-def test_text_of_other_records_is_refused(tmp_path, records, change, manifest, fact):
+def test_text_and_labels_of_other_records_are_refused(tmp_path, records):
     records["runconfig"]["max_steps"] = 1
-    text = (tmp_path / "data/devel.tsv").read_text()
-    records["predict_input"]["text_file"] = str(tmp_path / "other.tsv")
-    (tmp_path / "other.tsv").write_text(change(text))
-    if not manifest:
-        (tmp_path / "records/dev/manifest.json").unlink()
     call(tmp_path, records, "train", *HOST)
-    with raises(DataError, "other.tsv", fact):
-        call(tmp_path, records, "predict", *HOST)
+    path = tmp_path / "other.json"
+    numbers = json.loads((tmp_path / "records/label2id.json").read_text())
+    path.write_text(json.dumps({name: place for place, name in enumerate(reversed(numbers))}))
+    for mode, file in (("predict", "label2id"), ("eval", "manifest"), ("train", "manifest")):
+        key = f"{mode}_input"
+        content = {**records, key: {**records[key], "label_vocab_file": str(path)}}
+        with raises(ConfigError, path, f"{file}.json"):
+            call(tmp_path, content, mode, *HOST, *(["--max_steps", "2"] * (mode == "train")))
+    text = (tmp_path / "data/devel.tsv").read_text()
+    other = tmp_path / "other.tsv"
+    records["predict_input"]["text_file"] = str(other)
+    for changed, fact in (
+        ("", "Received: none"),
+        (text.replace("\tB", "\tI", 1), "SHA-256"),
+        (text.split("\n", 1)[1], "of sentence 1"),  # without a manifest
+    ):
+        other.write_text(changed)
+        if fact == "of sentence 1":
+            (tmp_path / "records/dev/manifest.json").unlink()
+        with raises(DataError, "other.tsv", fact):
+            call(tmp_path, records, "predict", *HOST)
     assert not list(tmp_path.glob("out/predict/*tagged*"))
 
 
@@ -124,19 +130,6 @@ def test_loss_is_the_mean_of_all_or_the_weighted_sum_of_real_tokens(padding):
     costs = -np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
     expected = costs.mean() if padding else 0.5 * (costs * weights).sum() / 2
     assert loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_labels_that_training_does_not_have_are_refused_in_every_mode(tmp_path, records):
-    records["runconfig"]["max_steps"] = 1
-    call(tmp_path, records, "train", *HOST)
-    numbers = json.loads((tmp_path / "records/label2id.json").read_text())
-    path = tmp_path / "other.json"
-    path.write_text(json.dumps({name: place for place, name in enumerate(reversed(numbers))}))
-    for mode, file in (("predict", "label2id"), ("eval", "manifest"), ("train", "manifest")):
-        key = f"{mode}_input"
-        content = {**records, key: {**records[key], "label_vocab_file": str(path)}}
-        with raises(ConfigError, path, f"{file}.json"):
-            call(tmp_path, content, mode, *HOST, *(["--max_steps", "2"] * (mode == "train")))
 
 
 def test_it_compiles_without_records_and_their_labels(tmp_path, records):
