@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -16,6 +17,7 @@ CONFIGS = ROOT / "configs"
 PAGE = ROOT / "docs" / "reference" / "models.md"
 
 
+@functools.cache
 def load(name):
     """Reads a config strictly."""
     return load_params(str(CONFIGS / f"{name}.yaml"))

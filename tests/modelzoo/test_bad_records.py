@@ -30,14 +30,15 @@ def write_bad(folder, task, feature, number):
     write_records(folder, task, spoil)
 
 
-@pytest.mark.parametrize("use_cs", [False, True])
 @pytest.mark.parametrize(
-    "task, feature, number",
+    "task, feature, number, use_cs",
     [
-        ("gpt3", "input_ids", V),
-        ("bert", "masked_lm_positions", S + 1000),
-        ("tags", "label_ids", 3),
-        ("classifier", "label", 2),
+        ("gpt3", "input_ids", V, False),
+        ("gpt3", "input_ids", V, True),
+        ("bert", "masked_lm_positions", S + 1000, False),
+        ("bert", "masked_lm_positions", S + 1000, True),
+        ("tags", "label_ids", 3, True),
+        ("classifier", "label", 2, False),
     ],
 )
 def test_a_step_with_a_number_that_the_model_lacks(tmp_path, use_cs, task, feature, number):

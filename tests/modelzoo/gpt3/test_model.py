@@ -99,11 +99,17 @@ def test_prediction_is_the_likeliest_token_and_its_log_probability():
 @pytest.mark.parametrize(
     "model",
     [
-        {"use_pre_normalization": False},
-        {"position_embedding_type": "fixed"},
-        {"share_embedding_weights": False, "embedding_size": 4},
-        {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "nonlinearity": "relu"},
-        {"use_projection_bias_in_attention": False, "use_ffn_bias": False},
+        {
+            "use_pre_normalization": False,
+            "position_embedding_type": "fixed",
+            "nonlinearity": "relu",
+        },
+        {"share_embedding_weights": False, "embedding_size": 4, "dropout_rate": 0.1},
+        {
+            "attention_dropout_rate": 0.1,
+            "use_projection_bias_in_attention": False,
+            "use_ffn_bias": False,
+        },
     ],
     ids=lambda model: next(iter(model)),
 )
