@@ -175,9 +175,13 @@ def run_set_up(folder: Path, environment: Path, lock: str, **variables: str):
     )
 
 
-def test_failing_pip_gives_its_last_words_the_log_and_status_2_and_no_stamp(tmp_path):
-    environment = tmp_path / "venv"
-    environment.mkdir()
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A virtual environment that the first set-up creates, for those that get as far as pip."""
+    return tmp_path_factory.mktemp("environment")
+
+
+def test_failing_pip_gives_its_last_words_the_log_and_status_2_and_no_stamp(tmp_path, environment):
     (environment / ".complete").write_text("an older stamp", encoding="utf-8")
     ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
     log = environment / "set_up.log"
@@ -188,16 +192,16 @@ def test_failing_pip_gives_its_last_words_the_log_and_status_2_and_no_stamp(tmp_
     assert not (environment / ".complete").exists()
 
 
-def test_an_index_that_does_not_answer_is_one_paragraph(tmp_path):
+def test_an_index_that_does_not_answer_is_one_paragraph(tmp_path, environment):
     index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
-    ran = run_set_up(tmp_path, tmp_path / "venv", "no-such-package==1.0\n", **index)
+    ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n", **index)
     assert ran.returncode == 2
     last = ran.stderr.splitlines()[-1]
     assert "the package index did not answer: the connection was refused" in last
     assert "scripts/set_up --offline DIR" in last
 
 
-def test_a_folder_of_wheels_serves_without_an_index(tmp_path):
+def test_a_folder_of_wheels_serves_without_an_index(tmp_path, environment):
     import zipfile
 
     wheels = tmp_path / "wheels"
@@ -210,7 +214,6 @@ def test_a_folder_of_wheels_serves_without_an_index(tmp_path):
         )
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any")
         wheel.writestr(f"{about}/RECORD", "")
-    environment = tmp_path / "venv"
     lock = "empty-package==1.0\n"
     index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
     ran = run_set_up(tmp_path, environment, lock, CEREBRAS_TF_OFFLINE=str(wheels), **index)
