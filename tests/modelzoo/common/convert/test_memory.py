@@ -24,7 +24,7 @@ CONFIG = {
     "n_positions": 7,
     "n_embd": 512,
     "n_head": 8,
-    "n_layer": 5,
+    "n_layer": 3,
 }
 # Prints by how many bytes the process grew, after it has converted a small model.
 MEASURE = """
