@@ -91,9 +91,10 @@ def test_processes_of_pytest_share_the_cores_and_keep_what_is_set():
     assert second["TF_NUM_INTRAOP_THREADS"] == "4"
 
 
-def test_ci_runs_the_same_as_run_tests(checks):
-    ran = checks.run(str(ROOT / ".ci" / "run"), FAILING="mypy", CEREBRAS_TF_DEV_NODES="1")
+def test_ci_runs_the_same_as_run_tests_also_where_slurm_does_not_start(checks):
+    ran = checks.run(str(ROOT / ".ci" / "run"), FAILING="mypy", TMPDIR="/dev/null")
     assert ran.returncode == 1
+    assert "NOTHING IS TESTED THROUGH SLURM" in ran.stderr
     assert "python -m pytest -m not slow --durations 25\n" in ran.stdout
 
 
