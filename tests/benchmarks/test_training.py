@@ -28,10 +28,18 @@ def bench(*arguments):
 
 
 @pytest.fixture(scope="module")
-def printed():
-    ran = bench("--smoke", "--rounds", "2", "--steps", "2", "--batch", "3", "--bfloat16")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    files = ("--json", str(folder / "found.json"), "--plot", str(folder / "found.svg"))
+    shape = ("--rounds", "2", "--steps", "2", "--batch", "3")
+    ran = bench("--smoke", *shape, "--bfloat16", "--peers", *files)
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return ran.stdout, folder
+
+
+@pytest.fixture
+def printed(ran):
+    return ran[0]
 
 
 def figures(printed, side):
