@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,10 +27,18 @@ def bench(*arguments):
 
 
 @pytest.fixture(scope="module")
-def printed():
-    ran = bench("--smoke", "--rounds", "2", "--steps", "2", "--batch", "3", "--bfloat16")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    files = ("--json", str(folder / "found.json"), "--plot", str(folder / "found.svg"))
+    shape = ("--rounds", "2", "--steps", "2", "--batch", "3")
+    ran = bench("--smoke", *shape, "--bfloat16", *files)
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return ran.stdout, folder
+
+
+@pytest.fixture
+def printed(ran):
+    return ran[0]
 
 
 def figures(printed, side):
@@ -84,22 +91,27 @@ def check_sentences(ran):
 
 
 @pytest.mark.tf
-def test_bench_measures_peers_and_writes_files(tmp_path):
+def test_bench_writes_its_figures_and_a_drawing_to_files(ran):
+    _, folder = ran
+    found = json.loads((folder / "found.json").read_text())
+    assert found["shape"]["model"] == "gpt2"
+    assert set(found["sides"]) == {"wafer", "host", "bfloat16"}
+    assert len(found["sides"]["wafer"][0]["step_s"]) == 2 and found["flops"] > 0
+    drawn = xml.etree.ElementTree.parse(folder / "found.svg").getroot()
+    assert sum(item.tag.endswith("rect") for item in drawn) == 3
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_bench_measures_peers():
     """Where PyTorch is not installed, or has no such model, there is a line in its place.
 
     Each batch of the transformer's pairs is as long as its longest.
     """
-    files = [str(tmp_path / name) for name in ("found.json", "found.svg")]
-    arguments = ("--peers", "--json", files[0], "--plot", files[1])
     pairs = ("--model", "transformer", "--pad", "batch")
-    ran = bench("--smoke", *arguments, *pairs, "--rounds", "1", "--steps", "2")
+    ran = bench("--smoke", "--peers", *pairs, "--rounds", "1", "--steps", "2")
     check_sentences(ran)
     assert len(re.findall(r"^(?:torch|compile).*: not measured: ", ran.stdout, re.M)) == 2
-    found = json.loads(Path(files[0]).read_text())
-    assert found["shape"]["model"] == "transformer" and set(found["sides"]) == {"wafer", "host"}
-    assert len(found["sides"]["wafer"][0]["step_s"]) == 2 and found["flops"] > 0
-    drawn = xml.etree.ElementTree.parse(files[1]).getroot()
-    assert sum(item.tag.endswith("rect") for item in drawn) == 2
 
 
 @pytest.mark.tf

@@ -40,11 +40,18 @@ def trained(folder, sides, parts=2):
     return variables_of(folder)
 
 
-@pytest.mark.parametrize("shard_bytes", [saver.SHARD_BYTES, 8], ids=["one shard", "many shards"])
-@pytest.mark.parametrize("sides", [(True, False, True), (False, True, False)])
-def test_host_and_wafer_read_each_others_parts(sides, shard_bytes, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("host"), [False] * 3)
+
+
+@pytest.mark.parametrize(
+    ("sides", "shard_bytes"),
+    [((True, False, True), saver.SHARD_BYTES), ((False, True, False), 8)],
+    ids=["one shard", "many shards"],
+)
+def test_host_and_wafer_read_each_others_parts(host, sides, shard_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(saver, "SHARD_BYTES", shard_bytes)
-    host = trained(tmp_path / "host", [False] * 3)
     mixed = trained(tmp_path / "mixed", sides)
     assert set(mixed) == set(host)
     assert {"split/kernel", "split/kernel/Adam", "split/output/kernel"} <= set(mixed)

@@ -133,17 +133,15 @@ def conv_net(features: Any, training: bool) -> Any:
 
 
 def small_gpt(features: Any, training: bool) -> Any:
-    """Two blocks of a pre-norm transformer decoder, embeddings shared with the output."""
+    """A block of a pre-norm transformer decoder, embeddings shared with the output."""
     width, heads, vocabulary = 16, 2, 17
     init = tf.random_normal_initializer(0.0, 0.05)
     table = v1.get_variable("tokens", [vocabulary, width], initializer=init)
     places = v1.get_variable("places", [features.shape[1], width], initializer=init)
     hidden = tf.nn.embedding_lookup(table, features) + places
-    for block in range(2):
-        with v1.variable_scope(f"block_{block}"):
-            hidden += _attention(_layer_norm(hidden, "norm_1"), heads)
-            inner = v1.layers.dense(_layer_norm(hidden, "norm_2"), 4 * width, activation=_gelu)
-            hidden += v1.layers.dense(inner, width)
+    hidden += _attention(_layer_norm(hidden, "norm_1"), heads)
+    inner = v1.layers.dense(_layer_norm(hidden, "norm_2"), 4 * width, activation=_gelu)
+    hidden += v1.layers.dense(inner, width)
     hidden = _layer_norm(hidden, "norm")
     return tf.matmul(tf.reshape(hidden, [-1, width]), table, transpose_b=True)
 

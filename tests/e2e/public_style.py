@@ -15,6 +15,14 @@ from tensorflow_estimator.python.estimator.canned import head as canned_heads
 v1 = tf.compat.v1
 Model = Callable[[Any, Any, str], Any]
 MODELS: dict[str, Model] = {}
+# Models that also train on from their checkpoint: with state besides layers and slots.
+RESUMED = {
+    "piecewise_constants",
+    "variables_that_are_no_resources",
+    "average_of_the_loss_that_nothing_runs",
+    "count_in_a_local_variable",
+    "note_of_the_step_built_after_its_update",
+}
 
 
 def model(function: Model) -> Model:
@@ -54,16 +62,11 @@ def _scheduled(features: Any, labels: Any, mode: str, rate: Any) -> Any:
 
 
 @model
-def piecewise_constant(features: Any, labels: Any, mode: str) -> Any:
+def piecewise_constants(features: Any, labels: Any, mode: str) -> Any:
     step = v1.train.get_global_step()
     rate = v1.train.piecewise_constant(step, [2, 4], [0.1, 0.05, 0.01])
-    return _scheduled(features, labels, mode, rate)
-
-
-@model
-def piecewise_constant_of_keras(features: Any, labels: Any, mode: str) -> Any:
-    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([2, 4], [0.1, 0.05, 0.01])
-    return _scheduled(features, labels, mode, schedule(v1.train.get_global_step()))
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [1.0, 0.5, 0.8])
+    return _scheduled(features, labels, mode, rate * schedule(step))
 
 
 @model
@@ -141,16 +144,6 @@ def asserts_in_forward_and_loss(features: Any, labels: Any, mode: str) -> Any:
 
 
 @model
-def assert_inside_a_conditional(features: Any, labels: Any, mode: str) -> Any:
-    scores = tf.squeeze(network(features["x"]), -1)
-    guard = tf.cond(
-        tf.reduce_all(scores < 1000.0), tf.no_op, lambda: tf.debugging.Assert(False, [scores])
-    )
-    with tf.control_dependencies([guard]):
-        return regression(mode, tf.identity(scores), labels)
-
-
-@model
 def labels_behind_a_check_of_scores(features: Any, labels: Any, mode: str) -> Any:
     scores = tf.squeeze(network(features["x"]), -1)
     if labels is None:
@@ -173,22 +166,29 @@ def asserts_inside_functions_and_branches(features: Any, labels: Any, mode: str)
             return 2.0 * features["x"]
 
     x = tf.cond(tf.reduce_sum(features["x"]) > 0.0, branch, lambda: features["x"])
-    return regression(mode, tf.squeeze(block(network(x)), -1), labels)
+    scores = tf.squeeze(block(network(x)), -1)
+    guard = tf.cond(
+        tf.reduce_all(scores < 1000.0), tf.no_op, lambda: tf.debugging.Assert(False, [scores])
+    )
+    with tf.control_dependencies([guard]):
+        return regression(mode, tf.identity(scores), labels)
 
 
 # Gradients that override those of an op type.
 
 
-def _overridden(op_type: str, function: Any, gradient: Any) -> Model:
+def _overridden(*overrides: tuple[str, Any, Any]) -> Model:
+    """Applies functions in order, each with the gradient of an op type overridden."""
+
     def with_override(features: Any, labels: Any, mode: str) -> Any:
-        graph = v1.get_default_graph()
-        name = gradient
-        if callable(gradient):
-            name = f"{op_type}{next(_numbers)}"
-            tf.RegisterGradient(name)(gradient)
         hidden = v1.layers.dense(features["x"], 5, name="hidden")
-        with graph.gradient_override_map({op_type: name}):
-            hidden = function(hidden)
+        for op_type, function, gradient in overrides:
+            name = gradient
+            if callable(gradient):
+                name = f"{op_type}{next(_numbers)}"
+                tf.RegisterGradient(name)(gradient)
+            with v1.get_default_graph().gradient_override_map({op_type: name}):
+                hidden = function(hidden)
         scores = tf.squeeze(v1.layers.dense(hidden, 1, name="output"), -1)
         return regression(mode, scores, labels)
 
@@ -202,16 +202,12 @@ def _of_product(op: Any, upstream: Any) -> Any:
 
 
 _numbers = itertools.count()
-MODELS["straight_through_sign"] = _overridden("Sign", tf.sign, lambda op, upstream: upstream)
-MODELS["guided_relu"] = _overridden(
-    "Relu", tf.nn.relu, lambda op, dy: dy * tf.cast(op.outputs[0] > 0.3, tf.float32)
-)
-MODELS["override_by_a_type_of_tensorflow"] = _overridden("Identity", tf.identity, "Relu")
-MODELS["override_of_two_operands"] = _overridden(
-    "MatMul", lambda x: tf.tanh(tf.matmul(x, tf.matmul(0.1 * tf.transpose(x), x))), _of_product
-)
-MODELS["override_without_a_gradient"] = _overridden(
-    "Tanh", lambda x: x + tf.tanh(x), lambda op, upstream: None
+MODELS["straight_through_sign"] = _overridden(("Sign", tf.sign, lambda op, upstream: upstream))
+MODELS["overrides_of_several_kinds"] = _overridden(
+    ("MatMul", lambda x: tf.tanh(tf.matmul(x, tf.matmul(0.1 * tf.transpose(x), x))), _of_product),
+    ("Tanh", lambda x: x + tf.tanh(x), lambda op, upstream: None),
+    ("Identity", tf.identity, "Relu"),
+    ("Relu", tf.nn.relu, lambda op, dy: dy * tf.cast(op.outputs[0] > 0.3, tf.float32)),
 )
 
 

@@ -155,8 +155,8 @@ def test_gradients_of_initial_weights_point_where_those_of_float32_do(model, arr
     ("model", "arrays"),
     [
         (lambda: gpt(num_hidden_layers=2), gpt_batches),
-        (bert, bert_batches),
-        (zoo_models.gptj, zoo_models.gpt_batches),
+        pytest.param(bert, bert_batches, marks=pytest.mark.slow),
+        pytest.param(zoo_models.gptj, zoo_models.gpt_batches, marks=pytest.mark.slow),
         (lambda: zoo_models.transformer(**SIDES), zoo_models.transformer_batches),
     ],
     ids=["gpt", "bert", "gptj", "transformer"],

@@ -19,25 +19,33 @@ from tests.reading import assert_same, variables_of
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
+from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.checkpoints.writer import unfinished
+from tests.e2e.test_memoryx import RAM_GB, input_fn, model_fn
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST_STEP, SLOW_LAST_STEP = 12, 40
 TRAIN = """
 import sys
-import tensorflow as tf
-from cerebras_tf import CerebrasEstimator, CSRunConfig
-from tests.e2e.test_memoryx import RAM_GB, input_fn, model_fn
+from tests.e2e.test_memoryx_kills import train
 
-config = CSRunConfig(
-    tf_random_seed=1, save_checkpoints_steps=2, keep_checkpoint_max=2, save_summary_steps=None,
-    memoryx_dir=sys.argv[2], memoryx_ram_gb=RAM_GB,
-)
-estimator = CerebrasEstimator(model_fn, sys.argv[1], config=config, params={"clip": True})
 print("ready", flush=True)
-# One batch again and again: a plain input function begins again with each process.
-estimator.train(lambda: input_fn().take(1).repeat(), max_steps=int(sys.argv[3]))
+train(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 """
+
+
+def train(model, store, last_step):
+    """Trains in this process, on one batch: the input begins again with each process."""
+    config = CSRunConfig(
+        tf_random_seed=1,
+        save_checkpoints_steps=2,
+        keep_checkpoint_max=2,
+        save_summary_steps=None,
+        memoryx_dir=str(store),
+        memoryx_ram_gb=RAM_GB,
+    )
+    estimator = CerebrasEstimator(model_fn, str(model), config=config, params={"clip": True})
+    estimator.train(lambda: input_fn().take(1).repeat(), max_steps=last_step)
 
 
 def start(folder, last_step):
@@ -49,12 +57,6 @@ def start(folder, last_step):
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n", process.communicate()[1].decode()
     return process
-
-
-def end(process):
-    """Waits for a process that must succeed."""
-    errors = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 0, errors
 
 
 def kill_and_go_on(folder, kills, seed, last_step):
@@ -70,13 +72,13 @@ def kill_and_go_on(folder, kills, seed, last_step):
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
             killed += 1
-    end(start(folder, last_step))
+    train(folder / "model", folder / "store", last_step)
     return killed
 
 
 def check_kills(tmp_path, kills, last_step):
     plain, broken = tmp_path / "plain", tmp_path / "broken"
-    end(start(plain, last_step))
+    train(plain / "model", plain / "store", last_step)
     done, seed = 0, 0
     while done < kills:
         folder = broken / str(seed)

@@ -103,7 +103,7 @@ def classifier(features, labels, mode, params):
 
 def masked_words(features, labels, mode, params):
     """Words at positions that the data names, by flat positions."""
-    x = encoder(features)
+    x = encoder(features, layers=1)
     firsts = tf.reshape(tf.range(BATCH) * LENGTH, [-1, 1])
     at = tf.reshape(features["at"] + firsts, [-1])
     rows = normalized(dense(tf.gather(x, at), WIDTH, "transform", tf.nn.gelu), "norm_out")

@@ -192,7 +192,7 @@ def keras_input_fn():
 @pytest.mark.parametrize("checkpoint_format", ["saver", "checkpoint"])
 def test_checkpoints_of_a_keras_model_move_between_host_and_wafer(tmp_path, checkpoint_format):
     content = []
-    for places in ((False, False, False), (True, False, True), (False, True, False)):
+    for places in ((False, False, False), (True, False, True)):
         folder = tmp_path / str(len(content))
         made = CerebrasEstimator(keras_model_fn(folder, checkpoint_format), str(folder))
         for use_cs in places:
@@ -201,4 +201,3 @@ def test_checkpoints_of_a_keras_model_move_between_host_and_wafer(tmp_path, chec
         assert_same(*metrics, "metrics")
         content.append({n: made.get_variable_value(n) for n in made.get_variable_names()})
     assert_same(content[1], content[0], "variables")
-    assert_same(content[2], content[0], "variables")

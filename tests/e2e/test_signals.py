@@ -59,7 +59,6 @@ def wait_for(process, text):
     [
         (signal.SIGINT, 130, "capturing: "),  # compiling
         (signal.SIGTERM, 143, "training from step 0"),  # the first step
-        (signal.SIGHUP, 129, "global_step = 5, "),
     ],
 )
 def test_a_signal_ends_the_step_and_the_next_run_resumes(
@@ -93,25 +92,12 @@ def test_a_signal_while_tensorflow_loads_leaves_nothing(start, command_line, num
     assert not (command_line.folder / "out").exists()
 
 
-# Raises a signal when the data of a run are looked for, after TensorFlow was loaded.
-LATER = """
-import signal, sys
-from modelzoo.common.train import run
-def stopped(*_):
-    signal.raise_signal(signal.SIGTERM)
-run.start_mode = stopped
-sys.argv = ["run", "-m", "train", *sys.argv[1:]]
-run.run()
-"""
-
-
-def test_a_signal_before_the_first_step_is_named(command_line):
-    command = [sys.executable, "-c", LATER, "-p", str(command_line.params)]
-    command += ["-o", str(command_line.folder / "out")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 143
-    assert names(done.stderr.splitlines()[-1], "SIGTERM", "before its first step")
+def test_a_signal_before_the_first_step_is_named(command_line, monkeypatch):
+    """While the data of a run are looked for, after TensorFlow was loaded."""
+    monkeypatch.setattr(run, "start_mode", lambda *given: signal.raise_signal(signal.SIGTERM))
+    result = command_line("train")
+    assert result.exit_code == 143
+    assert names(result.error, "SIGTERM", "before its first step")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

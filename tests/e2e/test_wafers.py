@@ -49,13 +49,29 @@ def alone(tmp_path_factory):
     return folder, wafer_runs.alone(folder)
 
 
+SHRINKS = {"training_hooks": "dense/kernel", "training_chief_hooks": "dense_1/kernel"}
+SPARSE = {"SPARSITY": "0.75", "ONLY_TRAINS": "1"}
+SHRUNK = {"SHRINKS": json.dumps(SHRINKS), "ONLY_TRAINS": "1"}
+
+
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """The script on two wafers, profiled."""
+def pairs(tmp_path_factory):
+    """Two wafers, profiled; then sparse in two calls; then with hooks: (folder, text) by run."""
     folder = tmp_path_factory.mktemp("pair")
-    done = run(2, folder, PROFILE="2")
+    runs = {
+        "sparse": {**SPARSE, "STOPS_AT": "10"},
+        "shrunk": {"SPARSITY": "0", "STOPS_AT": "0", **SHRUNK},
+    }
+    done = run(2, folder, PROFILE="2", RUNS=json.dumps(runs))
     assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    texts = re.split(r"^RUN \w+$", done.stdout, flags=re.MULTILINE)
+    return {name: (folder / name, text) for name, text in zip(("", *runs), texts, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def pair(pairs):
+    """The script on two wafers, profiled."""
+    return pairs[""]
 
 
 def check_training(one, several):
@@ -124,13 +140,9 @@ def test_four_local_processes_train_as_one(alone, tmp_path):
     check_equal(alone, (tmp_path / "four", done.stdout))
 
 
-def test_two_wafers_hold_the_same_masks_as_one_also_when_resumed(tmp_path):
-    given = {"SPARSITY": "0.75", "ONLY_TRAINS": "1"}
-    one, two = tmp_path / "1", tmp_path / "2"
-    wafer_runs.alone(one, **given)
-    for steps in (10, STEPS):
-        done = run(2, two, steps, **given)
-        assert done.returncode == 0, done.stderr
+def test_two_wafers_hold_the_same_masks_as_one_also_when_resumed(pairs, tmp_path):
+    one, (two, _) = tmp_path / "1", pairs["sparse"]
+    wafer_runs.alone(one, **SPARSE)
     wanted, found = (variables(folder, STEPS) for folder in (one, two))
     for name, content in wanted.items():
         np.testing.assert_allclose(found[name], content, rtol=1e-3, atol=1e-5, err_msg=name)
@@ -138,17 +150,12 @@ def test_two_wafers_hold_the_same_masks_as_one_also_when_resumed(tmp_path):
     assert is_pruned(wanted["dense_1/kernel"]).mean() == 0.75
 
 
-def test_what_hooks_assign_on_two_wafers_is_what_they_do_on_one(alone, tmp_path):
+def test_what_hooks_assign_on_two_wafers_is_what_they_do_on_one(alone, pairs, tmp_path):
     """A hook of every process, and one of the chief alone."""
-    shrinks = {"training_hooks": "dense/kernel", "training_chief_hooks": "dense_1/kernel"}
-    given = {"SHRINKS": json.dumps(shrinks), "ONLY_TRAINS": "1"}
-    one, two = tmp_path / "1", tmp_path / "2"
-    shown = wafer_runs.alone(one, **given)
-    done = run(2, two, **given)
-    assert done.returncode == 0, done.stderr
-    check_training((one, shown), (two, done.stdout))
+    one = tmp_path / "1"
+    check_training((one, wafer_runs.alone(one, **SHRUNK)), pairs["shrunk"])
     plain = variables(alone[0], STEPS)
-    for name in shrinks.values():
+    for name in SHRINKS.values():
         assert np.linalg.norm(variables(one, STEPS)[name]) < 0.8 * np.linalg.norm(plain[name])
 
 
@@ -160,33 +167,30 @@ def test_four_wafers_from_files_train_as_one(alone, tmp_path):
     check_equal(alone, (tmp_path / "four", done.stdout))
 
 
-@pytest.mark.parametrize(
-    "number, what",
-    [
-        (signal.SIGKILL, "rank 1 .* signal 9"),
-        # Of programs without TensorFlow in tests/swarmx/test_launch.py.
-        pytest.param(signal.SIGSTOP, "rank 1 .* was stopped", marks=pytest.mark.slow),
-    ],
-)
-def test_a_process_that_is_gone_ends_the_job_soon(number, what, tmp_path):
+@pytest.mark.slow  # of programs without TensorFlow in tests/swarmx/test_launch.py
+def test_a_process_that_is_stopped_ends_the_job_soon(tmp_path):
     process = start(tmp_path / "run", 10**6)
-    os.kill(process_of(tmp_path / "run", 1), number)
+    os.kill(process_of(tmp_path / "run", 1), signal.SIGSTOP)
     since = time.monotonic()
     _, message = process.communicate(timeout=LIMIT_S)
     assert time.monotonic() - since < SOON_S
     assert process.returncode not in (0, None)
-    assert re.search(what, message), message
+    assert re.search("rank 1 .* was stopped", message), message
     newest = tf.train.latest_checkpoint(str(tmp_path / "run"))
     assert variables(tmp_path / "run", int(newest.rpartition("-")[2]))
 
 
-def test_a_killed_job_restarts_itself_and_ends_with_the_same_bits(pair, tmp_path):
+def test_a_killed_job_ends_soon_restarts_itself_and_ends_with_the_same_bits(pair, tmp_path):
     folder, _ = pair
     process = start(tmp_path / "run", STEPS, "--requeue")
     try:
         os.kill(process_of(tmp_path / "run", 1), signal.SIGKILL)
     except (AssertionError, ProcessLookupError):
         pytest.skip("it had ended")
+    since = time.monotonic()
+    lines = iter(process.stderr.readline, "")
+    assert any(re.search("rank 1 .* signal 9.*the job was ended", line) for line in lines)
+    assert time.monotonic() - since < SOON_S
     _, message = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, message
     found, wanted = variables(tmp_path / "run", STEPS), variables(folder, STEPS)

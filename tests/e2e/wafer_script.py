@@ -101,7 +101,7 @@ def main(folder, batch, steps):
     newest = tf.train.latest_checkpoint(folder)
     made = int(tf.train.load_variable(newest, "global_step")) if newest else 0
 
-    def train_fn():  # goes on where the steps before have stopped
+    def train_fn():  # continues after the steps that are made
         rows = tf.data.Dataset.from_tensor_slices(train).repeat()
         return rows.skip(made * ROWS_OF_STEP).batch(batch, True)
 
@@ -110,6 +110,9 @@ def main(folder, batch, steps):
 
     level = float(os.environ.get("SPARSITY", "0"))
     sparsifier = TopKSparsifier(1, level) if level else None
+    if stop := int(os.environ.get("STOPS_AT", "0")):
+        estimator.train(train_fn, max_steps=stop, sparsifier=sparsifier)
+        made = stop
     estimator.train(train_fn, max_steps=steps, sparsifier=sparsifier)
     if "ONLY_TRAINS" in os.environ:
         return
@@ -122,3 +125,8 @@ def main(folder, batch, steps):
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    # More runs in folders below, with other variables: a launch takes longer than a run.
+    for name, given in json.loads(os.environ.get("RUNS", "{}")).items():
+        os.environ.update(given)
+        print(f"RUN {name}", flush=True)
+        main(os.path.join(sys.argv[1], name), int(sys.argv[2]), int(sys.argv[3]))

@@ -114,9 +114,10 @@ TUNED = {
 
 
 def tuned(task):
-    """A fine-tuning of BERT without dropout, on batches of `tuned_batches`."""
+    """A fine-tuning of one layer of BERT without dropout, on batches of `tuned_batches`."""
     config, model = TUNED[task]
-    tree = read_config(config, {**LAYERS, "use_segment_embedding": True, **model})
+    layers = {**SIZES, "num_hidden_layers": 1, "use_segment_embedding": True}
+    tree = read_config(config, {**layers, **model})
     section = tree["train_input"]
     keys = {"vocab_size": V, "vocab_file": "none", "label_vocab_file": "none"}
     section.update({key: value for key, value in keys.items() if key in section})

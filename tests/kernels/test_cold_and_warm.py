@@ -7,13 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_kernels_from_the_cache_give_the_bits_of_those_compiled_here(tmp_path):
+
+@pytest.mark.parametrize(
+    ("kernels", "lines"),
+    [
+        (["layer_norm"], 2),
+        pytest.param(
+            ["layer_norm", "linear_softmax_xent_train", "attention"], 6, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_kernels_from_the_cache_give_the_bits_of_those_compiled_here(tmp_path, kernels, lines):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     found = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-m", "tests.kernels.bits_of_kernels"],
+            [sys.executable, "-m", "tests.kernels.bits_of_kernels", *kernels],
             env=environment,
             cwd=Path(__file__).parents[2],
             capture_output=True,
@@ -23,4 +34,4 @@ def test_kernels_from_the_cache_give_the_bits_of_those_compiled_here(tmp_path):
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(done.stdout.splitlines())
     assert found[0] == found[1]
-    assert len(found[0]) == 6
+    assert len(found[0]) == lines
