@@ -87,7 +87,7 @@ def _text(
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 MAX_THREADS = 1024  # more threads than cores do not help; tens of thousands cannot be started
 SGEMM_CHOICES = BLAS, AVX512 = "blas", "avx512"
-ISA_CHOICES = ("none", "avx512bf16", "amx")
+ISA_CHOICES = ("baseline", "avx2", "none", "avx512bf16", "amx")
 _SET_BY_CSRUN = "Unset it; csrun_wse sets it."
 
 EXECUTION_MODE = EnvironmentVariable(
@@ -122,11 +122,13 @@ SGEMM = EnvironmentVariable[Optional[str]](
 )
 ISA = EnvironmentVariable[Optional[str]](
     "CEREBRAS_TF_ISA",
-    "Instructions for matrix products in bfloat16: amx, avx512bf16 or none.",
+    "Instructions that kernels may use. For matrix products in bfloat16: amx, avx512bf16 or none. "
+    "For all kernels: avx2 (as none, and no AVX-512), or baseline (only those that every processor "
+    "of the architecture has); both are for tests.",
     _one_of(*ISA_CHOICES),
     None,
     "the fastest that the processor has",
-    f"one of {', '.join(ISA_CHOICES)}, for products in bfloat16",
+    f"one of {', '.join(ISA_CHOICES)}",
     "Unset it to use the fastest.",
 )
 NUMBA_CACHE_DIR = _text(

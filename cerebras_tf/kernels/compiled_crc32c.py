@@ -7,11 +7,12 @@ eight bytes; other processors use a table, byte by byte.
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
 
 from cerebras_tf.kernels.compiled_intrinsics import emits
 from cerebras_tf.kernels.compiled_jit import jit
+from cerebras_tf.kernels.instruction_set import features
 
 _REFLECTED = 0x82F63B78
 # TensorFlow's files hold checksums that are rotated and shifted by a constant, so that a checksum
@@ -56,7 +57,7 @@ def _by_bytes(register, content, table):
     return np.uint32(state)
 
 
-_HAS_INSTRUCTION = bool(binding.get_host_cpu_features().get("sse4.2"))
+_HAS_INSTRUCTION = "sse4.2" in features()
 
 
 def crc32c(content: np.ndarray, before: int = 0) -> int:

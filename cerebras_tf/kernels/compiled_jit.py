@@ -16,6 +16,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.environment import NUMBA_CACHE_DIR, XDG_CACHE_HOME
+from cerebras_tf.kernels.instruction_set import llvm_features
 
 _ENVIRONMENT = NUMBA_CACHE_DIR.name
 # NaN and Inf must propagate, which rules out fastmath=True. Sums may be reordered where a kernel
@@ -73,14 +74,11 @@ if CACHE_FOLDER is not None:
 
 import numba  # noqa: E402  (reads the environment when imported)
 from numba.core import caching  # noqa: E402
-from numba.core.codegen import get_host_cpu_features  # noqa: E402
 
 if CACHE_FOLDER is not None:
     numba.config.CACHE_DIR = str(CACHE_FOLDER)
 if numba.config.CPU_FEATURES is None:
-    # With half precision arithmetic LLVM would fuse multiplications and additions, which rounds
-    # once where `precision: emulate` rounds twice.
-    numba.config.CPU_FEATURES = get_host_cpu_features().replace("+avx512fp16", "-avx512fp16")
+    numba.config.CPU_FEATURES = llvm_features()
 
 
 class _Locator(caching._CacheLocator):

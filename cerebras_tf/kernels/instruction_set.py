@@ -1,9 +1,9 @@
-"""Chooses the instructions for bfloat16 GEMM.
+"""Chooses the instructions that kernels use.
 
-AMX if processor and operating system permit it and AVX512-BF16, which rounds operands, is there;
-else AVX512-BF16 if a trial finds it faster than float32 GEMM; else none: operands are rounded and
-multiplied in float32. The trial takes a tenth of a second at first use; its result is stored next
-to the compiled kernels.
+For bfloat16 GEMM: AMX if processor and operating system permit it and AVX512-BF16, which rounds
+operands, is there; else AVX512-BF16 if a trial finds it faster than float32 GEMM; else none:
+operands are rounded and multiplied in float32. The trial takes a tenth of a second at first use;
+its result is stored next to the compiled kernels.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from cerebras_tf.environment import ISA, ISA_CHOICES
 from cerebras_tf.errors import ConfigError
 
 VARIABLE = ISA.name
-KINDS = NONE, AVX512_BF16, AMX = ISA_CHOICES
+BASELINE, AVX2, *KINDS = ISA_CHOICES
+NONE, AVX512_BF16, AMX = KINDS
 _NAMES = {AVX512_BF16: "AVX512-BF16", AMX: "AMX"}
+# What every x86-64 processor has, and what AVX2 processors lack; other architectures have neither.
+_EVERYWHERE = frozenset(["64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"])
+_NEWER = ("avx512", "avx10", "avxneconvert", "avxvnni", "avxifma", "amx")
 # Linux, arch/x86/include/uapi/asm/prctl.h and unistd_64.h: permission for tile state must be
 # requested.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
@@ -45,12 +49,30 @@ class Choice(NamedTuple):
 
 @functools.cache
 def features() -> frozenset[str]:
-    """This processor's features by LLVM's names."""
+    """This processor's features that kernels may use, by LLVM's names."""
+    has = frozenset(name for name, is_there in _host_features().items() if is_there)
+    level = ISA.get()
+    if level == BASELINE:
+        return has & _EVERYWHERE
+    if level == AVX2:
+        return frozenset(name for name in has if not name.startswith(_NEWER))
+    return has
+
+
+def llvm_features() -> str:
+    """Features of the target of compiled kernels, as LLVM's options."""
+    on = features()
+    return ",".join(f"{'+' if name in on else '-'}{name}" for name in sorted(_host_features()))
+
+
+def _host_features() -> dict[str, bool]:
     try:
         binding = importlib.import_module("llvmlite.binding")
     except ImportError:
-        return frozenset()
-    return frozenset(name for name, has in binding.get_host_cpu_features().items() if has)
+        return {}
+    # With half precision arithmetic LLVM would fuse multiplications and additions, which rounds
+    # once where `precision: emulate` rounds twice.
+    return {**binding.get_host_cpu_features(), "avx512fp16": False}
 
 
 @functools.cache
@@ -91,6 +113,8 @@ def choose(trial: Callable[[], float], folder: Optional[Path]) -> Choice:
         ConfigError: $CEREBRAS_TF_ISA has an unknown value, or one that this processor lacks.
     """
     wanted = ISA.get()
+    if wanted in (BASELINE, AVX2):
+        return Choice(NONE, f"set by {VARIABLE}")
     if wanted is not None:
         if why_unavailable(wanted):
             raise ConfigError(

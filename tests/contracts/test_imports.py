@@ -54,7 +54,7 @@ PACKAGES = {
     "swarmx": package(outside="numpy mpi4py"),
     "runtime": package("ir ops kernels wafer bundle memoryx swarmx", outside="numpy"),
     # The only package that imports private names of TensorFlow, see test_tensorflow_internals.py.
-    "tf_compat": package(outside="tensorflow"),
+    "tf_compat": package(outside="tensorflow triton"),
     "capture": package("ir ops kernels tf_compat", outside="tensorflow numpy"),
     "console": package(
         "ir kernels memoryx runtime swarmx tf_compat", outside="tensorflow numpy tqdm"
