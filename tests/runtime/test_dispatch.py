@@ -29,7 +29,7 @@ def instruction(op, **attrs):
 
 def test_instructions_that_are_none_are_refused_in_every_precision(monkeypatch):
     monkeypatch.setenv(instruction_set.VARIABLE, "avx")
-    with pytest.raises(ConfigError, match="must be one of baseline, .*amx, .*'avx'"):
+    with pytest.raises(ConfigError, match="one of baseline, .*amx.*'avx'"):
         CpuBackend()
     monkeypatch.setenv(instruction_set.VARIABLE, "none")
     CpuBackend()
