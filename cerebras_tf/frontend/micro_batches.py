@@ -77,9 +77,10 @@ class MicroBatches:
                 self.combined.update(found)
             return
         whole = capture(dict.fromkeys(self.batched, self.rows * self.count))
-        if self.rows > 1:
-            facts = BatchFacts(step, whole, self.batched)
-        else:  # one record may be a special case
+        facts = BatchFacts(step, whole, self.batched)
+        if self.rows == 1:  # which may look like a size that never changes
+            facts.require_mean_losses()
+            facts.require_updates()
             larger = capture(dict.fromkeys(self.batched, 2 * self.count))
             facts = BatchFacts(whole, larger, self.batched)
         facts.require_mean_losses()

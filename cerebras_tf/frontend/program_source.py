@@ -22,6 +22,7 @@ from cerebras_tf.errors import (
     CerebrasError,
     ConfigError,
     GradientError,
+    GraphError,
     SizeLimitError,
     UnsupportedOpError,
 )
@@ -353,7 +354,15 @@ class CompilingSource:
                 name: type.with_shape((rows[name], *type.shape[1:])) if name in rows else type
                 for name, type in types.items()
             }
-            step = model.capture(given, results, target.updates, target.fallback)
+            try:
+                step = model.capture(given, results, target.updates, target.fallback)
+            except GraphError as error:
+                if not target.kind or self.micro_batches is None or self.micro_batches.rows is None:
+                    raise
+                raise UnsupportedOpError(
+                    f"micro_batches: the model must take batches of other sizes. Received: {error} "
+                    "Use tf.shape(x)[0] for the number of rows, or remove micro_batches."
+                ) from error
             if model.loss is not None and model.loss in step.results and self._wafers > 1:
                 _average(step, model.loss, self._wafers)
             _move_global_step(step, model.global_step)

@@ -7,6 +7,7 @@ op that is not known to keep this is refused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -15,6 +16,7 @@ import numpy as np
 
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Array, Node, StepGraph, Value
+from cerebras_tf.ir.graph import Graph
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import draws, lookup
 
@@ -25,6 +27,8 @@ RECORDS = "records"
 LINEAR, NUMBER = "linear", "number"
 # Values of records that may depend on other records.
 JOINED = "joined"
+# Of cotangents of a custom gradient; larger than any other power.
+_MARK = 1000
 # The power of a value that depends on the number of records in an unknown way.
 Power = Optional[int]
 
@@ -50,7 +54,7 @@ class BatchFacts:
     the number of records and for a sum over them, 0 for a mean, None if unknown.
 
     Args:
-        step: for some number of records, more than 1.
+        step: for some number of records.
         larger: the same step for more records; None if the model is built for one number of them.
             A constant that is a multiple of that number is then assumed to count records.
         given: names of the features that hold rows of the batch.
@@ -120,6 +124,7 @@ class BatchFacts:
         if node.op == "custom_gradient":  # whose outputs are its operands
             passed = zip(node.outputs, node.inputs)
             self._shared.update(output for output, x in passed if x in self._shared)
+            self._check_backward(node)
         elif self._follows_from_sums(node, found):
             self._shared.update(node.outputs)
         if any(found):
@@ -132,6 +137,68 @@ class BatchFacts:
                 self._set_power(value, self._power(node.inputs[i]))
             else:
                 self._set_power(value, self._power_made(node, found, value))
+
+    def _check_backward(self, node: Node) -> None:
+        """Raises UnsupportedOpError unless a custom gradient is linear, record by record.
+
+        Cotangents get a large power, so that only what is linear in them keeps it.
+        """
+        backward, count = node.attrs["backward"], node.attrs["xs"]
+        captured = node.inputs[count:]
+        for value, operand in zip(backward.inputs, captured):
+            self._follow(value, operand)
+        for value, x in zip(backward.inputs[len(captured) :], node.inputs):
+            self._facts[value] = Fact(RECORDS if self._has_records(x) else LINEAR)
+            power = self._power_of_cotangent(x)
+            self._set_power(value, None if power is None else _MARK + power)
+        for inner in backward.nodes:
+            if inner.op == "gradient":
+                self._visit_inner_gradient(inner)
+            else:
+                self._visit(inner)
+        for place, value in zip(node.attrs["gives"], backward.outputs):
+            x, constant = node.inputs[place], value.constant
+            if constant is not None and not constant.any():
+                continue
+            fact, power = self._facts.get(value), self._power_of_cotangent(x)
+            kind = RECORDS if self._has_records(x) else LINEAR
+            known = power is not None and self._power(value) == _MARK + power
+            if not known or fact is None or fact.kind != kind:
+                raise UnsupportedOpError(
+                    "micro_batches: a custom gradient must be linear in the incoming gradient, "
+                    f"example by example. Received: '{node.source}'. Apply it to the gradients of "
+                    "the optimizer, or remove micro_batches."
+                )
+
+    def _visit_inner_gradient(self, node: Node) -> None:
+        """A gradient inside of a custom gradient, as of tf.recompute_grad: linear in its dys."""
+        ys, dys, xs = node.attrs["ys"], sum(node.attrs["dys"]), node.attrs["xs"]
+        seeds = node.inputs[ys : ys + dys]
+        powers = {self._power(value) for value in seeds}
+        by_record = dys == ys and all(map(self._has_records, node.inputs[: ys + dys]))
+        power = powers.pop() if by_record and len(powers) == 1 else None
+        for x, output in zip(node.inputs[ys + dys : ys + dys + xs], node.outputs):
+            self._facts[output] = Fact(RECORDS if self._has_records(x) else LINEAR, node)
+            shift = 0 if self._has_records(x) else -1
+            self._set_power(output, None if power is None else power + shift)
+
+    def _has_records(self, value: Value) -> bool:
+        fact = self._facts.get(value)
+        return fact is not None and fact.kind == RECORDS
+
+    def _power_of_cotangent(self, x: Value) -> Power:
+        """The power of the gradient of a mean with respect to a value."""
+        if self._has_records(x):
+            return 1
+        power = self._power(x)
+        return None if power is None else -power
+
+    def _follow(self, value: Value, operand: Value) -> None:
+        """A captured value is the operand that is given for it."""
+        fact = self._facts.get(operand)
+        if fact is not None:
+            self._facts[value] = fact
+        self._set_power(value, self._power(operand))
 
     def _set_power(self, value: Value, power: Power) -> None:
         if power != 0:
@@ -172,6 +239,15 @@ class BatchFacts:
         others = other.reshape(-1, blocks.shape[1]) if other.size % blocks.shape[1] == 0 else other
         return bool((blocks == blocks[0]).all() and (others == blocks[0]).all())
 
+    def _depends_on_size(self, graph: Graph) -> bool:
+        """Whether a graph inside of a node has constants that depend on the number of records."""
+        values = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
+        return any(
+            value.constant is not None and self._power_of_constant(value) != 0 for value in values
+        ) or any(
+            self._depends_on_size(inner) for n in graph.nodes for inner in n.subgraphs.values()
+        )
+
     def _is_sized(self, value: Value) -> bool:
         """Whether a value has as many elements as the number of records requires."""
         return self._larger is not None and value.shape != self._larger[value].shape
@@ -179,6 +255,8 @@ class BatchFacts:
     def _power_made(self, node: Node, found: Sequence[Optional[Fact]], output: Value) -> Power:
         """The power of an output; None if it is unknown."""
         fact = self._facts.get(output)
+        if any(map(self._depends_on_size, node.subgraphs.values())):
+            return None
         having_records = any(each is not None and each.kind == RECORDS for each in found)
         shift = 0
         if having_records and fact is not None and fact.kind == LINEAR and node.op != "mean":
@@ -193,6 +271,9 @@ class BatchFacts:
         changed = {i for i, power in enumerate(powers) if power != 0}
         if not changed:
             return shift
+        guarded = [power for i, power in enumerate(powers) if not _is_guard(node, i)]
+        if len(guarded) == 1 < len(powers):  # of a count by which a sum is divided
+            return None if guarded[0] is None else guarded[0] + shift
         if node.op in ("div", "div_no_nan"):
             first, second = powers
             return None if first is None or second is None else first - second + shift
@@ -242,7 +323,7 @@ class BatchFacts:
                     f"Received: '{fact.node.source}' ({fact.node.op}), which may read several "
                     "examples. Remove micro_batches."
                 )
-            if i < ys and shared and power in (0, None) and (fact is None or fact.kind != RECORDS):
+            if i < ys and shared and power == 0 and (fact is None or fact.kind != RECORDS):
                 continue
             received = "no sum and no mean over the batch"
             if shared:
@@ -283,7 +364,7 @@ class BatchFacts:
         if node.op == "reshape":
             return [Fact(RECORDS)] if self._is_of_records(node.output) else None
         if node.op == "mean" and 0 in node.attrs["axes"]:
-            return [Fact(LINEAR)]
+            return [Fact(LINEAR if node.output.type.is_floating else NUMBER)]
         ruled = lookup(node.op).rows(node, 1)
         if ruled is None:
             return None
@@ -302,6 +383,8 @@ class BatchFacts:
     def _is_of_records(self, value: Value) -> bool:
         """Whether the first axis has equally many consecutive indices for each record."""
         size = value.shape[0] if value.type.rank else None
+        if self._larger is not None and isinstance(size, int):
+            return self._larger[value].shape[0] == size * self._ratio
         try:
             return size is not None and (size // self._records) * self._records == size
         except GraphError:  # a symbolic size that is not a multiple
@@ -322,10 +405,21 @@ def _rows(value: Value) -> int:
     return size
 
 
+def _is_guard(node: Node, place: int) -> bool:
+    """Whether an operand only keeps a number of records or terms from being 0."""
+    constant = node.inputs[place].constant
+    most = {"maximum": 1.0, "add": 1e-5}.get(node.op)
+    if constant is None or most is None or constant.size != 1:
+        return False
+    return 0 < float(constant.reshape(())) <= most
+
+
 def _linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
     """Groups of operands that an op is linear in; see OpDef.linear."""
     if node.op == "cast" and node.output.type.is_floating:
         return ((0,),)
+    if node.op == "matmul":
+        return ((0,), (1,))
     return lookup(node.op).linear
 
 
@@ -334,16 +428,25 @@ def _matched(step: StepGraph, larger: StepGraph) -> dict[Value, Value]:
     matched: dict[Value, Value] = {}
     for mine, theirs in ((step.features, larger.features), (step.variables, larger.variables)):
         matched.update((value, theirs[name]) for name, value in mine.items())
-    nodes, others = step.graph.nodes, larger.graph.nodes
-    for node, other in zip(nodes, others):
-        if node.op != other.op or node.source != other.source:
-            break
+    _match(step.graph, larger.graph, matched)
+    return matched
+
+
+def _match(graph: Graph, larger: Graph, matched: dict[Value, Value]) -> None:
+    """Adds the values of two graphs, and of the graphs inside, that correspond to each other.
+
+    Raises:
+        UnsupportedOpError: their operations differ.
+    """
+    for node, other in itertools.zip_longest(graph.nodes, larger.nodes):
+        if node is None or other is None or (node.op, node.source) != (other.op, other.source):
+            differing = node or other
+            raise UnsupportedOpError(
+                "micro_batches: the model must have the same operations for all batch sizes. "
+                f"Received: others at '{differing.source}' ({differing.op}). Remove micro_batches."
+            )
         matched.update(zip([*node.inputs, *node.outputs], [*other.inputs, *other.outputs]))
-    else:
-        if len(nodes) == len(others):
-            return matched
-        node = nodes[min(len(nodes), len(others)) - 1]
-    raise UnsupportedOpError(
-        "micro_batches: the model must have the same operations for all batch sizes. Received: "
-        f"others at '{node.source}' ({node.op}). Remove micro_batches."
-    )
+        for name, inner in node.subgraphs.items():
+            _match(inner, other.subgraphs[name], matched)
+            matched.update(zip(inner.inputs, other.subgraphs[name].inputs))
+            matched.update(zip(inner.outputs, other.subgraphs[name].outputs))

@@ -1,7 +1,7 @@
 """Makes micro-batches of what a TensorFlow input function returns.
 
 They are parts of a batch (`micro_batches`), or several batches make one step (`batches_per_step`).
-model_fn is called with the first micro-batch; the session feeds all of them.
+model_fn is called with the whole batch of an unknown size, or with the first batch of the step.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SplitBatch(MicroBatches):
                     f"returns them. Received: {tensor.name}, which TensorFlow computes from them. "
                     f"Compute it in the input function, or remove {self.option}."
                 )
-        for op in checks:
+        for op in checks if self.rows is None else ():
             if parts.intersection(all_before([op], lambda _: (), on_wafer)):
                 tf.compat.v1.logging.warning(
                     "%s: '%s' (%s) in model_fn sees only the first micro-batch of every step; in "
@@ -115,7 +115,7 @@ class SplitBatch(MicroBatches):
             name: of the fetch.
             before: operations that it depends on.
         """
-        parts = {tensor.partition(":")[0] for tensor in self.whole}
+        parts = {tensor.partition(":")[0] for tensor in self.whole if self.rows is None}
         if any(op.name in parts for op in before):
             refuse_values([name])
 
@@ -177,8 +177,9 @@ def split_batch(
     def first(tensor: Any) -> Any:
         if not tensor.shape.rank:
             return tensor
-        shape = [None, *tensor.shape[1:]]  # model_fn must not depend on the number of rows
-        part = tf.compat.v1.placeholder_with_default(tensor[: batch.rows], shape, "micro_batch")
+        # model_fn must not depend on the number of rows. What the session computes sees all rows.
+        shape = [None, *tensor.shape[1:]]
+        part = tf.compat.v1.placeholder_with_default(tensor, shape, "micro_batch")
         batch.whole[part.name], batch.batched[part.name] = [tensor], tensor.name
         return part
 

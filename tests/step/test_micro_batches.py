@@ -176,18 +176,29 @@ class Values(tf.estimator.SessionRunHook):
         self.found.append(values.results)
 
 
-@pytest.mark.parametrize("of", ["hidden:0", "micro_batch:0"])
-def test_values_that_are_no_numbers_are_refused(tmp_path, of):
-    """On the wafer, and where the session would compute them of the first part."""
-
+def test_values_that_are_no_numbers_are_refused(tmp_path):
     def model(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
-        tf.reduce_sum(v1.get_default_graph().get_tensor_by_name(of), 0, name="sums")
+        tf.reduce_sum(v1.get_default_graph().get_tensor_by_name("hidden:0"), 0, name="sums")
         return spec
 
     made = build(tmp_path, model=model, micro_batches=2)
     with pytest.raises(UnsupportedOpError, match="'sums.*': with micro-batches"):
         made.train(dataset, hooks=[Values("sums:0")], steps=1)
+
+
+def test_what_the_session_computes_of_features_is_of_the_whole_batch(tmp_path):
+    def model(features, labels, mode, params):
+        tf.reduce_sum(features, 0, name="sums")
+        return model_fn(features, labels, mode, params)
+
+    found = []
+    for count in (1, 2):
+        hook = Values("sums:0")
+        made = build(tmp_path / str(count), model=model, micro_batches=count)
+        made.train(dataset, hooks=[hook], steps=2)
+        found.append(hook.found)
+    np.testing.assert_array_equal(found[1], found[0])
 
 
 def moving(features, labels, mode, params):
@@ -241,6 +252,52 @@ def of_static_rows(scores, labels):
     return tf.nn.l2_loss(scores - labels) / int(scores.shape[0])
 
 
+def with_backward(backward):
+    """The mean of squares of scores whose gradient is overridden."""
+
+    @tf.custom_gradient
+    def identity(scores):
+        return tf.identity(scores), lambda dy: backward(dy, scores)
+
+    return with_loss(lambda scores, labels: tf.reduce_mean(tf.square(identity(scores) - labels)))
+
+
+def weights_of_labels(scores, labels):
+    return v1.losses.mean_squared_error(
+        labels, scores, tf.abs(labels), reduction=v1.losses.Reduction.SUM_OVER_BATCH_SIZE
+    )
+
+
+def recomputed(scores, labels):
+    costs = tf.recompute_grad(lambda x: tf.square(tf.tanh(x)))(scores - labels)
+    return tf.reduce_mean(costs)
+
+
+def reshaped(rows):
+    def loss(scores, labels):
+        return tf.reduce_mean(tf.math.reduce_logsumexp(tf.reshape(scores, [rows, -1]), axis=1))
+
+    return loss
+
+
+def decayed_by_parts(scores, labels):
+    weight = v1.trainable_variables()[0]
+    return tf.reduce_mean(tf.square(scores - labels)) + tf.nn.l2_loss(weight) * cross_wafer_sum(1.0)
+
+
+def floored(scores, labels):
+    return tf.reduce_mean(scores) + tf.cast(
+        tf.reduce_mean(tf.cast(10 * labels, tf.int32)), tf.float32
+    )
+
+
+def rate_where_rows(features, labels, mode, params):
+    spec = model_fn(features, labels, mode, params)
+    rate = tf.where(tf.shape(features)[0] > 1, 1.0, 0.1)
+    optimizer = v1.train.GradientDescentOptimizer(rate)
+    return spec._replace(train_op=optimizer.minimize(spec.loss, v1.train.get_global_step()))
+
+
 def rate_by_rows(features, labels, mode, params):
     weight = v1.get_variable("weight", initializer=tf.ones([3, 1]))
     loss = tf.reduce_mean(tf.square(tf.matmul(features, weight)[:, 0] - labels))
@@ -259,18 +316,21 @@ def more_rows_than_told():
     return tuple(made)
 
 
-def checked(features, labels, mode, params):
-    with tf.control_dependencies([v1.assert_less(labels, 1e9)]):
-        labels = tf.identity(labels)
-    return model_fn(features, labels, mode, params)
+def test_a_check_of_features_sees_the_whole_batch(tmp_path):
+    def model(features, labels, mode, params):
+        with tf.control_dependencies([v1.assert_less(tf.abs(features), 1e9, message="too large")]):
+            return model_fn(tf.identity(features), labels, mode, params)
 
+    def large():  # only the last row is
+        yield np.array([[0.0] * 3] * 3 + [[1e10] * 3], np.float32), np.zeros(4, np.float32)
 
-def test_a_check_of_features_that_sees_the_first_part_alone_is_told(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(v1.logging, "warning", lambda text, *given: said.append(text % given))
-    build(tmp_path, model=checked, micro_batches=2).train(dataset, steps=1)
-    (told,) = [line for line in said if "micro_batches" in line]
-    assert "'assert_less" in told and "micro_batches" in told
+    def input_fn():
+        specs = tf.TensorSpec([4, 3]), tf.TensorSpec([4])
+        return tf.data.Dataset.from_generator(large, output_signature=specs)
+
+    build(tmp_path, model=model, micro_batches=2).train(dataset, steps=1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        build(tmp_path, model=model, micro_batches=2).train(input_fn, steps=1)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +342,8 @@ def test_a_check_of_features_that_sees_the_first_part_alone_is_told(tmp_path, mo
             tf.nn.l2_loss(scores - labels) / tf.cast(tf.shape(scores)[0], tf.float32)
         ),
         lambda scores, labels: tf.nn.compute_average_loss(tf.square(scores - labels)),
+        weights_of_labels,
+        recomputed,
     ],
 )
 def test_losses_as_they_are_written_are_those_of_the_whole_batch(tmp_path, loss_of):
@@ -370,6 +432,17 @@ def test_sums_over_wafers_that_make_a_mean_train_as_the_whole_batch(tmp_path, lo
     [
         (with_loss(normalised), dataset, 2, UnsupportedOpError, "'sub' .sub., which may"),
         (with_loss(of_static_rows), dataset, 2, UnsupportedOpError, "tf.shape.x..0. for x.shape.0"),
+        (with_backward(lambda dy, x: tf.clip_by_value(dy, -0.1, 0.1)), dataset, 2,
+         UnsupportedOpError, "custom gradient must be linear"),
+        (with_backward(lambda dy, x: dy - tf.reduce_mean(dy)), dataset, 2,
+         UnsupportedOpError, "custom gradient must be linear"),
+        (with_backward(lambda dy, x: dy + 0.1 * x), dataset, 2,
+         UnsupportedOpError, "custom gradient must be linear"),
+        (with_loss(reshaped(2)), dataset, 2, UnsupportedOpError, "'Reshape.*may read several"),
+        (with_loss(reshaped(4)), dataset, 2, UnsupportedOpError, "batches of other sizes"),
+        (with_loss(decayed_by_parts), dataset, 2, UnsupportedOpError, "scales otherwise"),
+        (with_loss(floored), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),
+        (rate_where_rows, dataset, 4, UnsupportedOpError, "number of examples"),
         (rate_by_rows, dataset, 2, UnsupportedOpError, "must not depend on the number of examples"),
         (with_loss(against_the_others), dataset, 2, UnsupportedOpError, "may read several"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
