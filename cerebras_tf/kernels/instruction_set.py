@@ -26,7 +26,7 @@ VARIABLE = ISA.name
 BASELINE, AVX2, *KINDS = ISA_CHOICES
 NONE, AVX512_BF16, AMX = KINDS
 _NAMES = {AVX512_BF16: "AVX512-BF16", AMX: "AMX"}
-# What every x86-64 processor has, and what AVX2 processors lack; other architectures have neither.
+# Features that every x86-64 processor has, and prefixes of features newer than AVX2.
 _EVERYWHERE = frozenset(["64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"])
 _NEWER = ("avx512", "avx10", "avxneconvert", "avxvnni", "avxifma", "amx")
 # Linux, arch/x86/include/uapi/asm/prctl.h and unistd_64.h: permission for tile state must be
@@ -53,7 +53,7 @@ def features() -> frozenset[str]:
     has = frozenset(name for name, is_there in _host_features().items() if is_there)
     level = ISA.get()
     if level == BASELINE:
-        return has & _EVERYWHERE
+        return has & _EVERYWHERE if "sse2" in has else has
     if level == AVX2:
         return frozenset(name for name in has if not name.startswith(_NEWER))
     return has
@@ -67,12 +67,14 @@ def llvm_features() -> str:
 
 def _host_features() -> dict[str, bool]:
     try:
-        binding = importlib.import_module("llvmlite.binding")
-    except ImportError:
+        found = dict(importlib.import_module("llvmlite.binding").get_host_cpu_features())
+    except (ImportError, RuntimeError):  # RuntimeError: LLVM does not know the processor
         return {}
-    # With half precision arithmetic LLVM would fuse multiplications and additions, which rounds
-    # once where `precision: emulate` rounds twice.
-    return {**binding.get_host_cpu_features(), "avx512fp16": False}
+    if "avx512fp16" in found:
+        # With half precision arithmetic LLVM would fuse multiplications and additions, which rounds
+        # once where `precision: emulate` rounds twice.
+        found["avx512fp16"] = False
+    return found
 
 
 @functools.cache

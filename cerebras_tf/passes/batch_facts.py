@@ -27,9 +27,10 @@ RECORDS = "records"
 LINEAR, NUMBER = "linear", "number"
 # Values of records that may depend on other records.
 JOINED = "joined"
-# Of cotangents of a custom gradient; larger than any other power.
+# Added to the power of the incoming gradients of a custom gradient: a result has it once only if it
+# is linear in them.
 _MARK = 1000
-# The power of a value that depends on the number of records in an unknown way.
+# None: the value depends on the number of records in an unknown way.
 Power = Optional[int]
 
 
@@ -49,9 +50,10 @@ class Fact:
 class BatchFacts:
     """Facts of a step before differentiation; a value without one does not depend on the batch.
 
-    A value may still depend on the number of records. If there are k times fewer of them, it is
-    larger by a power of k, which is found by comparing the step with that of a larger batch: -1 for
-    the number of records and for a sum over them, 0 for a mean, None if unknown.
+    A value may still depend on the number of records. If a batch is split into k micro-batches, a
+    value of a micro-batch is k**power times that of the batch: the power is -1 for the number of
+    records and for a sum over them, 0 for a mean, None if unknown. Powers are found by comparing
+    the step with that of a larger batch.
 
     Args:
         step: for some number of records.
@@ -85,7 +87,9 @@ class BatchFacts:
     def require_mean_losses(self) -> None:
         """Raises UnsupportedOpError where a gradient is not that of a mean over records.
 
-        A loss that is scaled by sums over wafers is already that of all micro-batches.
+        A loss that is scaled by sums over wafers is already that of all micro-batches. If it is
+        multiplied by its count and divided by that of all micro-batches, the count is assumed to be
+        the number that it is a mean of.
         """
         for node in self._nodes:
             if node.op == "gradient":
@@ -106,8 +110,7 @@ class BatchFacts:
         """How the result of a batch follows from the results of micro-batches.
 
         Returns:
-            By which power of the number of micro-batches their mean is larger; whether that is
-            known, and not an approximation.
+            The power; whether the mean over micro-batches, divided by it, is exact.
         """
         value = self._results[name]
         fact, power = self._facts.get(value), self._power(value)
@@ -117,8 +120,9 @@ class BatchFacts:
     def _visit(self, node: Node) -> None:
         if node.op == WAFER_SUM:
             self._shared.update(node.outputs)
-            power = self._power(node.inputs[0])
-            self._set_power(node.output, None if power is None else power + 1)
+            fact, power = self._facts.get(node.inputs[0]), self._power(node.inputs[0])
+            is_sum = fact is None or fact.kind == LINEAR
+            self._set_power(node.output, power + 1 if is_sum and power is not None else None)
             return
         found = [self._facts.get(value) for value in node.inputs]
         if node.op == "custom_gradient":  # whose outputs are its operands
@@ -223,8 +227,10 @@ class BatchFacts:
             return 0 if self._is_alike(constant, other) else None
         if np.array_equal(constant, other):
             return 0
+        if constant.dtype.kind not in "iuf":
+            return None
         for power in (-1, 1, -2, 2):
-            if np.array_equal(constant * self._ratio**-power, other):
+            if np.allclose(constant * self._ratio**-power, other, rtol=1e-6, atol=0.0):
                 return power
         return None
 
@@ -248,9 +254,12 @@ class BatchFacts:
             self._depends_on_size(inner) for n in graph.nodes for inner in n.subgraphs.values()
         )
 
-    def _is_sized(self, value: Value) -> bool:
-        """Whether a value has as many elements as the number of records requires."""
-        return self._larger is not None and value.shape != self._larger[value].shape
+    def _is_sized(self, value: Value, of_records: bool = False) -> bool:
+        """Whether the number of records gives the size of an axis that has no records."""
+        if self._larger is None:
+            return False
+        first = 1 if of_records or self._has_records(value) else 0
+        return value.shape[first:] != self._larger[value].shape[first:]
 
     def _power_made(self, node: Node, found: Sequence[Optional[Fact]], output: Value) -> Power:
         """The power of an output; None if it is unknown."""
@@ -263,17 +272,22 @@ class BatchFacts:
             shift = -1  # a sum over records
         elif fact is None and draws(node) and node.inputs[-2].constant is not None:
             return None if self._is_sized(output) else 0  # the same numbers in all micro-batches
-        elif fact is None and not self._is_sized(output) and any(map(self._is_sized, node.inputs)):
-            if node.op not in ("sum", "mean"):
-                return None
-            shift = -1 if node.op == "sum" else 0
+        elif fact is None or fact.kind != JOINED:
+            of_records = self._has_records(output)
+            if self._is_sized(output, of_records):
+                if fact is not None or not _works_by_rows(node):
+                    return None
+            elif any(self._is_sized(value, of_records) for value in node.inputs):
+                if fact is not None or node.op not in ("sum", "mean"):
+                    return None
+                shift = -1 if node.op == "sum" else 0
         powers = [self._power(value) for value in node.inputs]
         changed = {i for i, power in enumerate(powers) if power != 0}
         if not changed:
             return shift
         guarded = [power for i, power in enumerate(powers) if not _is_guard(node, i)]
-        if len(guarded) == 1 < len(powers):  # of a count by which a sum is divided
-            return None if guarded[0] is None else guarded[0] + shift
+        if len(guarded) == 1 < len(powers) and guarded[0] == -1:  # a count that divides a sum
+            return -1 + shift
         if node.op in ("div", "div_no_nan"):
             first, second = powers
             return None if first is None or second is None else first - second + shift
@@ -303,7 +317,7 @@ class BatchFacts:
         if group is None:  # a product of such numbers, or nothing linear
             return having <= {i for g in groups for i in g}
         if any(i not in group and x in self._shared for i, x in enumerate(node.inputs)):
-            return True
+            return all(fact.kind == LINEAR for fact in found if fact is not None)
         return all(node.inputs[i] in self._shared or self._is_mean(node.inputs[i]) for i in having)
 
     def _is_mean(self, value: Value) -> bool:
@@ -405,6 +419,17 @@ def _rows(value: Value) -> int:
     return size
 
 
+def _starts(node: Node) -> tuple[int, ...]:
+    """Where a slice begins, by axis."""
+    return tuple(node.attrs.get("starts", ()))
+
+
+def _works_by_rows(node: Node) -> bool:
+    """Whether rows of an output follow from the same rows of operands, or are drawn."""
+    is_view = node.op in ("broadcast", "reshape", "concat")
+    return is_view or draws(node) or lookup(node.op).rows(node, 1) is not None
+
+
 def _is_guard(node: Node, place: int) -> bool:
     """Whether an operand only keeps a number of records or terms from being 0."""
     constant = node.inputs[place].constant
@@ -444,6 +469,11 @@ def _match(graph: Graph, larger: Graph, matched: dict[Value, Value]) -> None:
             raise UnsupportedOpError(
                 "micro_batches: the model must have the same operations for all batch sizes. "
                 f"Received: others at '{differing.source}' ({differing.op}). Remove micro_batches."
+            )
+        if _starts(node) != _starts(other):
+            raise UnsupportedOpError(
+                "micro_batches: a slice must not depend on the number of examples. Received: "
+                f"'{node.source}' ({node.op}). Remove micro_batches."
             )
         matched.update(zip([*node.inputs, *node.outputs], [*other.inputs, *other.outputs]))
         for name, inner in node.subgraphs.items():

@@ -83,7 +83,7 @@ class SplitBatch(MicroBatches):
         except CerebrasError:
             raise
         except (TypeError, ValueError) as error:
-            if self.rows is None:
+            if self.rows is None or "None" not in str(error):
                 raise
             raise UnsupportedOpError(
                 "micro_batches: model_fn must take features with an unknown number of rows, of "
@@ -163,7 +163,8 @@ def split_batch(
         labels: likewise.
 
     Returns:
-        How the batch is split, or None; features and labels of the first micro-batch.
+        How the batch is split, or None; features and labels for model_fn, whose number of rows is
+        unknown.
 
     Raises:
         ConfigError: they cannot be split.

@@ -430,7 +430,7 @@ def test_the_environment_variable_chooses_or_is_refused(monkeypatch):
     monkeypatch.setenv(isa.VARIABLE, "none")
     assert isa.choose(lambda: 9.0, None).kind == isa.NONE
     monkeypatch.setenv(isa.VARIABLE, "avx")
-    with pytest.raises(ConfigError, match="must be one of none, avx512bf16, amx"):
+    with pytest.raises(ConfigError, match="one of baseline, .*amx"):
         isa.choose(lambda: 9.0, None)
     monkeypatch.setenv(isa.VARIABLE, "amx")
     monkeypatch.setattr(isa, "_why_no_amx", lambda: "the processor has no AMX")

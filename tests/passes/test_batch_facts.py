@@ -170,6 +170,29 @@ def without_numbers_of_its_own(m):
     return m.mean(m.b.op("mul", m.b.op("concat", m.x, drawn, axis=1), m.w))
 
 
+def ones(m, *shape):
+    return m.b.constant(np.ones(shape, np.float32))
+
+
+def spread_over_records(m):
+    """[B, B]: the costs as often as there are records."""
+    costs = m.b.op("reshape", m.mean(m.costs, 1), shape=(m.records, 1))
+    return m.b.op("mul", costs, ones(m, m.records, m.records))
+
+
+def root_by_parts(m):
+    parts, total = (m.b.op("wafer_sum", m.b.constant(np.float32(n))) for n in (1, m.records))
+    share = m.b.op("div", m.b.op("mul", parts, float(m.records)), total)
+    return m.b.op("mul", m.b.op("sqrt", m.mean(m.costs)), share)
+
+
+def over_a_maximum(m, op):
+    """A sum over wafers of what is no sum: the mean of maxima is not the maximum."""
+    parts = m.b.op("wafer_sum", m.b.constant(np.float32(1)))
+    total = m.b.op("wafer_sum", m.sum(m.weights, op=op))
+    return m.b.op("div", m.b.op("mul", m.mean(m.costs), parts), total)
+
+
 def joined_though_counted(m):
     return m.b.op("mul", normalised_over_the_batch(m), m.b.op("wafer_sum", m.sum(m.weights)))
 
@@ -185,6 +208,11 @@ def joined_though_counted(m):
         (lambda m: m.b.op("mul", m.mean(m.costs), float(m.records)), "a sum over the batch"),
         (lambda m: m.b.op("mul", m.mean(m.w), float(m.records)), "the number of examples"),
         (without_numbers_of_its_own, "concat"),
+        (lambda m: m.sum(m.b.op("mul", m.mean(m.costs), ones(m, m.records))), "no sum and no mean"),
+        (lambda m: m.mean(m.sum(spread_over_records(m), 1)), "no sum and no mean"),
+        (lambda m: over_a_maximum(m, "max"), "scales otherwise"),
+        (root_by_parts, "no sum and no mean"),
+        (lambda m: m.b.op("mul", m.b.op("maximum", m.mean(m.costs), 0.5), 2.0), "no sum and no"),
         (lambda m: m.b.op("add", m.sum(m.costs), m.sum(m.w)), "no sum and no mean"),
         (lambda m: m.b.op("sqrt", m.mean(m.costs)), "no sum and no mean"),
         (lambda m: m.b.op("mul", m.mean(m.costs), m.mean(m.weights)), "no sum and no mean"),
@@ -222,6 +250,15 @@ def test_what_is_no_mean_over_records_is_refused(loss, fact):
 )
 def test_how_results_of_micro_batches_combine(result, combination):
     assert facts_of(result).combination("cost") == combination
+
+
+def test_a_slice_that_depends_on_the_number_of_records_is_refused():
+    def loss(m):
+        at = {"starts": (0, m.records // 4, 0), "sizes": (m.records, 1, WIDTH)}
+        return m.mean(m.b.op("mul", m.b.op("slice", m.x, **at, strides=(1, 1, 1)), m.w))
+
+    with raises(UnsupportedOpError, "slice must not depend"):
+        facts_of(loss)
 
 
 def test_an_update_that_depends_on_the_number_of_records_is_refused():
