@@ -40,7 +40,7 @@ class Fact:
 
     Attributes:
         kind: RECORDS, LINEAR, NUMBER or JOINED.
-        node: the node that makes it so.
+        node: the node that makes it JOINED or NUMBER, for errors.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class BatchFacts:
             if node.op == "custom_gradient":
                 self._set_power(value, self._power(node.inputs[i]))
             else:
-                self._set_power(value, self._power_made(node, found, value))
+                self._set_power(value, self._power_made(node, value))
 
     def _check_backward(self, node: Node) -> None:
         """Raises UnsupportedOpError unless a custom gradient is linear, record by record.
@@ -150,7 +150,7 @@ class BatchFacts:
         backward, count = node.attrs["backward"], node.attrs["xs"]
         captured = node.inputs[count:]
         for value, operand in zip(backward.inputs, captured):
-            self._follow(value, operand)
+            self._set_captured(value, operand)
         for value, x in zip(backward.inputs[len(captured) :], node.inputs):
             self._facts[value] = Fact(RECORDS if self._has_records(x) else LINEAR)
             power = self._power_of_cotangent(x)
@@ -182,7 +182,7 @@ class BatchFacts:
         by_record = dys == ys and all(map(self._has_records, node.inputs[: ys + dys]))
         power = powers.pop() if by_record and len(powers) == 1 else None
         for x, output in zip(node.inputs[ys + dys : ys + dys + xs], node.outputs):
-            self._facts[output] = Fact(RECORDS if self._has_records(x) else LINEAR, node)
+            self._facts[output] = Fact(RECORDS if self._has_records(x) else LINEAR)
             shift = 0 if self._has_records(x) else -1
             self._set_power(output, None if power is None else power + shift)
 
@@ -197,7 +197,7 @@ class BatchFacts:
         power = self._power(x)
         return None if power is None else -power
 
-    def _follow(self, value: Value, operand: Value) -> None:
+    def _set_captured(self, value: Value, operand: Value) -> None:
         """A captured value is the operand that is given for it."""
         fact = self._facts.get(operand)
         if fact is not None:
@@ -261,14 +261,14 @@ class BatchFacts:
         first = 1 if of_records or self._has_records(value) else 0
         return value.shape[first:] != self._larger[value].shape[first:]
 
-    def _power_made(self, node: Node, found: Sequence[Optional[Fact]], output: Value) -> Power:
+    def _power_made(self, node: Node, output: Value) -> Power:
         """The power of an output; None if it is unknown."""
         fact = self._facts.get(output)
         if any(map(self._depends_on_size, node.subgraphs.values())):
             return None
-        having_records = any(each is not None and each.kind == RECORDS for each in found)
+        is_linear = fact is not None and fact.kind == LINEAR
         shift = 0
-        if having_records and fact is not None and fact.kind == LINEAR and node.op != "mean":
+        if is_linear and node.op != "mean" and any(map(self._has_records, node.inputs)):
             shift = -1  # a sum over records
         elif fact is None and draws(node) and node.inputs[-2].constant is not None:
             return None if self._is_sized(output) else 0  # the same numbers in all micro-batches
