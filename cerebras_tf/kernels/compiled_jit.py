@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -73,7 +74,11 @@ if CACHE_FOLDER is not None:
     os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
 
 import numba  # noqa: E402  (reads the environment when imported)
-from numba.core import caching  # noqa: E402
+from llvmlite import binding as llvm  # noqa: E402
+from numba.core import caching, compiler, registry, typed_passes  # noqa: E402
+from numba.core.codegen import JITCodeLibrary  # noqa: E402
+from numba.core.compiler_machinery import register_pass  # noqa: E402
+from numba.core.serialize import dumps  # noqa: E402
 
 if CACHE_FOLDER is not None:
     numba.config.CACHE_DIR = str(CACHE_FOLDER)
@@ -110,27 +115,185 @@ class _Implementation(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]
 
 
+class _CacheFiles:
+    """One file per signature. Numba's own index files lose entries if processes write at once."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+
+    def _path(self, text: str) -> Path:
+        assert CACHE_FOLDER is not None
+        return CACHE_FOLDER / f"{self._base}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.nbc"
+
+    def save(self, key: Any, data: Any) -> None:
+        """Writes a file atomically."""
+        text = repr(key)
+        path = self._path(text)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(dumps((text, numba.__version__, data)))
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def load(self, key: Any) -> Any:
+        """The data of a key; None if the cache does not have it."""
+        text = repr(key)
+        try:
+            content = self._path(text).read_bytes()
+        except OSError:
+            return None
+        stored, version, data = pickle.loads(content)
+        return data if (stored, version) == (text, numba.__version__) else None
+
+
 class _Cache(caching.FunctionCache):
     _impl_class = _Implementation
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _CacheFiles(self._impl.filename_base)
 
-def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..., Any]], Any]:
+
+class _LinkedLibrary(JITCodeLibrary):
+    """LLVM IR of a function that only other compiled functions call.
+
+    Callers link and inline it. Machine code of the function alone would never run, so none is made.
+    """
+
+    @classmethod
+    def from_bitcode(cls, codegen: Any, name: str, bitcode: bytes) -> _LinkedLibrary:
+        library = cls(codegen, name)
+        library._final_module = library._shared_module = llvm.parse_bitcode(bitcode)
+        library._finalized = True
+        return library
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def serialize_using_object_code(self) -> tuple[str, str, bytes]:
+        """What Numba stores of the library in the cache."""
+        self._ensure_finalized()
+        return self.name, "bitcode", self._get_module_for_linking().as_bitcode()
+
+
+class _LinkedFunction:
+    """What callers know a linked function by, instead of one that Python can call."""
+
+
+def _insert_function(target: Any, description: Any, library: _LinkedLibrary) -> _LinkedFunction:
+    """Makes a linked function known to the lowering of its callers."""
+    function = _LinkedFunction()
+    target.insert_user_function(function, description, [library])
+    return function
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LinkedLowering(typed_passes.NativeLowering):
+    _name = "linked_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        function = _insert_function(state.targetctx, state.cr.fndesc, state.library)
+        state.cr = state.cr._replace(cfunc=function)
+        return True
+
+
+class _LinkedCompiler(compiler.CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [
+            (_LinkedLowering if each is typed_passes.NativeLowering else each, description)
+            for each, description in passes.passes
+        ]
+        passes.finalize()
+        return [passes]
+
+
+class _LinkedImplementation(_Implementation):
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        (name, _, bitcode), description, environment, signature, *_ = payload
+        library = _LinkedLibrary.from_bitcode(target_context.codegen(), name, bitcode)
+        return compiler.compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=environment,
+            entry_point=_insert_function(target_context, description, library),
+            fndesc=description,
+            signature=signature,
+            objectmode=False,
+            lifted=(),
+        )
+
+
+class _LinkedCache(_Cache):
+    _impl_class = _LinkedImplementation
+
+
+class _LinkedDispatcher(registry.CPUDispatcher):
+    """A function for compiled callers; for calls from Python it is compiled once more."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        super().__init__(
+            function, targetoptions={**options, **wrappers}, pipeline_class=_LinkedCompiler
+        )
+        self._options = options
+        self._for_python: Any = None
+
+    def add_overload(self, cres: Any) -> None:
+        self.overloads[tuple(cres.signature.args)] = cres
+
+    def __call__(self, *args: Any) -> Any:
+        if self._for_python is None:
+            self._for_python = _for_python(
+                self.py_func, self._options, not isinstance(self._cache, caching.NullCache)
+            )
+        return self._for_python(*args)
+
+
+def _for_python(function: Callable[..., Any], options: dict[str, Any], cache: bool) -> Any:
+    dispatcher = registry.CPUDispatcher(
+        function, targetoptions={**options, "no_cfunc_wrapper": True}
+    )
+    if cache:
+        dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
+def jit(
+    *, any_order: bool = False, cache: bool = True, python: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: compiles a kernel on its first call, without the GIL, cached on disk.
 
     Args:
         any_order: allow sums in any order, which vectorises reductions.
-        cache: store the machine code; False if the function has no file.
+        cache: store the compiled code; False if the function has no file.
+        python: whether Python calls the function, and not the work queue or another kernel. All
+            functions can be called in both ways, but then are compiled twice.
     """
+    options = {
+        "nopython": True,
+        "nogil": True,
+        "fastmath": ANY_ORDER if any_order else EXACT_ORDER,
+        "error_model": "numpy",
+        "boundscheck": False,
+    }
 
     def compiled(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(
-            nogil=True,
-            fastmath=ANY_ORDER if any_order else EXACT_ORDER,
-            error_model="numpy",
-            boundscheck=False,
-        )(function)
-        if cache and CACHE_FOLDER is not None:
-            dispatcher._cache = _Cache(function)
+        stored = cache and CACHE_FOLDER is not None
+        if python:
+            return _for_python(function, options, stored)
+        dispatcher = _LinkedDispatcher(function, options)
+        if stored:
+            dispatcher._cache = _LinkedCache(function)
         return dispatcher
 
     return compiled
@@ -138,6 +301,11 @@ def jit(*, any_order: bool = False, cache: bool = True) -> Callable[[Callable[..
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Decorator: a function that LLVM inlines into kernels, with the order of its own sums kept."""
-    return numba.njit(
-        forceinline=True, fastmath=EXACT_ORDER, error_model="numpy", boundscheck=False
-    )(function)
+    options = {
+        "nopython": True,
+        "forceinline": True,
+        "fastmath": EXACT_ORDER,
+        "error_model": "numpy",
+        "boundscheck": False,
+    }
+    return _LinkedDispatcher(function, options)

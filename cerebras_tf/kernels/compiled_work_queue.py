@@ -229,7 +229,7 @@ def _has_chunks(queue):
     return ((job >> _NEXT_SHIFT) & _COUNT_MASK) < (job & _COUNT_MASK)
 
 
-@jit()
+@jit(python=True)
 def _serve(queue, thread):
     """Runs chunks until no job has come for a while, or a Python job waits.
 
@@ -253,7 +253,7 @@ def _serve(queue, thread):
             _atomic_add(queue + SLEEPING, -1)  # a job arrived that counted this thread as awake
 
 
-@jit()
+@jit(python=True)
 def spin_until_set(address, spins):
     """Whether the word at an address became nonzero within so many reads."""
     for _ in range(spins):
@@ -263,7 +263,7 @@ def spin_until_set(address, spins):
     return False
 
 
-@jit()
+@jit(python=True)
 def _increment(address, number):
     _atomic_add(address, number)
 
@@ -308,7 +308,7 @@ def _make_runner(name: str, with_thread: bool) -> Runner:
 
     digest = hashlib.sha256(f"{name} {with_thread}".encode()).hexdigest()[:20]
     run.__name__ = run.__qualname__ = f"run_{digest}"
-    return jit()(run)
+    return jit(python=True)(run)
 
 
 def run_on_this_thread(
