@@ -73,6 +73,9 @@ CACHE_FOLDER = _choose_cache_folder()
 if CACHE_FOLDER is not None:
     os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
 
+# Numba would set up the terminal's colours thousands of times where colorama is installed.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
 import numba  # noqa: E402  (reads the environment when imported)
 from llvmlite import binding as llvm  # noqa: E402
 from numba.core import caching, compiler, registry, typed_passes  # noqa: E402

@@ -13,6 +13,7 @@ that read one job from taking a chunk of the next one (the ABA problem).
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import zlib
 from collections.abc import Callable
@@ -133,8 +134,27 @@ def _entry_point(typingctx, name, with_thread, arguments):
         with_thread: whether the kernel takes the thread's number too; a literal.
         arguments: tuple of the kernel's other arguments; only its type is used.
     """
-    kernel = types.Dispatcher(_kernels[name.literal_value])
-    wanted = [types.int64] * (3 if with_thread.literal_value else 2) + list(arguments.types)
+    generate = _entry_generator(typingctx, name.literal_value, with_thread.literal_value, arguments)
+    return types.int64(name, with_thread, arguments), generate
+
+
+# Types of the arguments after start and stop of fused elementwise kernels (codegen_source.py).
+_ELEMENTWISE_ARGUMENTS = types.Tuple(
+    [types.boolean, types.int64, *(types.Array(types.int64, ndim, "C") for ndim in (1, 2, 1))]
+)
+
+
+@intrinsic(prefer_literal=True)
+def _elementwise_entry_point(typingctx, name):
+    """As `_entry_point` for a fused elementwise kernel."""
+    generate = _entry_generator(typingctx, name.literal_value, False, _ELEMENTWISE_ARGUMENTS)
+    return types.int64(name), generate
+
+
+def _entry_generator(typingctx: Any, name: str, with_thread: bool, arguments: Any) -> Any:
+    """What emits the function of `_entry_point` and returns its address."""
+    kernel = types.Dispatcher(_kernels[name])
+    wanted = [types.int64] * (3 if with_thread else 2) + list(arguments.types)
     called: Any = kernel.get_call_type(typingctx, tuple(wanted), {})
 
     def generate(context, builder, signature, args):
@@ -145,7 +165,7 @@ def _entry_point(typingctx, name, with_thread, arguments):
         _, _, address, *rows = function.args
         tuple_type = context.get_value_type(arguments)
         values = inner.load(inner.inttoptr(address, tuple_type.as_pointer()))
-        parameters = rows if with_thread.literal_value else rows[:2]
+        parameters = rows if with_thread else rows[:2]
         items = cgutils.unpack_tuple(inner, values, len(arguments.types))
         compiled_kernel = kernel.dispatcher.overloads[called.args]
         callee = context.declare_function(builder.module, compiled_kernel.fndesc)
@@ -158,7 +178,7 @@ def _entry_point(typingctx, name, with_thread, arguments):
         inner.ret(_I32(0))
         return builder.ptrtoint(function, _I64)
 
-    return types.int64(name, with_thread, arguments), generate
+    return generate
 
 
 @intrinsic
@@ -295,8 +315,39 @@ def _runner(kernel: Any, with_thread: bool) -> Runner:
         name = f"{plain.__module__}.{plain.__qualname__}-{code:08x}"
         if _kernels.setdefault(name, kernel) is not kernel:
             raise RuntimeError(f"kernels: names must be unique. Received: two of {name}.")
-        found = _runners[id(kernel), with_thread] = _make_runner(name, with_thread)
+        make = _make_elementwise_runner if is_elementwise(plain) else _make_runner
+        found = _runners[id(kernel), with_thread] = make(name, with_thread)
     return found
+
+
+@jit(python=True)
+def _run_entry(entry, queue, rows, chunks, *arguments):
+    place = _stack_address(arguments)
+    if chunks == 1:
+        return 1 if _call(entry, place, 0, rows, 0) else 0
+    return _submit(queue, entry, place, rows, chunks)
+
+
+def is_elementwise(function: Any) -> bool:
+    """Whether a function is a fused elementwise kernel, all of which take the same arguments."""
+    return function.__module__.startswith("elementwise_")
+
+
+def _make_elementwise_runner(name: str, with_thread: bool) -> Runner:
+    """A runner that shares all but the kernel's entry point, which halves its compilation."""
+
+    def entry():
+        return _elementwise_entry_point(name)
+
+    entry.__name__ = entry.__qualname__ = f"entry_{_digest(name)}"
+    compiled = jit(python=True)(entry)
+    run = functools.partial(_run_entry, compiled())
+    run.entry = compiled  # type: ignore[attr-defined]  # keeps the code in memory
+    return run
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _make_runner(name: str, with_thread: bool) -> Runner:
@@ -306,8 +357,7 @@ def _make_runner(name: str, with_thread: bool) -> Runner:
             return 1 if _call(entry, place, 0, rows, 0) else 0
         return _submit(queue, entry, place, rows, chunks)
 
-    digest = hashlib.sha256(f"{name} {with_thread}".encode()).hexdigest()[:20]
-    run.__name__ = run.__qualname__ = f"run_{digest}"
+    run.__name__ = run.__qualname__ = f"run_{_digest(f'{name} {with_thread}')}"
     return jit(python=True)(run)
 
 

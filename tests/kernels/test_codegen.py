@@ -225,7 +225,7 @@ a = np.linspace(-1, 1, 9, dtype="f"); out = np.empty_like(a)
 f = codegen.FusedElementwise(g); f([a], [out])
 np.testing.assert_allclose(out, np.tanh(a * np.float32(0.123)), rtol=1e-6)
 runner = compiled_work_queue._runner(next(iter(f.plans.values())).kernel, False)
-print(sum(runner.stats.cache_hits.values()), compiled_jit.CACHE_FOLDER)
+print(sum(runner.entry.stats.cache_hits.values()), compiled_jit.CACHE_FOLDER)
 """
 
 
