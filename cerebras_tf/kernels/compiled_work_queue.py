@@ -139,7 +139,7 @@ def _entry_point(typingctx, name, with_thread, arguments):
 
 
 # Types of the arguments after start and stop of fused elementwise kernels (codegen_source.py).
-_ELEMENTWISE_ARGUMENTS = types.Tuple(
+_ELEMENTWISE_ARGUMENTS = types.Tuple(  # type: ignore[attr-defined]
     [types.boolean, types.int64, *(types.Array(types.int64, ndim, "C") for ndim in (1, 2, 1))]
 )
 
