@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from cerebras_tf.collector import paused_collector
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.order import assign_layers, order_nodes
@@ -93,22 +92,6 @@ _WITHOUT_GRADIENTS: list[Pass] = [
     ("merge_linear_loss", lambda s: merge_linear_loss(s.graph)),
     ("fold_row_sums", lambda s: fold_row_sums(s.graph)),
 ]
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Pauses Python's cyclic garbage collector.
-
-    Passes create hundreds of thousands of long-lived objects. Collections traverse all of them and
-    the TensorFlow graph, which takes half of the time of compiling.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def compile_step(step: StepGraph, options: Options = Options()) -> Program:

@@ -26,7 +26,7 @@ from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
-from cerebras_tf.compiler.pipeline import paused_collector
+from cerebras_tf.collector import paused_collector
 from cerebras_tf.console.log import is_silent, log_info
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE

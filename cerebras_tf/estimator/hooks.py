@@ -205,7 +205,8 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
     TensorFlow's modules and graphs and the wafer's programs are about a million objects. A full
     collection visits all of them, every hundred steps of a small model. What remains after the
     first collection after the first step is frozen (gc.freeze); later objects are collected as
-    usual. Use it as a context around training; on exit, frozen objects are collected again:
+    usual. Before the first step, when these objects are created, nothing is collected. Use it as a
+    context around training; on exit, frozen objects are collected again:
 
         with FreezeObjectsHook() as lasting:
             estimator.train(input_fn, hooks=[lasting])
@@ -215,12 +216,21 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
 
     def __init__(self) -> None:
         self._is_due = self._has_looked = self._has_frozen = False
+        self._is_paused = False
 
     def __enter__(self) -> FreezeObjectsHook:
         self._is_due = True
+        self._is_paused = gc.isenabled()
+        gc.disable()
         return self
 
+    def _resume(self) -> None:
+        if self._is_paused:
+            gc.enable()
+        self._is_paused = False
+
     def __exit__(self, *_: object) -> None:
+        self._resume()
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
         if self._has_frozen:
@@ -231,6 +241,7 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
         """Waits for a full collection after the first step."""
         if self._is_due:
             self._is_due = False
+            self._resume()
             gc.callbacks.append(self._collected)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:

@@ -239,6 +239,11 @@ class _LinkedImplementation(_Implementation):
 class _LinkedCache(_Cache):
     _impl_class = _LinkedImplementation
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        # The same function compiled for Python has other files.
+        self._cache_file = _CacheFiles(f"{self._impl.filename_base}-linked")
+
 
 class _LinkedDispatcher(registry.CPUDispatcher):
     """A function for compiled callers; for calls from Python it is compiled once more."""

@@ -32,9 +32,19 @@ BELOW_ESTIMATOR = (
     "tf_compat tf_session frontend step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
-EVERYWHERE = {"environment", "errors", "installing", "quantities", "suggestions", "whole_file"}
+EVERYWHERE = {"collector", "environment", "errors", "installing", "quantities", "suggestions"}
+EVERYWHERE |= {"whole_file"}
+    "collector",
+    "environment",
+    "errors",
+    "installing",
+    "quantities",
+    "suggestions",
+    "whole_file",
+}
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
 PACKAGES = {
+    "collector": package(),
     "environment": package(),
     "errors": package(),
     "installing": package(),

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cerebras_tf
 from cerebras_tf.kernels.compiled_jit import _CacheFiles, jit
 
@@ -74,16 +76,21 @@ def squared(x):
 def NAME(x):
     return squared(x) + 1
 
-assert NAME(3.0) == 10
+for call in CALLS:
+    assert call() == 10
 print(sum(squared.stats.cache_hits.values()), sum(squared.stats.cache_misses.values()))
 """
 
 
-def test_the_cache_has_the_code_of_functions_for_other_callers(tmp_path):
+COMPILED, PYTHON = "lambda: NAME(3.0), ", "lambda: squared(3.0) + 1, "
+
+
+@pytest.mark.parametrize("calls", [COMPILED, PYTHON + COMPILED, COMPILED + PYTHON])
+def test_the_cache_has_the_code_of_functions_for_other_callers(calls, tmp_path):
     path = tmp_path / "compiled_squared.py"
     found = []
     for name in ("first_", "second"):  # of one length, so that lines and columns are equal
-        path.write_text(LINKED.replace("NAME", name))
+        path.write_text(LINKED.replace("CALLS", f"[{calls}]").replace("NAME", name))
         environment = {
             **os.environ,
             "NUMBA_CACHE_DIR": str(tmp_path / "cache"),

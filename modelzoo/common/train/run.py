@@ -12,6 +12,7 @@ import os
 import sys
 
 from cerebras_tf.api import job, mpi, run_main, set_stop_message
+from cerebras_tf.collector import paused_collector
 from cerebras_tf.config import schema
 from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
@@ -78,7 +79,8 @@ def execute(args, model_name=None):
     set_stop_message(f"{args.mode} was stopped while it read {args.params}, before it started")
     params = read_params(args, model_name)
     runconfig = params.runconfig
-    with exit_on_signal("stopped while TensorFlow was loading, before the start"):
+    loading = "stopped while TensorFlow was loading, before the start"
+    with exit_on_signal(loading), paused_collector():
         log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
         registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
