@@ -32,8 +32,7 @@ BELOW_ESTIMATOR = (
     "tf_compat tf_session frontend step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
-EVERYWHERE = {"collector", "environment", "errors", "installing", "quantities", "suggestions"}
-EVERYWHERE |= {"whole_file"}
+EVERYWHERE = {
     "collector",
     "environment",
     "errors",
