@@ -1,49 +1,81 @@
-"""Compiles kernels of a decoder's training step in another process.
+"""Compiles the kernels of a transformer's training step in another process.
 
-    python -m cerebras_tf.runtime.precompile
-
-With an empty cache of compiled kernels, this process compiles while the other one loads TensorFlow
-and builds the graph. They share the cache on disk.
+With an empty cache of compiled kernels, that process compiles while this one loads TensorFlow and
+builds the graph. They share the cache on disk.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
+import hashlib
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cerebras_tf.ir import Node, TensorType
 from cerebras_tf.ir.program import Instruction
-from cerebras_tf.kernels.compiled_threads import set_num_threads
+from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
+from cerebras_tf.kernels.compiled_threads import num_threads, set_num_threads
+from cerebras_tf.kernels.instruction_set import features
 from cerebras_tf.ops import infer
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.swarmx.rank import end_with_parent
 
-# Batch, sequence length, heads, size of a head, vocabulary, width of the feed-forward layer. Code
-# does not depend on sizes, but the choice of a kernel for a product does.
+# Batch size, sequence length, heads, size of a head, vocabulary and width of the feed-forward
+# layer. Compiled code does not depend on them, but which kernel computes a product does.
 B, S, N, H, V, F = 24, 128, 4, 48, 256, 768
-ROWS, D = B * S, N * H
-# An op, its attributes, and the types of its operands, in the order in which a step needs them.
+D, ROWS = N * H, B * S
+_NN, _NT, _TN = ({"transpose_a": a, "transpose_b": b} for a, b in ((0, 0), (0, 1), (1, 0)))
+_CAUSAL = {"scale": 1.0, "causal": True}
+# (op, attributes, shapes of its operands): what takes longest, then from the end of a step to its
+# beginning, so that both processes rarely compile the same kernel.
 STEP: Sequence[tuple[str, dict[str, Any], str]] = (
-    ("matmul", {"transpose_a": False, "transpose_b": False}, f"{ROWS},{D} {D},{D}"),
-    ("attention", {"scale": 1.0, "causal": True}, " ".join([f"{B},{S},{N},{H}"] * 3)),
-    (
-        "attention_grad",
-        {"scale": 1.0, "causal": True},
-        " ".join([f"{B},{S},{N},{H}"] * 5) + f" {B},{N},{S}",
-    ),
+    ("matmul", _NN, f"{ROWS},{D} {D},{D}"),
+    ("attention", _CAUSAL, f"{B},{S},{N},{H} " * 3),
+    ("attention_grad", _CAUSAL, f"{B},{S},{N},{H} " * 5 + f"{B},{N},{S}"),
+    ("sum_of_squares", {}, f"{D},{F}"),
+    ("rows_add", {}, f"{V},{D} int32:{ROWS} {ROWS},{D}"),
+    ("sum", {"axes": (0,), "keepdims": True}, f"{ROWS},{D}"),
+    ("matmul", _TN, f"{ROWS},{F} {ROWS},{D}"),
+    ("matmul", _NT, f"{ROWS},{D} {F},{D}"),
+    ("layer_norm_grad", {}, f"{B},{S},{D} {B},{S},{D} {D} {B},{S} {B},{S}"),
     (
         "linear_softmax_xent_train",
         {"transpose_weight": True},
         f"{ROWS} {ROWS},{D} {V},{D} int32:{ROWS}",
     ),
-    ("layer_norm_grad", {}, f"{B},{S},{D} {B},{S},{D} {D} {B},{S} {B},{S}"),
-    ("matmul", {"transpose_a": False, "transpose_b": True}, f"{ROWS},{D} {F},{D}"),
-    ("matmul", {"transpose_a": True, "transpose_b": False}, f"{ROWS},{F} {ROWS},{D}"),
-    ("sum", {"axes": (0,), "keepdims": True}, f"{ROWS},{D}"),
-    ("rows_add", {}, f"{V},{D} int32:{ROWS} {ROWS},{D}"),
-    ("sum_of_squares", {}, f"{D},{F}"),
 )
+
+
+def precompile() -> None:
+    """Starts a process that compiles the kernels of `STEP`; returns at once.
+
+    It does nothing if the cache has them, or if there is only one core.
+    """
+    if CACHE_FOLDER is None or num_threads() == 1 or _done_file(CACHE_FOLDER).exists():
+        return
+    with contextlib.suppress(OSError):  # the first step compiles by itself
+        subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the process that trains
+            preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
+        )
+
+
+def _done_file(folder: Path) -> Path:
+    """A file that is there if a processor with these features has compiled `STEP`."""
+    digest = hashlib.sha256(",".join(sorted(features())).encode()).hexdigest()[:12]
+    return folder / f"step-{digest}"
 
 
 def _type(text: str) -> TensorType:
@@ -64,6 +96,19 @@ def compile_step() -> None:
         backend.load(Instruction(op, (), (), attrs), inputs, outputs)(*arrays)
 
 
+def main() -> None:
+    """Compiles `STEP`, unless another process is doing it."""
+    assert CACHE_FOLDER is not None
+    done = _done_file(CACHE_FOLDER)
+    with open(done.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+        set_num_threads(2)
+        compile_step()
+        done.touch()
+
+
 if __name__ == "__main__":
-    set_num_threads(2)
-    compile_step()
+    main()

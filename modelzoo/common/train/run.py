@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 
-from cerebras_tf.api import job, mpi, run_main, set_stop_message
+from cerebras_tf.api import job, mpi, precompile, run_main, set_stop_message
 from cerebras_tf.collector import paused_collector
 from cerebras_tf.config import schema
 from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
@@ -79,6 +79,8 @@ def execute(args, model_name=None):
     set_stop_message(f"{args.mode} was stopped while it read {args.params}, before it started")
     params = read_params(args, model_name)
     runconfig = params.runconfig
+    if will_train(params, args.mode) and not params.model.mixed_precision:
+        precompile()  # kernels of float32
     loading = "stopped while TensorFlow was loading, before the start"
     with exit_on_signal(loading), paused_collector():
         log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
@@ -87,6 +89,13 @@ def execute(args, model_name=None):
     set_stop_message(f"{args.mode} was stopped {place}; run the same command to start again")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
         run_mode(args.mode, params)
+
+
+def will_train(params, mode):
+    """Whether a run takes training steps on the wafer."""
+    runconfig = params.runconfig
+    only_compiles = runconfig.validate_only or runconfig.compile_only
+    return mode in TRAINING and not only_compiles and not runconfig.device
 
 
 def lock_for(mode, model_dir):
