@@ -33,6 +33,7 @@ _PUBLIC = {
     "SPARSIFIER_MAP": "cerebras_tf.memoryx.sparsifier",
     "check_wafer_address": "cerebras_tf.config.address",
     "EXECUTION_MODE": "cerebras_tf.environment",
+    "paused_collector": "cerebras_tf.collector",
     "precompile": "cerebras_tf.runtime.precompile",
     "require_usable": "cerebras_tf.memoryx.process_folder",
     # Checkpoints.

@@ -84,29 +84,34 @@ class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
       **options: other arguments of TensorFlow's hook.
     """
 
-    def __init__(
-        self,
-        model_dir: str,
-        save_steps: Optional[int] = None,
-        save_graph_def: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(model_dir, save_steps=save_steps, save_graph_def=False, **options)
-        self._graph_file = os.path.join(model_dir, "graph.pbtxt") if save_graph_def else ""
+    def __init__(self, model_dir: str, save_steps: Optional[int] = None, **options: Any) -> None:
+        super().__init__(model_dir, save_steps=save_steps, **options)
         self._fetched: Optional[int] = None
         self._steps_per_run = 1
         if save_steps is not None:
             self._timer = MultiplesTimer(save_steps)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Writes the graph as text, and the first checkpoint."""
-        if self._graph_file:
-            graph = tf.compat.v1.get_default_graph().as_graph_def(add_shapes=True)
-            part = f"{self._graph_file}.tmp{uuid.uuid4().hex}"
+        """Writes the graph and the first checkpoint.
+
+        TensorFlow's method prints the graph in Python, which takes seven times as long as str().
+        """
+        step = session.run(self._global_step_tensor)
+        graph = tf.compat.v1.get_default_graph()
+        definition = graph.as_graph_def(add_shapes=True)
+        if self._save_graph_def:
+            path = os.path.join(self._checkpoint_dir, "graph.pbtxt")
+            part = f"{path}.tmp{uuid.uuid4().hex}"
             with tf.io.gfile.GFile(part, "w") as file:
-                file.write(str(graph))  # tf.io.write_graph prints in Python: 7 times as long
-            tf.io.gfile.rename(part, self._graph_file, overwrite=True)
-        super().after_create_session(session, coord)
+                file.write(str(definition))
+            tf.io.gfile.rename(part, path, overwrite=True)
+        self._summary_writer.add_graph(graph)
+        meta_graph = tf.compat.v1.train.export_meta_graph(
+            graph_def=definition, saver_def=self._get_saver().saver_def
+        )
+        self._summary_writer.add_meta_graph(meta_graph)
+        self._save(session, step)
+        self._timer.update_last_triggered_step(step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Saves if a checkpoint is due."""

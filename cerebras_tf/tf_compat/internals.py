@@ -82,7 +82,8 @@ MEMBERS = {
     "tensorflow.python.ops.variables.PartitionedVariable": "_variable_list",
     "tensorflow.python.ops.variables.Variable": "_get_save_slice_info _save_slice_info",
     "tensorflow.python.training.basic_session_run_hooks.CheckpointSaverHook": (
-        "_get_saver _global_step_tensor _save_path _set_steps_per_run _steps_per_run _timer"
+        "_checkpoint_dir _get_saver _global_step_tensor _save_graph_def _save_path "
+        "_set_steps_per_run _steps_per_run _summary_writer _timer"
     ),
     "tensorflow.python.training.monitored_session.Scaffold": "_user_init_fn",
     "tensorflow.python.training.optimizer.Optimizer": (

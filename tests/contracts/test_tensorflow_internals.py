@@ -16,7 +16,7 @@ INTERNALS = "cerebras_tf/tf_compat/internals.py"
 OTHERS = {"_asdict", "_exit", "_hash", "_option_string_actions", "_parse_optional"}
 OTHERS |= {"_CacheLocator", "_cache", "_ensure_finalized", "_final_module", "_shared_module"}
 OTHERS |= {"_finalize_dynamic_globals", "_get_module_for_linking", "_verify_declare_only_symbols"}
-OTHERS |= {"_impl"}
+OTHERS |= {"_impl", "_load_overload"}
 
 
 def members() -> list[tuple[str, str]]:

@@ -155,6 +155,9 @@ def frozen(monkeypatch):
     counts = []
     fake = SimpleNamespace(
         callbacks=gc.callbacks,
+        isenabled=gc.isenabled,
+        enable=gc.enable,
+        disable=gc.disable,
         freeze=lambda: counts.append(1),
         unfreeze=counts.clear,
         get_freeze_count=lambda: len(counts),
@@ -188,6 +191,16 @@ def test_what_a_program_froze_itself_stays_frozen(frozen):
         lasting.after_run(None, None)
         gc.collect()
     assert frozen == [1]
+
+
+def test_nothing_is_collected_before_the_first_step():
+    with FreezeObjectsHook() as lasting:
+        assert not gc.isenabled()
+        lasting.after_run(None, None)
+        assert gc.isenabled()
+    with FreezeObjectsHook():
+        pass
+    assert gc.isenabled()
 
 
 def test_the_second_signal_aborts_at_once():

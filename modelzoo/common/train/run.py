@@ -11,8 +11,7 @@ import functools
 import os
 import sys
 
-from cerebras_tf.api import job, mpi, precompile, run_main, set_stop_message
-from cerebras_tf.collector import paused_collector
+from cerebras_tf.api import job, mpi, paused_collector, precompile, run_main, set_stop_message
 from cerebras_tf.config import schema
 from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
