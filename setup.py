@@ -55,6 +55,8 @@ TEST = [
 PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
 LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]
+# Input files of data preparation.
+PARQUET = ["pyarrow>=14"]
 MPI = ["mpi4py>=4.1", "mpich>=5"]
 DOCS = ["sphinx>=8", "myst-parser>=4", "furo>=2024.8.6"]
 
@@ -135,6 +137,7 @@ setup(
         "test": TEST,
         "peers": PEERS,
         "lm-eval": LM_EVAL,
+        "parquet": PARQUET,
         "mpi": MPI,
         "docs": DOCS,
     },

@@ -23,6 +23,7 @@ from modelzoo.common.data.preparation import (
     records,
     text_cleaning,
 )
+from modelzoo.common.files import text_sources
 from modelzoo.common.files.text_lines import numbered_lines
 from modelzoo.common.tokenizers import tokenizers
 
@@ -57,7 +58,7 @@ class PreparationSettings:
     single_sentence_per_line: bool = False
     spacy_model: Optional[str] = None
     wikitext_detokenize: bool = False
-    text_key: str = documents.TEXT_KEY
+    text_key: str = text_sources.TEXT_KEY
     files_per_record: int = 50_000
     name: str = "examples"
     seed: int = 0
@@ -121,7 +122,7 @@ def read_documents(parts, settings, on_read=lambda size: None):
     elif settings.spacy_model:
         split = sentences.spacy_splitter(settings.spacy_model)
     for path, start, end in parts:
-        for text in documents.read_documents(path, settings.text_key, start, end, on_read):
+        for text in text_sources.read_documents(path, settings.text_key, start, end, on_read):
             if settings.wikitext_detokenize:
                 text = text_cleaning.detokenize_wikitext(text).replace("<unk>", "[UNK]")
             several = settings.multiple_docs_in_single_file
@@ -313,7 +314,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
     Returns the manifest: settings, vocab_size, counts, files with checksums.
     """
     settings.check()
-    files = input_files.find_inputs(inputs, documents.SUFFIXES)
+    files = input_files.find_inputs(inputs, text_sources.SUFFIXES)
     tokenizer = _tokenizer(settings)
     units = documents.plan_units(files, UNIT_BYTES)
     return pipeline.prepare(

@@ -5,6 +5,7 @@ import re
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install, run_python
+from modelzoo.common.files import text_lines
 
 # A sentence ends with its mark and closing quotes, before a space and what may begin another.
 END = re.compile(r"[.!?]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*\s?[^\W_a-z])")
@@ -25,7 +26,7 @@ def split_sentences(text):
         The sentences, without blank ones.
     """
     sentences = []
-    for line in text.splitlines():
+    for line in text_lines.split(text):
         start = 0
         for match in END.finditer(line):
             if ABBREVIATION.search(line[start : match.end()].rstrip()):
@@ -38,7 +39,7 @@ def split_sentences(text):
 
 def split_lines(text):
     """Returns the lines of text with one sentence in each line, without blank ones."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in text_lines.split(text) if line.strip()]
 
 
 @functools.lru_cache(maxsize=1)
@@ -62,14 +63,17 @@ def spacy_splitter(model):
 
 
 def split_documents(text, separator=""):
-    """Splits text into documents at lines equal to `separator`; returns those not blank."""
+    """Splits text into documents at lines equal to `separator`; returns those not blank.
+
+    Lines end with LF, so a CR within a line is replaced with a space.
+    """
     parts: list[str] = []
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in text_lines.split(text):
         if line.strip() == separator:
             parts.append("\n".join(lines))
             lines = []
         else:
-            lines.append(line)
+            lines.append(line.replace(text_lines.CR, " "))
     parts.append("\n".join(lines))
     return [part for part in parts if part.strip()]

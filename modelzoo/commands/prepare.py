@@ -19,12 +19,13 @@ from cerebras_tf.api import any_int, any_number, positive_int, seed_int
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.fine_tuning.classifier import glue_files
 from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, records
+from modelzoo.common.files import text_sources
 from modelzoo.common.tokenizers import tokenizers
 
 Options = dict[str, dict[str, Any]]
 BERT_VOCABULARY = "vocab.txt of a BERT"
 LOWER_CASE = "lower case, without accents"
-TEXT = ", ".join(documents.SUFFIXES)
+TEXT = ", ".join(text_sources.SUFFIXES)
 # Texts of options, by field; those of a kind come first.
 HELP = {
     "vocab_file": BERT_VOCABULARY,
@@ -38,7 +39,7 @@ HELP = {
     "output_name": "beginning of the file names",
     "overlap_size": "number of tokens that consecutive records share",
     "eos_id": "id of the end-of-text token (default: the tokenizer's)",
-    "text_key": "key of the text in .jsonl rows",
+    "text_key": "key or column of the text in .jsonl, .csv, .tsv and .parquet (default: text)",
     "wikitext_detokenize": "undo the word splitting of WikiText",
     # gpt
     "ftfy": "fix wrongly decoded characters with ftfy",
@@ -227,7 +228,7 @@ def _run_text(
 ) -> None:
     """Prepares text files and folders of them."""
     has_key = hasattr(settings, "text_key")
-    suffixes = documents.SUFFIXES if has_key else cnn_dailymail.SUFFIXES
+    suffixes = text_sources.SUFFIXES if has_key else cnn_dailymail.SUFFIXES
     files = input_files.find_inputs(inputs, suffixes, tell)
     if has_key:
         documents.refuse_idle_key(files, settings.text_key)
@@ -333,7 +334,7 @@ def _run_vocab(module: Any, given: dict[str, Any], args: argparse.Namespace) -> 
 
     os.environ["RAYON_NUM_THREADS"] = str(args.processes)  # the threads of the tokenizers library
     settings = module.VocabularySettings(**given)
-    files = input_files.find_inputs(args.input_files, documents.SUFFIXES, tell)
+    files = input_files.find_inputs(args.input_files, text_sources.SUFFIXES, tell)
     documents.refuse_idle_key(files, settings.text_key)
     total, started = sum(map(os.path.getsize, files)), time.monotonic()
     with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
@@ -373,7 +374,7 @@ KINDS = {
     "gpt": Kind(
         _run_gpt,
         "modelzoo.gpt3.preparation:PreparationSettings",
-        {"input_dir": _files(documents.SUFFIXES)},
+        {"input_dir": _files(text_sources.SUFFIXES)},
         {
             "tokenizer_type": {"choices": tokenizers.KINDS},
             "vocab_file": {
@@ -393,7 +394,7 @@ KINDS = {
         _run_bert,
         "modelzoo.bert.preparation:PreparationSettings",
         {
-            "input_dir": _files(documents.SUFFIXES, required=False),
+            "input_dir": _files(text_sources.SUFFIXES, required=False),
             "metadata_files": {
                 "nargs": "+",
                 "help": ("files with the path of one text file per line"),

@@ -15,13 +15,8 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.data.hdf5_files import Hdf5Writer
-from modelzoo.common.data.preparation import (
-    documents,
-    input_files,
-    pipeline,
-    records,
-    text_cleaning,
-)
+from modelzoo.common.data.preparation import input_files, pipeline, records, text_cleaning
+from modelzoo.common.files import text_sources
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 64 << 20  # input of one unit of work; a stopped run resumes at the next unit
@@ -47,7 +42,7 @@ class PreparationSettings:
     overlap_size: int = 0
     eos_id: Optional[int] = None
     pad_id: Optional[int] = None
-    text_key: str = documents.TEXT_KEY
+    text_key: str = text_sources.TEXT_KEY
     ftfy: bool = False
     ftfy_normalizer: str = "NFC"
     wikitext_detokenize: bool = False
@@ -129,7 +124,7 @@ def encode_documents(parts, settings, on_read=lambda size: None):
     tokenizer = _tokenizer(settings)
     byte_level = isinstance(tokenizer, tokenizers.ByteLevelTokenizer)
     for path, start, end in parts:
-        for text in documents.read_documents(path, settings.text_key, start, end, on_read):
+        for text in text_sources.read_documents(path, settings.text_key, start, end, on_read):
             text = text_cleaning.clean(
                 text,
                 settings.ftfy_normalizer if settings.ftfy else None,
@@ -186,7 +181,7 @@ def prepare(inputs, output_dir, settings, processes=1, on_progress=lambda size: 
             "or remove short_seq_prob."
         )
     records.check_name("output_name", settings.output_name)
-    files = input_files.find_inputs(inputs, documents.SUFFIXES)
+    files = input_files.find_inputs(inputs, text_sources.SUFFIXES)
     tokenizer = _tokenizer(settings)
     tokenizers.require_tokens(tokenizer, "eos")
     for key in ("eos_id", "pad_id"):

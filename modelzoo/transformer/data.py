@@ -265,11 +265,10 @@ def identifier_pairs(eval_fraction, training):
     """
     found: set[bytes] = set()
     for _, path in find_text_files(None, []):
-        with open(path, "rb") as file:
-            for line in file:
-                words = WORD.findall(line.lower().replace(b"'", b""))[:WORDS_PER_NAME]
-                if len(words) == WORDS_PER_NAME:
-                    found.add(b"_".join(words))
+        for line in text_lines.read_lines(path):
+            words = WORD.findall(line.lower().replace("'", "").encode())[:WORDS_PER_NAME]
+            if len(words) == WORDS_PER_NAME:
+                found.add(b"_".join(words))
     limit = eval_fraction * SPLIT_BUCKETS
     names = [
         name.decode("ascii")

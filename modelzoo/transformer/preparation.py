@@ -25,15 +25,19 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     """
     tokenizer = load_joint_tokenizer(tokenizer_file)
     ends = [text_lines.line_ends(path, UNIT_LINES) for path in (source, target)]
-    (lines, source_ends), (target_lines, target_ends) = ends
+    (lines, source_places, source_end), (target_lines, target_places, target_end) = ends
     if lines != target_lines:
         raise DataError(
             f"{target}: must have as many lines as {source}. Received: {target_lines} and {lines}. "
             "Use two files with the same number of lines."
         )
     units = [
-        [[source, *source_ends[i : i + 2]], [target, *target_ends[i : i + 2]], i * UNIT_LINES + 1]
-        for i in range(len(source_ends) - 1)
+        [
+            [source, *source_places[i : i + 2], source_end],
+            [target, *target_places[i : i + 2], target_end],
+            i * UNIT_LINES + 1,
+        ]
+        for i in range(len(source_places) - 1)
     ]
     settings = {
         "inputs": documents.describe([source, target]),
@@ -64,8 +68,8 @@ def write_unit(unit, output, tokenizer_file):
 
 
 def _lines(part, first):
-    path, start, stop = part
+    path, start, stop, end = part
     with open(path, "rb") as file:
         file.seek(start)
         data = file.read(stop - start)
-    return text_lines.split(text_lines.decode(data, path, first))
+    return text_lines.split(text_lines.decode(data, path, first), end)

@@ -10,7 +10,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.files.text_lines import read_lines
+from modelzoo.common.files.text_lines import columns, read_lines
 from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
 from modelzoo.transformer.pairs import UNK
 
@@ -39,7 +39,7 @@ class LineVocabulary:
         """Returns the tokens of each sentence, a list of [n] int32."""
         known = self._ids
         return [
-            np.array([known.get(token, UNK) for token in sentence.split()], np.int32)
+            np.array([known.get(token, UNK) for token in columns(sentence)], np.int32)
             for sentence in sentences
         ]
 

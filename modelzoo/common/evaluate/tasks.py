@@ -15,6 +15,8 @@ from modelzoo.common.files.json_text import (
 )
 from modelzoo.common.metrics.scores import write_scalars
 
+SPACES = " \t\r\n"  # before a last word; a no-break space is part of a word
+
 
 @dataclass(frozen=True)
 class MultipleChoice:
@@ -100,12 +102,12 @@ class LastWord:
     def from_row(cls, row, where):
         """Makes a task from a jsonl row; raises a DataError if the row is malformed."""
         text = text_of(row, "text", where).strip()
-        words = text.rsplit(maxsplit=1)
-        if len(words) < 2:
+        before = text[: max(map(text.rfind, SPACES)) + 1].rstrip(SPACES)
+        if not before:
             raise DataError(
                 f"{where}: text must have at least two words. Received: {text!r:.60}. Fix the line."
             )
-        return cls(where, words[0], text[len(words[0]) :])
+        return cls(where, before, text[len(before) :])
 
     def texts(self):
         """Returns the (context, continuation) to score."""

@@ -1,8 +1,12 @@
-"""Reads the lines of UTF-8 text, which end with LF or CRLF.
+"""Splits users' text: the lines of UTF-8 text, and the columns and words of a line.
 
-Nothing else ends a line: U+2028, U+0085, a form feed or a CR within a line are characters.
+Lines end with LF or CRLF, or with CR in a text without LF. Nothing else ends a line: U+2028,
+U+0085 and form feeds are characters, as is a CR within a line that ends with LF. Columns are
+separated by what their format names. `str.splitlines` and `str.split()` separate at more, so they
+are not used on data.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,8 @@ from modelzoo.common.files import compressed
 from modelzoo.common.files.path_advice import advice_on_path
 
 LF, CR = "\n", "\r"
+BLANKS = " \t"  # what separates the columns of CoNLL files and the tokens of tokenized text
+RUN_OF_BLANKS = re.compile(f"[{BLANKS}]+")
 PACKED = (*compressed.SUFFIXES, ".bz2", ".zip", ".7z", ".lz4")  # ends of names
 BLOCK_BYTES = 1 << 20
 
@@ -35,12 +41,34 @@ def numbered_lines(path, keep_blank=False):
             yield f"{path}:{number}", line
 
 
-def split(text):
-    """Returns the lines of a text without their ends; the last may lack its end."""
-    lines = text.split(LF)
+def split(text, end=None):
+    """Returns the lines of a text without their ends; the last may lack its end.
+
+    Args:
+        end: LF (also for CRLF) or CR; None for CR in a text without LF, and else LF.
+    """
+    lines = text.split(end or line_end(text))
     if not lines[-1]:
         lines.pop()
     return [line.rstrip(CR) for line in lines]
+
+
+def line_end(text):
+    """Returns the last character of the line ends of a text, LF or CR."""
+    return CR if CR in text and LF not in text else LF
+
+
+def columns(line, separator=None):
+    """Returns the columns of a line: at each `separator`, or, for None, at runs of BLANKS."""
+    if separator is not None:
+        return line.split(separator)
+    line = line.strip(BLANKS)
+    return RUN_OF_BLANKS.split(line) if line else []
+
+
+def words(text):
+    """Returns the columns of all lines of a text."""
+    return [word for line in split(text) for word in columns(line)]
 
 
 def decode(data, path, line=1):
@@ -48,12 +76,9 @@ def decode(data, path, line=1):
     try:
         text = data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        line += error.object[: error.start].count(LF.encode())
+        end = line_end(data.decode("latin-1"))
+        line += error.object[: error.start].count(end.encode())
         raise not_utf8(path, line, error) from error
-    if CR in text[:-1] and LF not in text:
-        raise DataError(
-            f"{path}: lines must end with LF or CRLF. Received: CR alone. Convert the file."
-        )
     return text
 
 
@@ -68,24 +93,35 @@ def not_utf8(path, line, error):
 def line_ends(path, every):
     """Counts the lines of a file, which may be larger than memory.
 
-    Returns the number of lines, and the bytes at which parts of `every` lines begin and the last
-    one ends.
+    Returns the number of lines, the bytes at which parts of `every` lines begin and the last one
+    ends, and how lines end, see `split`.
     """
-    count, position, places, last = 0, 0, [0], LF.encode()
     try:
         with open(path, "rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord(LF)) + 1 + position
-                # The end at index i here is that of line count + i + 1.
-                places += ends[(-count - 1) % every :: every].tolist()
-                count, position, last = count + len(ends), position + len(block), block[-1:]
+            for end in (LF, CR):
+                count, places, size, last = _find_ends(file, end, every)
+                if count:
+                    break
+            else:
+                end = LF
     except OSError as error:
         raise _unreadable(path, error, "Check the path.") from error
-    if last != LF.encode():
+    if last not in ("", end):
         count += 1
-    if places[-1] != position:
-        places.append(position)
-    return count, places
+    if places[-1] != size:
+        places.append(size)
+    return count, places, end
+
+
+def _find_ends(file, end, every):
+    """Returns the number of `end`, the bytes after each `every`th, the size and the last byte."""
+    count, position, places, last = 0, file.seek(0), [0], b""
+    while block := file.read(BLOCK_BYTES):
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord(end)) + 1 + position
+        # The end at index i here is that of line count + i + 1.
+        places += ends[(-count - 1) % every :: every].tolist()
+        count, position, last = count + len(ends), position + len(block), block[-1:]
+    return count, places, position, last.decode("latin-1")
 
 
 def _unreadable(path, error, advice):

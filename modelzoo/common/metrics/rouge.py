@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cerebras_tf.errors import DataError
 
-NOT_WORDS = re.compile(r"[^a-z0-9]+")
+WORD = re.compile(r"[a-z0-9]+")
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -28,7 +28,7 @@ ROUGE_FIELDS = tuple(f"{kind}-{field}" for kind in ROUGE_TYPES for field in Scor
 
 def tokenize(text):
     """Returns the lower-case runs of ASCII letters and digits of a text: a list of str."""
-    return NOT_WORDS.sub(" ", text.lower()).split()
+    return WORD.findall(text.lower())
 
 
 def ngrams(tokens, n):
@@ -93,7 +93,7 @@ def mean_rouge(predictions, references):
     """Averages the scores of a corpus.
 
     Args:
-        predictions: texts with a sentence on each line.
+        predictions: texts with a sentence on each line. As in rouge-score, only LF ends a line.
 
     Returns:
         Percentages by name: ``rouge1-precision``, ``rouge1-recall``, ``rouge1-f1_score`` and so on.
@@ -108,7 +108,7 @@ def mean_rouge(predictions, references):
         )
     sums: dict[str, float] = dict.fromkeys(ROUGE_FIELDS, 0.0)
     for texts in zip(predictions, references):
-        scores = rouge(*([tokenize(line) for line in text.splitlines()] for text in texts))
+        scores = rouge(*([tokenize(line) for line in text.split("\n")] for text in texts))
         for name, value in zip(ROUGE_FIELDS, itertools.chain(*scores.values())):
             sums[name] += 100.0 * value / len(references)
     return sums

@@ -24,7 +24,12 @@ class Counted(NamedTuple):
 
 def normalize(text):
     """Returns the text in lower case, without ASCII punctuation, articles and spare white space."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+    return " ".join(words(text))
+
+
+def words(text):
+    """Returns the words that two texts are compared by, separated by white space of any kind."""
+    return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
 
 
 def exact_match(prediction, answer):
@@ -37,7 +42,7 @@ def token_f1(prediction, answer):
 
     Two texts without words are not equal here, as in the rules of 1.1.
     """
-    predicted, true = normalize(prediction).split(), normalize(answer).split()
+    predicted, true = words(prediction), words(answer)
     common = sum((Counter(predicted) & Counter(true)).values())
     return 2.0 * common / (len(predicted) + len(true)) if common else 0.0
 

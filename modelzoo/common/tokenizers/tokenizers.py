@@ -16,7 +16,7 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 from modelzoo.common.files.json_text import parse_json, place
 from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
-from modelzoo.common.files.text_lines import split
+from modelzoo.common.files.text_lines import columns, split
 
 KINDS = ("GPT2Tokenizer", "NeoXTokenizer", "BertTokenizer", "JsonTokenizer", "ByteTokenizer")
 # Which algorithm of `cerebras-tf prepare vocab` makes such files.
@@ -333,8 +333,9 @@ def _gpt2(contents):
             f"{', '.join(contents) or 'no file'}. Set both."
         )
     vocabulary = _parsed(jsons[0], contents[jsons[0]])
-    lines = contents[merges[0]].splitlines()
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    lines = split(contents[merges[0]])
+    merged = [line for line in lines if line and not line.startswith("#version")]
+    pairs = [tuple(columns(line, " ")) for line in merged]
     check_numbers(jsons[0], vocabulary)
     try:
         for pair in pairs:
@@ -455,7 +456,7 @@ def line_tokens(lines):
     Args:
         lines: of its file, a token each; where it lacks the special tokens they come first.
     """
-    tokens = [line.split()[0] for line in lines if line.split()]
+    tokens = [found[0] for line in lines if (found := columns(line))]
     lacks = tokens[: len(TRANSLATION_TOKENS)] != list(TRANSLATION_TOKENS)
     return [*TRANSLATION_TOKENS, *tokens] if lacks else tokens
 

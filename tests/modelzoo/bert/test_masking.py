@@ -207,3 +207,12 @@ def test_documents_end_at_blank_lines_or_at_a_separator_and_lines_may_be_sentenc
     assert sentences.split_lines("a. B.\n\n c \n") == ["a. B.", "c"]
     assert sentences.split_documents("a\nb\n \n\nc\n") == ["a\nb", "c"]
     assert sentences.split_documents("a\n\nb\n---\nc", "---") == ["a\n\nb", "c"]
+    assert sentences.split_documents("a\rb\r\rc") == ["a\nb", "c"]
+
+
+@pytest.mark.parametrize("space", [*"\x0b\x0c\x1c\x1d\x85\u2028\u2029", "\r"])
+def test_documents_and_sentences_end_at_lf_only_as_in_the_original(space):
+    text = f"One{space}goes on{space}{space}.\nTwo\n\nOne{space}{space}line\n"
+    found = [sentences.split_lines(part) for part in sentences.split_documents(text)]
+    assert list(map(len, found)) == [2, 1]
+    assert list(map(len, map(sentences.split_sentences, text.split("\n\n")))) == [2, 1]

@@ -50,6 +50,22 @@ def run(argv):
     run_command(["prepare", "translation", *argv])
 
 
+def test_records_are_the_same_whichever_way_lines_end(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "UNIT_LINES", 6)
+    for end in ("\n", "\r\n", "\r"):
+        texts = {"source_file": SENTENCES, "target_file": TRANSLATIONS}
+        for key, lines in texts.items():
+            data = end.join([f"{line}\u2028\x85" for line in lines]).encode()
+            (tmp_path / key).write_bytes(data)
+        files = {key: tmp_path / key for key in texts}
+        run(arguments(folder, tmp_path / repr(end), **files))
+    made = [
+        sorted(path.read_bytes() for path in tmp_path.glob(f"{end!r}/*.tfrecords"))
+        for end in ("\n", "\r\n", "\r")
+    ]
+    assert len(made[0]) == 4 and made[0] == made[1] == made[2]
+
+
 def test_records_hold_the_tokens_of_every_pair_in_order(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(preparation, "UNIT_LINES", 6)
     run(arguments(folder, tmp_path))

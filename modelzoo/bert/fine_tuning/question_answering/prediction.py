@@ -18,7 +18,9 @@ from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.bert.fine_tuning.question_answering.data import read_windows
 from modelzoo.bert.sentences import split_sentences
-from modelzoo.common.metrics.squad import normalize, squad_v1, squad_v2
+from modelzoo.common.files import text_lines
+from modelzoo.common.metrics import squad
+from modelzoo.common.metrics.squad import squad_v1, squad_v2
 
 SCORES = ("exact_match", "exact", "f1")  # those of baselines
 SPAN_WORDS = 3  # the answers of SQuAD 1.1's development set have 2.9 words on average
@@ -125,7 +127,7 @@ def score(windows, choices, texts, section):
 
 def random_span(context, question):
     """Returns SPAN_WORDS words from a position that is a hash of the question's id."""
-    words = context.split()
+    words = text_lines.words(context)
     places = max(1, len(words) - SPAN_WORDS + 1)
     place = zlib.crc32(question.id.encode("utf-8")) % places
     return " ".join(words[place : place + SPAN_WORDS])
@@ -133,14 +135,14 @@ def random_span(context, question):
 
 def first_words(context, question):
     """Returns the first SPAN_WORDS words of the paragraph."""
-    return " ".join(context.split()[:SPAN_WORDS])
+    return " ".join(text_lines.words(context)[:SPAN_WORDS])
 
 
 def closest_sentence(context, question):
     """Returns the first of the sentences that share most words with the question."""
-    asked = set(normalize(question.text).split())
+    asked = set(squad.words(question.text))
     sentences = split_sentences(context) or [context]
-    return max(sentences, key=lambda sentence: len(asked & set(normalize(sentence).split())))
+    return max(sentences, key=lambda sentence: len(asked & set(squad.words(sentence))))
 
 
 BASELINES = {

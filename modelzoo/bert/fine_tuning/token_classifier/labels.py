@@ -6,11 +6,12 @@ Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type 
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.files import text_lines
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path, unread
-from modelzoo.common.files.text_lines import CR, read_lines
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
 OUTSIDE = "O"
@@ -29,8 +30,8 @@ class Sentence:
 def read_sentences(path):
     """Reads a file with one word in each line and empty lines between sentences.
 
-    A line is ``word<TAB>tag``, or has the columns of CoNLL, separated by blanks: the first is the
-    word, the last its tag.
+    A line is ``word<TAB>tag``, or has the columns of CoNLL, separated by spaces: the first is the
+    word, the last its tag. A no-break space is a character of a word.
 
     Returns:
         A list of Sentence.
@@ -38,25 +39,26 @@ def read_sentences(path):
     sentences: list[Sentence] = []
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t") if "\t" in line else line.split()
-        if not line.strip() or columns[0] == DOCUMENT_START:
+    for number, line in enumerate(text_lines.read_lines(path), start=1):
+        columns = text_lines.columns(line, "\t" if "\t" in line else None)
+        columns = [column.strip(text_lines.BLANKS) for column in columns]
+        if not any(columns) or columns[0] == DOCUMENT_START:
             if words:
                 sentences.append(Sentence(words, tags))
                 words, tags = [], []
             continue
-        tag = columns[-1].strip()
-        if any(CR in column.strip() for column in columns):
+        tag = columns[-1]
+        if any(text_lines.CR in column for column in columns):
             raise DataError(
                 f"{path}:{number}: must contain one word. Received: {line[:60]!r}, which contains "
                 "a CR. End all lines with LF."
             )
-        if len(columns) < 2 or not columns[0].strip() or not TAG.fullmatch(tag):
+        if len(columns) < 2 or not columns[0] or not TAG.fullmatch(tag):
             raise DataError(
                 f"{path}:{number}: must contain a word and its tag, O, B or I, with or without a "
                 f"type as in B-Disease. Received: {line[:60]!r}. Fix the line."
             )
-        words.append(columns[0].strip())
+        words.append(columns[0])
         tags.append(tag)
     if words:
         sentences.append(Sentence(words, tags))
@@ -74,8 +76,7 @@ def label_names(sentences):
 def read_label_names(path):
     """Reads a label2id.json, and returns the labels in the order of their numbers."""
     try:
-        with open(path, encoding="utf-8") as file:
-            numbers = parse_json(file.read())
+        numbers = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise unread(error)(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` "

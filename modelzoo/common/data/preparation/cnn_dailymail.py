@@ -1,11 +1,11 @@
-"""Reads articles and their highlights from CNN/DailyMail: JSON lines, ``.story`` or ``.bin`` files.
+"""Reads articles and their highlights from CNN/DailyMail: rows, ``.story`` or ``.bin`` files.
 
-A row has its article under ``article`` and its highlights, one a line, under ``highlights``. A
-story has paragraphs, then each highlight after a line ``@highlight`` (Hermann et al., Teaching
-Machines to Read and Comprehend, 2015). A ``.bin`` file (See et al., Get To The Point, 2017) is a
-row of records, each an int64, little end first, followed by the bytes of the tf.train.Example,
-whose features ``article`` and ``abstract`` hold a text each; highlights stand between ``<s>`` and
-``</s>``.
+A row (of JSON lines, CSV or Parquet) has its article under ``article`` and its highlights, one a
+line, under ``highlights``. A story has paragraphs, then each highlight after a line ``@highlight``
+(Hermann et al., Teaching Machines to Read and Comprehend, 2015). A ``.bin`` file (See et al., Get
+To The Point, 2017) is a row of records, each an int64, little end first, followed by the bytes of
+the tf.train.Example, whose features ``article`` and ``abstract`` hold a text each; highlights stand
+between ``<s>`` and ``</s>``.
 """
 
 import os
@@ -13,11 +13,13 @@ import re
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.data.preparation import documents
 from modelzoo.common.data.preparation.input_files import named_like
-from modelzoo.common.files import text_lines
+from modelzoo.common.files import text_lines, text_sources
 
-SUFFIXES = (".story", ".bin", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".jsonl.xz")
+SUFFIXES = (
+    *(".story", ".bin", ".jsonl", ".jsonl.zst", ".jsonl.gz", ".jsonl.xz"),
+    *(".csv", ".csv.gz", ".parquet"),
+)
 MARK = "@highlight"
 HIGHLIGHT = re.compile(r"<s>(.*?)</s>", re.DOTALL)
 LENGTH_BYTES = 8
@@ -35,19 +37,26 @@ def read_articles(path, start=0, end=None, on_read=lambda size: None):
     if named_like(path, ".bin"):
         yield from _records(path, start, end, on_read)
         return
-    for row in documents.read_rows(path, ("article", "highlights"), start, end, on_read):
+    for row in text_sources.read_rows(path, ("article", "highlights"), start, end, on_read):
         yield _texts(row["article"]), _texts(row["highlights"])
 
 
 def _texts(lines):
-    return [" ".join(line.split()) for line in text_lines.split(lines) if line.strip()]
+    """Returns the lines that are not blank, with single spaces between their words."""
+    found = map(text_lines.columns, text_lines.split(lines))
+    return [" ".join(words) for words in found if words]
+
+
+def _joined(parts):
+    """Returns the texts that are not blank, each as one line."""
+    return [" ".join(words) for words in map(text_lines.words, parts) if words]
 
 
 def _story(path, on_read):
     data = Path(path).read_bytes()
     on_read(len(data))
     article, *highlights = text_lines.decode(data, path).split(MARK)
-    return _texts(article), [" ".join(part.split()) for part in highlights if part.strip()]
+    return _texts(article), _joined(highlights)
 
 
 def _records(path, start, end, on_read):
@@ -86,4 +95,4 @@ def _example(data, where):
             f"{where}: must be a tf.train.Example with a text article and a text abstract. "
             f"Received: {error}. Fetch the file again."
         ) from error
-    return _texts(article), [" ".join(part.split()) for part in HIGHLIGHT.findall(abstract)]
+    return _texts(article), _joined(HIGHLIGHT.findall(abstract))

@@ -20,6 +20,7 @@ from typing import Optional
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation import documents, input_files, records
+from modelzoo.common.files import text_lines, text_sources
 from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS
 
@@ -56,7 +57,7 @@ class VocabularySettings:
     special_tokens: tuple[str, ...] = field(default=())
     limit_alphabet: Optional[int] = None
     do_lower_case: bool = False
-    text_key: str = documents.TEXT_KEY
+    text_key: str = text_sources.TEXT_KEY
 
 
 def train(inputs, output_dir, settings, on_progress=lambda size: None):
@@ -66,7 +67,7 @@ def train(inputs, output_dir, settings, on_progress=lambda size: None):
         The manifest: settings, vocab_size, counts of lines and text_bytes, files with checksums.
     """
     settings = _checked(settings)
-    files = input_files.find_inputs(inputs, documents.SUFFIXES)
+    files = input_files.find_inputs(inputs, text_sources.SUFFIXES)
     with records.in_use(output_dir):
         return _train(inputs, files, output_dir, settings, on_progress)
 
@@ -181,14 +182,15 @@ def _set_words(library, tokenizer, settings):
 
 
 def _lines(files, settings, counts, on_progress):
-    end = "\n" if settings.algorithm == "byte_bpe" else ""  # a line break is a token of bytes only
+    # Line ends are tokens of bytes only.
+    byte_level = settings.algorithm == "byte_bpe"
     for path in files:
-        for text in documents.read_documents(path, settings.text_key, on_read=on_progress):
-            for line in text.split("\n"):
+        for text in text_sources.read_documents(path, settings.text_key, on_read=on_progress):
+            for line in text.split("\n") if byte_level else text_lines.split(text):
                 if line.strip():
                     counts["lines"] += 1
                     counts["text_bytes"] += len(line.encode("utf-8"))
-                    yield line + end
+                    yield f"{line}\n" if byte_level else line
 
 
 def _classic_files(tokenizer, settings):

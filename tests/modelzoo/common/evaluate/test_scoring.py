@@ -168,6 +168,12 @@ def test_the_last_word_is_scored_after_all_before_it(tmp_path):
     assert row.texts() == [("so it", "\n goes")]
 
 
+def test_a_no_break_space_is_part_of_a_last_word(tmp_path):
+    text = "the sum is 10\u00a0000"
+    (row,) = read_task(write(tmp_path / "a.jsonl", {"text": text}), "last_word")
+    assert row.texts() == [("the sum is", " 10\u00a0000")]
+
+
 def test_last_words_are_summed_up_as_accuracy_and_perplexity():
     row = LastWord("a:1", "so it", " goes")
     results = [

@@ -16,6 +16,9 @@ from modelzoo.common.files.compressed import open_decompressed
 from modelzoo.common.files.json_text import parse_json, write_json_lines
 from tests.messages import raises
 
+ENDS = ["\n", "\r\n", "\r"]
+# White space for Python that ends no line and no column.
+SPACES = [*"\x0b\x0c\x1c\x1d\x1e\x85\u00a0\u2028\u2029\u3000"]
 TEXT = b"one line of text, and then another\n" * 3
 
 
@@ -124,10 +127,10 @@ def test_a_row_that_cannot_be_written_leaves_the_file_before(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("last", [True, False])
 def test_a_file_has_the_same_lines_whichever_way_they_end(tmp_path, end, last):
-    lines = ["a b", "", "c\u2028d", "\x85", "e"]
+    lines = ["a b", "", *(f"c{space}d" for space in SPACES), "\x85", "e"]
     path = tmp_path / "a.txt"
     path.write_bytes(("\ufeff" + end.join(lines) + end * last).encode())
     assert text_lines.read_lines(path) == lines
@@ -135,10 +138,19 @@ def test_a_file_has_the_same_lines_whichever_way_they_end(tmp_path, end, last):
 
 def test_a_cr_within_a_line_is_a_character_of_it_where_lines_end_with_lf():
     assert text_lines.split("a\rb\r\n\nc\r") == ["a\rb", "", "c"]
+    assert text_lines.split("a\rb", text_lines.LF) == ["a\rb"]
     assert text_lines.split("") == []
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_columns_are_separated_by_what_their_format_names():
+    line = f" 10\u00a0000 \t{''.join(SPACES)} O\t"
+    assert text_lines.columns(line) == ["10\u00a0000", "".join(SPACES), "O"]
+    assert text_lines.columns("a b\tc\t", "\t") == ["a b", "c", ""]
+    assert text_lines.columns(" \t") == []
+    assert text_lines.words("a  b\nc\u3000d\n") == ["a", "b", "c\u3000d"]
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_parts_of_a_file_are_its_lines(tmp_path, monkeypatch, end):
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", 7)
     draw = random.Random(1)
@@ -148,18 +160,11 @@ def test_parts_of_a_file_are_its_lines(tmp_path, monkeypatch, end):
         data = "".join(line + end for line in lines).encode()
         for cut in {0, len(end) if lines and lines[-1] else 0}:
             path.write_bytes(data[: len(data) - cut])
-            number, places = text_lines.line_ends(path, 3)
+            number, places, found = text_lines.line_ends(path, 3)
             parts = [data[a:b].decode() for a, b in zip(places, places[1:])]
             assert number == count and places[-1] == len(data) - cut
             assert len(parts) == -(-count // 3)
-            assert [line for part in parts for line in text_lines.split(part)] == lines
-
-
-def test_a_file_whose_lines_end_with_cr_is_refused(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a\rb\r")
-    with raises(DataError, path, "CR"):
-        text_lines.read_lines(path)
+            assert [line for part in parts for line in text_lines.split(part, found)] == lines
 
 
 def test_a_line_that_is_not_utf_8_is_named(tmp_path):

@@ -66,6 +66,14 @@ def test_all_scores_equal_those_of_the_package_rouge_score():
             assert found == pytest.approx(tuple(wanted[name])), (name, prediction, reference)
 
 
+@pytest.mark.parametrize("space", ["\n", "\u2028", "\x85", "\x0c", "\r", "\u00a0"])
+def test_sentences_of_a_summary_end_where_the_package_ends_them(space):
+    scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="rouge_score is not installed")
+    texts = "on the mat the cat sat", f"the cat sat{space}on the mat"
+    right = scorer.RougeScorer(["rougeLsum"]).score(*texts)["rougeLsum"].fmeasure
+    assert mean_rouge([texts[1]], [texts[0]])["rougeLsum-f1_score"] == pytest.approx(100 * right)
+
+
 def test_words_are_split_as_in_the_package_rouge_score():
     oracle = pytest.importorskip("rouge_score.tokenize", reason="rouge_score is not installed")
     for line in (

@@ -312,6 +312,7 @@ def test_lines_of_a_vocab_txt_are_its_tokens():
 
 @pytest.mark.parametrize("first", [[], ["<pad>", "<unk>", "<s>", "</s>"]])
 def test_special_tokens_come_first_where_a_file_lacks_them(first):
+    assert line_tokens([*first, "\u00a0", "\u3000 2"])[4:] == ["\u00a0", "\u3000"]
     found = line_tokens([*first, "cat 5", "", "dog"])
     assert found == ["<pad>", "<unk>", "<s>", "</s>", "cat", "dog"]
 

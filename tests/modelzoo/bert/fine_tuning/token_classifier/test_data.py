@@ -45,6 +45,13 @@ def test_columns_of_conll_are_read(tmp_path):
     assert sentence.words == ["EU", "rejects"] and sentence.tags == ["B-ORG", "O"]
 
 
+@pytest.mark.parametrize("text", ["{} B\n\u00a0 O\n", "{}\tB\n\u00a0\tO\n", "{} B\r\u00a0 O\r"])
+def test_a_no_break_space_is_a_character_of_a_word(tmp_path, text):
+    word = "10\u00a0000\u2028\u3000\x0c"
+    (sentence,) = read_sentences(write(tmp_path, text.format(word)))
+    assert [sentence.words, sentence.tags] == [[word, "\u00a0"], ["B", "O"]]
+
+
 @pytest.mark.parametrize(
     ("text", "facts"),
     [

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
-import json
-import lzma
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,98 +15,14 @@ from modelzoo.commands import prepare
 from modelzoo.commands.main import main
 from modelzoo.common.data.preparation import documents, input_files
 from modelzoo.common.data.preparation.input_files import find_inputs
+from modelzoo.common.files import text_sources
 from tests.messages import names, raises
-
-TEXTS = ["first document", "the second, é", "third\nwith two lines"]
-ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
-
-
-def read(path, **options):
-    return list(documents.read_documents(str(path), **options))
-
-
-def make_archive(path, mode, members):
-    with tarfile.open(path, mode) as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-
-
-def test_text_file_is_one_document_and_an_empty_one_is_none(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo")
-    (tmp_path / "b.txt").write_text("")
-    assert read(tmp_path / "a.txt") == ["one\n\ntwo"] and read(tmp_path / "b.txt") == []
-
-
-@pytest.mark.parametrize(
-    ("suffix", "compress"), [(".jsonl.gz", gzip.compress), (".jsonl.xz", lzma.compress)]
-)
-def test_compressed_rows_are_read(tmp_path, suffix, compress):
-    path = tmp_path / f"x{suffix}"
-    path.write_bytes(compress(ROWS))
-    assert read(path) == TEXTS
-
-
-@pytest.mark.parametrize(("name", "mode"), [("x.tar.gz", "w:gz"), ("x.xz", "w:xz")])
-def test_files_of_an_archive_are_documents_or_rows(tmp_path, name, mode):
-    members = {"0.txt": b"zero", "in/1.jsonl": ROWS, "2.txt": "zwölf".encode(), "3.txt": b""}
-    make_archive(tmp_path / name, mode, members)
-    assert read(tmp_path / name) == ["zero", *TEXTS, "zwölf"]
-
-
-def test_archive_cut_at_any_byte_is_refused(tmp_path):
-    make_archive(tmp_path / "whole.tar.gz", "w:gz", {"0.txt": b"zero", "1.jsonl": ROWS})
-    whole = (tmp_path / "whole.tar.gz").read_bytes()
-    for end in range(len(whole)):
-        (tmp_path / "cut.tar.gz").write_bytes(whole[:end])
-        with raises(DataError, "cut.tar.gz", "complete gz"):
-            read(tmp_path / "cut.tar.gz")
-    (tmp_path / "cut.tar.gz").write_bytes(whole + b"more")
-    with raises(DataError, "cut.tar.gz", "complete gz"):
-        read(tmp_path / "cut.tar.gz")
-
-
-@pytest.mark.parametrize(
-    ("line", "facts"),
-    [
-        *((line, ("must be a JSON object",)) for line in (b"[" * 5000, b"{oops")),
-        (b'{"text": "a", "n": ' + b"1" * 5000 + b"}", ("must be a JSON object",)),
-        (b'{"text": NaN}', ("'text'", "text (float)")),
-        (b'{"text": null}', ("text (NoneType)",)),
-        (b'{"body": "x"}', ("'text'", "Received: body", "--text_key")),
-        (b"[1]", ("Received: list",)),
-        (b'{"text": "a\\ud800"}', (r"'\ud800'",)),
-        (b'{"text": "\xff"}', ("0xff",)),
-    ],
-)
-def test_bad_row_is_named_with_file_and_line_in_any_part(tmp_path, line, facts):
-    path = tmp_path / "b.jsonl"
-    path.write_bytes(ROWS + line + b"\n" + ROWS)
-    for start in (0, len(ROWS)):
-        with raises(DataError, "b.jsonl:4: ", *facts):
-            read(path, start=start)
-
-
-@pytest.mark.parametrize("unit_bytes", [1, 7, 40, 1000])
-def test_parts_of_any_size_hold_every_row_once_in_order(tmp_path, unit_bytes):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(ROWS + b"\n" + ROWS)
-    units = documents.plan_units([str(path)], unit_bytes)
-    rows = [
-        text
-        for unit in units
-        for part in unit
-        for text in documents.read_documents(part[0], "text", part[1], part[2])
-    ]
-    assert rows == TEXTS * 2
-    assert sum(end - start for unit in units for _, start, end in unit) == path.stat().st_size
 
 
 def test_small_files_share_a_unit_and_only_rows_are_divided(tmp_path):
     for name, size in (("a.txt", 4), ("b.txt", 4), ("c.txt", 30), ("d.jsonl", 25)):
         (tmp_path / name).write_bytes(b"x" * size)
-    units = documents.plan_units(input_files.find_inputs([str(tmp_path)], documents.SUFFIXES), 8)
+    units = documents.plan_units(input_files.find_inputs([str(tmp_path)], text_sources.SUFFIXES), 8)
     parts = [[(path[-7:].lstrip("/"), start, end) for path, start, end in unit] for unit in units]
     assert [[part[1:] for part in unit] for unit in parts] == [
         [(0, 4), (0, 4)],
@@ -122,19 +34,10 @@ def test_small_files_share_a_unit_and_only_rows_are_divided(tmp_path):
     ]
 
 
-def test_rows_have_their_keys_or_are_named(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"a": "1", "b": "2", "c": 3}\n{"a": "1", "b": 2}\n')
-    rows = documents.read_rows(str(path), ("a", "b"))
-    assert next(rows) == {"a": "1", "b": "2", "c": 3}
-    with raises(DataError, "x.jsonl:2", "'b'"):
-        next(rows)
-
-
 def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, monkeypatch):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(name)
-    files = input_files.find_inputs([str(tmp_path)], documents.SUFFIXES)
+    files = input_files.find_inputs([str(tmp_path)], text_sources.SUFFIXES)
     digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abc"]
     assert documents.describe(files) == [[f, 1, d] for f, d in zip(files, digests)]
     monkeypatch.setattr(documents, "LISTED_FILES", 2)
@@ -145,7 +48,7 @@ def test_many_inputs_are_described_by_a_sum_that_changes_with_them(tmp_path, mon
 
 
 def listed(paths, tell=lambda line: None):
-    return find_inputs(paths, documents.SUFFIXES, tell)
+    return find_inputs(paths, text_sources.SUFFIXES, tell)
 
 
 def fill(folder, names):
@@ -164,12 +67,12 @@ def test_documented_forms_are_read_in_letters_of_any_case(tmp_path):
     files = listed([str(tmp_path)], lines.append)
     assert len(files) == 10 and not lines
     for name in ("a.txt.gz", "in/B.TXT", "c.Txt.GZ"):
-        assert list(documents.read_documents(str(tmp_path / name))) == ["text"]
+        assert list(text_sources.read_documents(str(tmp_path / name))) == ["text"]
 
 
 def test_files_skipped_for_their_names_are_logged_in_a_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fill("in", ["a.txt", "b.md", "c.md", "d.csv.gz", "e"])
+    fill("in", ["a.txt", "b.md", "c.md", "d.log.gz", "e"])
     lines = []
     assert listed(["in"], lines.append) == ["in/a.txt"]
     (line,) = lines
