@@ -263,7 +263,12 @@ class RunConfigParams(SharedOptions):
         None, "Global step at which training ends.", minimum=1, long=True, flag="N"
     )
     steps: Optional[int] = field(
-        None, "Number of steps to train in this run.", minimum=1, long=True, flag="N"
+        None,
+        "Number of steps to train in this run. As a flag, it replaces max_steps of the params "
+        "file, and --max_steps replaces steps.",
+        minimum=1,
+        long=True,
+        flag="N",
     )
     eval_steps: Optional[int] = field(
         None,

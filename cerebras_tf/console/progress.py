@@ -73,6 +73,34 @@ def format_rate(steps_per_s: float) -> str:
     return f"{steps_per_s:.3f}" if steps_per_s >= 0.1 else f"{steps_per_s:.3g}"
 
 
+class TrainingClock:
+    """A clock that stops during evaluations, so that rates are those of training.
+
+    Args:
+      clock: a monotonic clock in seconds.
+
+    Attributes:
+      paused_s: seconds that it has stopped so far.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self.paused_s = 0.0
+
+    def __call__(self) -> float:
+        """Returns the time in seconds; meaningful only outside `paused`."""
+        return self._clock() - self.paused_s
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops the clock within the block."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self.paused_s += self._clock() - started
+
+
 class StepWindow:
     """The steps and seconds since the last report, starting when the first step has ended.
 
@@ -114,7 +142,8 @@ class ProgressHook(tf.estimator.SessionRunHook):
       loss: scalar tensor.
       tokens_per_step: tokens in a step; None to omit their rate.
       about: returns the lines about the model that are logged before training.
-      clock: a monotonic clock in seconds.
+      clock: a monotonic clock in seconds, which stops during evaluations; None for one that does
+        not stop.
     """
 
     def __init__(
@@ -123,15 +152,16 @@ class ProgressHook(tf.estimator.SessionRunHook):
         shown: ShownSteps,
         tokens_per_step: Optional[int] = None,
         about: Optional[Callable[[], str]] = None,
-        clock: Clock = time.monotonic,
+        clock: Optional[TrainingClock] = None,
     ) -> None:
         self._loss = loss
         self._shown = shown
         self._tokens_per_step = tokens_per_step
         self._about = about
-        self._clock = clock
-        self._window = StepWindow(clock)
+        self._clock = clock or TrainingClock()
+        self._window = StepWindow(self._clock)
         self._started_s = 0.0
+        self._paused_s = 0.0
         self._reported_step = -1
         self._bar: Any = None
         self._terminal = contextlib.ExitStack()
@@ -172,11 +202,18 @@ class ProgressHook(tf.estimator.SessionRunHook):
             return
         global_step = int(run_context.session.run(self._global_step))
         if self._bar is not None:
+            self._exclude_pauses()
             self._bar.update(global_step - self._bar.n)
         if global_step in self._shown and global_step > self._reported_step:
             self._report(global_step, float(run_values.results["loss"]))
         if not self._window.is_open and global_step > self._shown.start:
             self._window.open(global_step)
+
+    def _exclude_pauses(self) -> None:
+        """Moves the times that the bar computes its rate from by those of new evaluations."""
+        paused_s, self._paused_s = self._clock.paused_s - self._paused_s, self._clock.paused_s
+        self._bar.start_t += paused_s
+        self._bar.last_print_t += paused_s
 
     def _report(self, global_step: int, loss: float) -> None:
         """Prints the line; 9 digits distinguish any two float32 losses."""

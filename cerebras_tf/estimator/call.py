@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from cerebras_tf.console.progress import TrainingClock
 from cerebras_tf.estimator.hooks import EvaluationStopHook
 from cerebras_tf.estimator.model_graph import ModelGraph
 from cerebras_tf.swarmx import job
@@ -36,6 +37,7 @@ class CallContext:
         sparsifier: prunes weights of a training; None for no pruning.
         model: the model on the wafer, after model_fn was called; None on the host.
         stop: ends evaluations during this training when training must stop.
+        clock: of the rates of this training; it stops during evaluations.
     """
 
     use_cs: bool
@@ -51,6 +53,7 @@ class CallContext:
     sparsifier: Any = None
     model: Optional[ModelGraph] = None
     stop: Optional[EvaluationStopHook] = None
+    clock: TrainingClock = field(default_factory=TrainingClock)
 
     def close(self) -> None:
         """Closes the store of the model on the wafer."""
@@ -95,6 +98,12 @@ def training(call: CallContext) -> Iterator[None]:
 def enclosing_training() -> Optional[CallContext]:
     """The training that encloses the current call, if any."""
     return _training.get()
+
+
+def pause_training() -> contextlib.AbstractContextManager[None]:
+    """Within: the clock of the enclosing training, if any, stops."""
+    outer = enclosing_training()
+    return contextlib.nullcontext() if outer is None else outer.clock.paused()
 
 
 def enclosing_training_hooks() -> list[EvaluationStopHook]:

@@ -35,6 +35,7 @@ from cerebras_tf.estimator.call import (
     CallContext,
     enclosing_training,
     enclosing_training_hooks,
+    pause_training,
     training,
 )
 from cerebras_tf.estimator.hooks import EvaluationStopHook, FreezeObjectsHook, GracefulStopHook
@@ -269,7 +270,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if job.wafers() > 1:  # each wafer evaluates its shard of the batches
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
-        with _process_state(), closing(bound._call):
+        with pause_training(), _process_state(), closing(bound._call):
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
             )

@@ -87,7 +87,11 @@ def add_reports(spec: Any, call: CallContext, config: Any) -> Any:
         memory = call.memory_high_water if call.use_cs else None
         examples, tokens = call.per_step(call.examples), call.per_step(call.tokens)
         written.append(SummaryHook(spec.scaffold, config.model_dir, shown))
-        written.append(PerformanceSummaryHook(config.model_dir, shown, examples, tokens, memory))
+        written.append(
+            PerformanceSummaryHook(
+                config.model_dir, shown, examples, tokens, memory, clock=call.clock
+            )
+        )
         if call.model is not None:
             prediction = functools.partial(_prediction, call, config)
             written.append(PredictionHook(config.model_dir, shown, prediction))
@@ -115,9 +119,9 @@ def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
     every = config.save_summary_steps or 100
     store, swarm = call.model.store, call.model.step.swarm
     if config.memoryx_dir is not None:
-        yield TrafficHook(folder, every, lambda: store.io_stats, of_files)
+        yield TrafficHook(folder, every, lambda: store.io_stats, of_files, call.clock)
     if swarm.size > 1:
-        yield TrafficHook(folder, every, lambda: swarm.traffic, of_wafers)
+        yield TrafficHook(folder, every, lambda: swarm.traffic, of_wafers, call.clock)
 
 
 def _prediction(call: CallContext, config: Any) -> Optional[Prediction]:
@@ -133,7 +137,7 @@ def add_progress_lines(spec: Any, call: CallContext, config: Any) -> Any:
         return spec
     shown = ShownSteps(config.log_step_count_steps, call.last_step, call.steps)
     lines = ProgressHook(
-        spec.loss, shown, call.per_step(call.tokens), lambda: _description(call, config)
+        spec.loss, shown, call.per_step(call.tokens), lambda: _description(call, config), call.clock
     )
     return spec._replace(training_hooks=[lines, *spec.training_hooks])
 

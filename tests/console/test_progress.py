@@ -15,7 +15,13 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.console import log, progress
-from cerebras_tf.console.progress import PhaseReporter, ProgressHook, StepWindow, format_rate
+from cerebras_tf.console.progress import (
+    PhaseReporter,
+    ProgressHook,
+    StepWindow,
+    TrainingClock,
+    format_rate,
+)
 from cerebras_tf.console.shown_steps import ShownSteps
 
 pytestmark = pytest.mark.tf
@@ -156,7 +162,7 @@ def test_step_line_has_the_exact_form_at_the_steps_that_are_shown(messages):
     clock = FakeClock()
     train(
         lambda loss: [
-            ProgressHook(loss, ShownSteps(50, last_step=101), 512, clock=clock),
+            ProgressHook(loss, ShownSteps(50, last_step=101), 512, clock=TrainingClock(clock)),
             AdvanceHook(clock, 1 / 0.492),
         ],
         steps=101,
@@ -179,16 +185,44 @@ def test_rate_leaves_out_the_first_step(messages):
             self._seconds = 0.5
 
     train(
-        lambda loss: [ProgressHook(loss, ShownSteps(10), clock=clock), SlowStart(clock, 60.0)],
+        lambda loss: [
+            ProgressHook(loss, ShownSteps(10), clock=TrainingClock(clock)),
+            SlowStart(clock, 60.0),
+        ],
         steps=10,
     )
     assert step_lines(messages())[1:] == [("10", "7.30078125", "2.000")]
 
 
+def test_rates_leave_out_evaluations(messages, monkeypatch):
+    clock, stream = FakeClock(), Terminal()
+    training_clock = TrainingClock(clock)
+    monkeypatch.setattr(sys, "stderr", stream)
+
+    class Evaluation(AdvanceHook):
+        def after_run(self, run_context, run_values):
+            with training_clock.paused():
+                clock.advance(60.0)
+
+    train(
+        lambda loss: [
+            ProgressHook(loss, ShownSteps(2), clock=training_clock),
+            Evaluation(clock, 2.0),
+        ],
+        steps=6,
+    )
+    assert {line[2] for line in step_lines(messages())} == {"0.500"}
+    assert "training: 6 steps in 12.0 s" in messages()
+    assert training_clock.paused_s == 360.0
+
+
 def test_lines_at_every_step_repeat_no_step(messages):
     clock = FakeClock()
     train(
-        lambda loss: [ProgressHook(loss, ShownSteps(1), clock=clock), AdvanceHook(clock, 2.0)],
+        lambda loss: [
+            ProgressHook(loss, ShownSteps(1), clock=TrainingClock(clock)),
+            AdvanceHook(clock, 2.0),
+        ],
         steps=4,
     )
     assert [line[0] for line in step_lines(messages())] == ["1", "2", "3", "4"]
@@ -205,7 +239,7 @@ def test_training_phase_is_was_logged_and_timed(messages):
     clock = FakeClock()
     train(
         lambda loss: [
-            ProgressHook(loss, ShownSteps(100, last_step=7), clock=clock),
+            ProgressHook(loss, ShownSteps(100, last_step=7), clock=TrainingClock(clock)),
             AdvanceHook(clock, 2.0),
         ],
         steps=7,

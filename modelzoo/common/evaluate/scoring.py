@@ -96,10 +96,12 @@ class Scorer:
 
 
 def split_tokens(tokenizer, context, continuation, first_token):
-    """Tokenizes context and continuation together, as text is tokenized for training.
+    """Tokenizes context and continuation together, as lm-evaluation-harness does.
 
     Spaces at the end of the context are moved to the continuation, because a token of a word begins
-    with its space.
+    with its space. The continuation's tokens are those of both texts, without as many as the
+    context has by itself. If that leaves none, because a token spans both texts, the continuation
+    is tokenized by itself.
 
     Args:
         tokenizer: an object with `encode`.
@@ -113,10 +115,9 @@ def split_tokens(tokenizer, context, continuation, first_token):
     continuation = context[len(stripped) :] + continuation
     if not stripped:
         return np.array([first_token], np.int32), tokenizer.encode(continuation)
-    whole = tokenizer.encode(stripped + continuation)
-    # A token that spans both parts belongs to the continuation.
-    cut = min(len(tokenizer.encode(stripped)), len(whole) - 1)
-    return whole[:cut], whole[cut:]
+    tokens = tokenizer.encode(stripped)
+    rest = tokenizer.encode(stripped + continuation)[len(tokens) :]
+    return tokens, rest if len(rest) else tokenizer.encode(continuation)
 
 
 class ModelSession:

@@ -10,6 +10,8 @@ import string
 from collections import Counter
 from typing import NamedTuple
 
+from cerebras_tf.errors import DataError
+
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -51,11 +53,13 @@ def squad_v1(questions, predictions):
     """Scores answers to version 1.1; each counts against the true answer nearest to it.
 
     Args:
+        questions: lists of true answers by id. Ids that are numbers are equal to their text.
         predictions: texts by id. A question without one counts as wrong.
 
     Returns:
         ``exact_match`` and ``f1`` in percent, ``total`` questions and how many were ``missing``.
     """
+    questions, predictions = _by_text(questions), _by_text(predictions)
     given = [
         (predictions[key], answers) for key, answers in questions.items() if key in predictions
     ]
@@ -74,6 +78,7 @@ def squad_v2(questions, predictions, null_odds=None):
     """Scores answers to version 2.0, where some paragraphs hold none.
 
     Args:
+        questions: lists of true answers by id. Ids that are numbers are equal to their text.
         predictions: texts by id, empty for no answer. As in the official script, a question without
             one does not count.
         null_odds: log odds that there is no answer, by id. The best scores need predictions with an
@@ -85,6 +90,7 @@ def squad_v2(questions, predictions, null_odds=None):
         and with null_odds ``best_exact``, ``best_f1``, the percentages reached if every question
         whose odds are above ``best_exact_thresh`` or ``best_f1_thresh`` got no answer.
     """
+    questions, predictions = _by_text(questions), _by_text(predictions)
     counted = {
         key: _count_v2(predictions[key], answers)
         for key, answers in questions.items()
@@ -96,8 +102,19 @@ def squad_v2(questions, predictions, null_odds=None):
         scores.update(_percentages(part, prefix) if part else {})
     scores["missing"] = len(questions) - len(counted)
     if null_odds is not None:
-        scores.update(_best_scores(counted, predictions, null_odds))
+        scores.update(_best_scores(counted, predictions, _by_text(null_odds)))
     return scores
+
+
+def _by_text(values):
+    """Returns values by the texts of their ids: JSON has no keys that are numbers."""
+    named = {str(key): value for key, value in values.items()}
+    if len(named) < len(values):
+        raise DataError(
+            f"squad: every id must occur once. Received: {len(values)} ids, of which "
+            f"{len(values) - len(named)} differ from another in type only. Use one type."
+        )
+    return named
 
 
 def _count_v2(prediction, answers):

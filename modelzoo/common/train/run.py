@@ -119,9 +119,16 @@ def read_params(args, model_name=None):
         )
     check_options(args, runconfig)
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
-    runconfig = dataclasses.replace(runconfig, model_dir=model_dir)
+    runconfig = dataclasses.replace(runconfig, model_dir=model_dir, **replaced_ends(args))
     folder.check_places(runconfig, args.mode)
     return dataclasses.replace(params, runconfig=runconfig)
+
+
+def replaced_ends(args):
+    """Returns steps or max_steps, with None, if the command line sets only the other of them."""
+    ends = {"steps", "max_steps"}
+    given = ends & {*args.given, *(key.removeprefix("runconfig.") for key, _ in args.settings)}
+    return dict.fromkeys(ends - given) if given else {}
 
 
 def launchers_overrides():

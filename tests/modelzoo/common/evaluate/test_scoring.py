@@ -119,15 +119,32 @@ def test_texts_are_split_where_their_words_begin():
     assert split(" ", "c") == [[256], list(b" c")]
 
 
-def test_a_token_that_spans_both_parts_is_scored_as_continuation():
-    class Pairs:
-        """Two characters are one token."""
+class Pairs:
+    """Two characters are one token."""
 
-        def encode(self, text):
-            return np.array([hash(text[i : i + 2]) for i in range(0, len(text), 2)])
+    def encode(self, text):
+        return np.array([hash(text[i : i + 2]) for i in range(0, len(text), 2)], np.int64)
 
-    context, continuation = split_tokens(Pairs(), "abc", "d", 0)
-    assert (len(context), len(continuation)) == (1, 1)
+
+@pytest.mark.parametrize("context", ["a", "abc", "ab", "abc \n"])
+@pytest.mark.parametrize("continuation", ["d", "de", "def", " d"])
+def test_a_token_that_spans_both_parts_is_split_as_in_the_harness(context, continuation):
+    harness = pytest.importorskip("lm_eval.api.model")
+
+    class Peer(harness.TemplateLM):
+        """A model that only tokenizes."""
+
+        backend = "causal"
+        eot_token_id = loglikelihood_rolling = generate_until = _loglikelihood_tokens = None
+
+        def tok_encode(self, text, **options):
+            return Pairs().encode(text).tolist()
+
+    found = [part.tolist() for part in split_tokens(Pairs(), context, continuation, 0)]
+    wanted = Peer()._encode_pair(context, continuation)
+    # The harness gives the continuation no token, and fails, where it is tokenized by itself here.
+    assert found == [wanted[0], wanted[1] or Pairs().encode(continuation).tolist()]
+    assert all(found)
 
 
 def write(path, *rows):

@@ -191,6 +191,14 @@ def test_version_one_takes_the_nearest_answer_and_counts_missing_ones_as_wrong()
     }
 
 
+@pytest.mark.parametrize("scores", [squad_v1, lambda *args: squad_v2(*args, {"7": 0.5, 8: 0.0})])
+def test_ids_that_are_numbers_equal_their_texts(scores):
+    found = scores({7: ["Paris"], "8": ["France"]}, {"7": "Paris", 8: "France"})
+    assert 100.0 in (found.get("exact_match"), found.get("exact")) and found["missing"] == 0
+    with raises(DataError, "2 ids, of which 1"):
+        scores({7: ["Paris"], "7": ["France"]}, {})
+
+
 QUESTIONS = {"h1": ["Denver"], "h2": ["the cat"], "h3": ["red dog"], "n1": [], "n2": []}
 
 

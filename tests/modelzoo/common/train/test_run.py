@@ -22,6 +22,7 @@ from cerebras_tf.estimator.hooks import GracefulStopHook
 from modelzoo.common.convert.tensorflow_checkpoint import write_tensorflow
 from modelzoo.common.model_dir.checkpoint_files import remove_checkpoint
 from modelzoo.common.train import predictions, run
+from modelzoo.common.train.arguments import parse_arguments
 from tests.messages import names, raises
 from tests.reading import assert_same, variables_of
 
@@ -233,6 +234,23 @@ def test_mode_without_its_section_or_steps_is_refused(call):
     call.path.write_text(text[: text.index("eval_input:")] + text[text.index("model:") :])
     with raises(ConfigError, "mode eval", "eval_input"):
         call("eval")
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (["--steps", "9"], 12),
+        (["--set", "runconfig.steps=9"], 12),
+        (["--max_steps", "9"], 9),
+        (["--steps", "9", "--max_steps", "8"], 8),
+        ([], 5),
+    ],
+)
+def test_the_end_that_the_command_line_sets_replaces_the_one_of_the_file(tmp_path, words, end):
+    path = tmp_path / "params.yaml"
+    path.write_text(YAML + "    steps: 2\n")
+    args = parse_arguments(["-m", "train", "-p", str(path), "-o", str(tmp_path / "out"), *words])
+    assert run.last_step(run.read_params(args).runconfig, 3) == end
 
 
 def test_evaluation_of_nothing_is_refused(call):
