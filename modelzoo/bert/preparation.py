@@ -28,6 +28,7 @@ from modelzoo.common.files.text_lines import numbered_lines
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
+ROUND_COST = 1.5  # time of one round over a document, of that to read and tokenize it
 MIN_DOCUMENTS = 4  # from which random second segments are drawn, if the input has as many
 MIN_PAIR = 2  # tokens of a pair; a single sequence has at least one
 
@@ -106,11 +107,12 @@ def _tokenizer(settings):
     return loaded
 
 
-def read_documents(parts, settings, on_read=lambda size: None):
+def read_documents(parts, settings, on_done=lambda size: None):
     """Yields documents as lists of sentences of tokens.
 
     Args:
         parts: (path, first byte, one past the last byte), see documents.plan_units.
+        on_done: called with the bytes of input whose documents were taken since its last call.
 
     Yields:
         Lists of [n] int32, n >= 1, never empty.
@@ -121,8 +123,11 @@ def read_documents(parts, settings, on_read=lambda size: None):
         split = sentences.split_lines
     elif settings.spacy_model:
         split = sentences.spacy_splitter(settings.spacy_model)
+    progress = pipeline.InputProgress(on_done)
     for path, start, end in parts:
-        for text in text_sources.read_documents(path, settings.text_key, start, end, on_read):
+        key = settings.text_key
+        for text in text_sources.read_documents(path, key, start, end, progress.read):
+            left = len(text)
             if settings.wikitext_detokenize:
                 text = text_cleaning.detokenize_wikitext(text).replace("<unk>", "[UNK]")
             several = settings.multiple_docs_in_single_file
@@ -131,6 +136,9 @@ def read_documents(parts, settings, on_read=lambda size: None):
                 tokens = [ids for ids in tokenizer.encode_batch(split(document)) if len(ids)]
                 if tokens:
                     yield tokens
+                progress.finish(len(document) / max(left, 1))
+                left -= len(document)
+        progress.finish()
 
 
 class RecordMaker:
@@ -239,17 +247,25 @@ def write_unit(parts, output, settings, units):
 
     Returns the counts of documents, sentences and tokens, of one round.
     """
-    found = list(read_documents(parts, settings, output.advance))
+    later = pipeline.InputProgress(output.advance)
+    share = 1 / (1 + ROUND_COST * settings.rounds)
+
+    def tokenized(size):
+        output.advance(int(size * share))
+        later.read(size - int(size * share))
+
+    found = list(read_documents(parts, settings, tokenized))
     others = [] if settings.mlm_only else other_documents(found, output.index, settings, units)
     generator = np.random.default_rng([settings.seed, output.index])
     maker = RecordMaker(settings, generator)
     writer = output.writer(settings.name, settings.files_per_record)
-    for _ in range(settings.rounds):
+    for left in range(settings.rounds, 0, -1):
         for record in _shuffled(list(_one_round(found, others, settings, maker)), generator):
             if settings.disable_masking:
                 writer.write_sequence({"tokens": [[word] for word in record]})
             else:
                 writer.write(record)
+        later.finish(1 / left)
     tokens = sum(len(sentence) for document in found for sentence in document)
     return {"documents": len(found), "sentences": sum(map(len, found)), "tokens": tokens}
 

@@ -337,7 +337,8 @@ def _run_vocab(module: Any, given: dict[str, Any], args: argparse.Namespace) -> 
     files = input_files.find_inputs(args.input_files, text_sources.SUFFIXES, tell)
     documents.refuse_idle_key(files, settings.text_key)
     total, started = sum(map(os.path.getsize, files)), time.monotonic()
-    with tqdm.tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
+    bar = tqdm.tqdm(desc="reading", total=total, unit="B", unit_scale=True, disable=None)
+    with bar:
         manifest = module.train(args.input_files, args.output_dir, settings, bar.update)
     elapsed_s, size = time.monotonic() - started, manifest["vocab_size"]
     short = f" of {settings.vocab_size}: the text has no more" if size < settings.vocab_size else ""

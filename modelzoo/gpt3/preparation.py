@@ -115,25 +115,33 @@ def _pad_id(settings, tokenizer):
     return next(number for number in choices if number is not None)
 
 
-def encode_documents(parts, settings, on_read=lambda size: None):
+def encode_documents(parts, settings, on_done=lambda size: None):
     """Yields the tokens of documents, with an end-of-text token after each.
+
+    Args:
+        on_done: called with the bytes of input whose tokens were taken since its last call.
 
     Yields:
         Tokens [n] int32, whether a document ends with them, and the bytes of their text.
     """
     tokenizer = _tokenizer(settings)
     byte_level = isinstance(tokenizer, tokenizers.ByteLevelTokenizer)
+    progress = pipeline.InputProgress(on_done)
     for path, start, end in parts:
-        for text in text_sources.read_documents(path, settings.text_key, start, end, on_read):
+        key = settings.text_key
+        for text in text_sources.read_documents(path, key, start, end, progress.read):
             text = text_cleaning.clean(
                 text,
                 settings.ftfy_normalizer if settings.ftfy else None,
                 settings.wikitext_detokenize,
             )
-            limit = PIECE_CHARACTERS if byte_level else len(text)
+            limit, left = PIECE_CHARACTERS if byte_level else len(text), len(text)
             for piece in tokenizers.split_text(text, limit):
                 yield tokenizer.encode(piece), False, len(piece.encode("utf-8"))
+                progress.finish(len(piece) / left)
+                left -= len(piece)
             yield np.array([tokenizer.eos_id], np.int32), True, 0
+        progress.finish()
 
 
 def write_unit(parts, output, settings):

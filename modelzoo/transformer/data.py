@@ -24,7 +24,7 @@ from modelzoo.common.data import tf_records
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import check_prepared
 from modelzoo.common.data.text_files import find_text_files
-from modelzoo.common.files import text_lines
+from modelzoo.common.files import text_lines, text_sources
 from modelzoo.transformer.pairs import FEATURES, PairBatches, Pairs
 from modelzoo.transformer.params import Params
 from modelzoo.transformer.vocabulary import JOINT, ByteVocabulary, load_vocabularies
@@ -235,8 +235,11 @@ def _joined(sentences):
 
 
 def read_sentences(paths):
-    """Returns the lines of files, concatenated; see text_lines.read_lines."""
-    return [line for path in paths for line in text_lines.read_lines(path)]
+    """Returns the lines of text files, concatenated; see text_lines.read_lines."""
+    lines = [line for path in paths for line in text_lines.read_lines(path)]
+    for path in paths:
+        text_sources.require_text(path)
+    return lines
 
 
 def read_pairs(sources, targets):

@@ -7,7 +7,7 @@ import functools
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.data.preparation import documents, pipeline
-from modelzoo.common.files import text_lines
+from modelzoo.common.files import text_lines, text_sources
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
 
 UNIT_LINES = 50_000  # pairs of one unit of work; a stopped run resumes at the next unit
@@ -25,6 +25,8 @@ def prepare(source, target, output_dir, tokenizer_file, processes=1, on_progress
     """
     tokenizer = load_joint_tokenizer(tokenizer_file)
     ends = [text_lines.line_ends(path, UNIT_LINES) for path in (source, target)]
+    for path in (source, target):
+        text_sources.require_text(path)
     (lines, source_places, source_end), (target_lines, target_places, target_end) = ends
     if lines != target_lines:
         raise DataError(

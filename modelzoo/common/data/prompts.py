@@ -8,6 +8,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
 from modelzoo.common.files.text_lines import numbered_lines
+from modelzoo.common.files.text_sources import require_text
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
@@ -62,7 +63,9 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     if str(path).lower().endswith((".jsonl", ".json")):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
     else:
-        prompts = [_of_line(line, where, tokenizer) for where, line in numbered_lines(path, True)]
+        lines = list(numbered_lines(path, True))
+        require_text(path)
+        prompts = [_of_line(line, where, tokenizer) for where, line in lines]
     if not prompts:
         raise DataError(f"{path}: must contain prompts. Received: an empty file. Add some.")
     for prompt in prompts:

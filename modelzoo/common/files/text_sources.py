@@ -62,6 +62,19 @@ def form_of(path):
     return form
 
 
+def require_text(path):
+    """Raises a DataError if a file of lines has another form, by its name or its first bytes."""
+    form = form_of(path)
+    if form != TEXT or is_compressed(path):
+        raise DataError(
+            f"{path}: must be a text file with lines. Received: a file of {form}"
+            f"{', compressed' if is_compressed(path) else ''}, according to its name or its first "
+            "bytes. Convert it to lines of text."
+        )
+    with open(path, "rb") as file:
+        _check_is_text(file.read(HEAD_BYTES), path, path)
+
+
 def has_rows(path):
     """Whether a file has rows with keys, or may have them because it is an archive."""
     with open(path, "rb") as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -186,6 +188,23 @@ def test_unit_of_one_document_is_paired_with_those_of_others(tmp_path, monkeypat
 def test_options_that_do_not_go_together_are_refused(options, facts, tmp_path):
     with raises(ConfigError, *facts):
         run(tmp_path, **options)
+
+
+def test_progress_is_that_of_the_records_not_of_the_input(tmp_path, monkeypatch):
+    seen, at = [], []
+    pair = preparation.RecordMaker.pair
+    monkeypatch.setattr(
+        preparation.RecordMaker, "pair", lambda *args: at.append(sum(seen)) or pair(*args)
+    )
+    settings = PreparationSettings(
+        corpus.write_vocabulary(tmp_path), True, multiple_docs_in_single_file=True
+    )
+    path = corpus.write_documents(tmp_path)
+    prepare([path], str(tmp_path / "out"), settings, on_progress=seen.append)
+    size = os.path.getsize(path)
+    shares = np.array(at) / size
+    assert sum(seen) == size and 0 < shares[0] < 0.1 and 0.8 < shares[-1] < 1
+    assert np.abs(shares - np.linspace(0, 1, len(shares))).max() < 0.15
 
 
 def test_listed_documents_are_read_and_missing_ones_named(tmp_path):

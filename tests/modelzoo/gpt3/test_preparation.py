@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.data.preparation import records
 from modelzoo.common.tokenizers import tokenizers
+from modelzoo.gpt3 import preparation
 from modelzoo.gpt3.preparation import PreparationSettings, prepare
 from tests.messages import raises
 from tests.reading import records_of
@@ -95,6 +96,15 @@ def test_settings_that_make_no_records_are_refused(inputs, tmp_path, changes, fa
     settings = dataclasses.replace(BYTES, **changes)
     with raises(ConfigError, *facts):
         prepare([inputs], tmp_path / "out", settings)
+
+
+def test_progress_is_that_of_the_tokens_not_of_the_input(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "PIECE_CHARACTERS", 100)
+    monkeypatch.setattr(tokenizers, "ByteLevelTokenizer", tokenizers.ByteTokenizer)
+    path, seen = tmp_path / "a.txt", []
+    path.write_text("a bé" * 250)
+    prepare([str(path)], tmp_path / "out", BYTES, on_progress=seen.append)
+    assert sum(seen) == 1250 and len(seen) >= 10 and max(seen) <= 126
 
 
 def test_short_records_lose_no_token_and_follow_the_seed(inputs, tmp_path):

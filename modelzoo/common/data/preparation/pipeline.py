@@ -52,6 +52,29 @@ class UnitOutput:
         return self.writers[-1]
 
 
+class InputProgress:
+    """Reports input once the work on it is done, not when it is read.
+
+    Args:
+        advance: called with the number of bytes that are done.
+    """
+
+    def __init__(self, advance):
+        self._advance = advance
+        self._waiting = 0
+
+    def read(self, size):
+        """Adds bytes that were read."""
+        self._waiting += size
+
+    def finish(self, share=1.0):
+        """Reports a share of the bytes that were read and are not reported yet."""
+        done = int(self._waiting * min(share, 1.0))
+        if done:
+            self._waiting -= done
+            self._advance(done)
+
+
 def prepare(
     units, work, output_dir, settings, processes=1, on_progress=lambda amount: None, facts=None
 ):

@@ -13,8 +13,10 @@ import tarfile
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.data import prompts
 from modelzoo.common.data.preparation import documents
 from modelzoo.common.files import text_sources
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from tests.messages import raises
 
 TEXTS = ["first document", "the second, é", "third\nwith two lines"]
@@ -211,3 +213,14 @@ def test_rows_are_the_same_whichever_way_their_lines_end(tmp_path, end):
     (tmp_path / "b.jsonl").write_bytes(end.join([rows[0], "", "{oops", ""]).encode())
     with raises(DataError, "b.jsonl:3"):
         read(tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet", "a.txt.gz"])
+def test_lines_are_read_from_text_files_only(tmp_path, name):
+    for path in (tmp_path / name, tmp_path / "a.txt"):
+        path.write_bytes(b"one line\n")
+    text_sources.require_text(str(tmp_path / "a.txt"))
+    with raises(DataError, name):
+        text_sources.require_text(str(tmp_path / name))
+    with raises(DataError, name):
+        prompts.read_prompts(str(tmp_path / name), ByteTokenizer(), 257, None)

@@ -65,6 +65,18 @@ def test_manifest_sums_counts_and_lists_files_in_order(tmp_path):
     assert json.loads((tmp_path / "manifest.json").read_text()) == manifest
 
 
+def test_input_is_reported_once_its_work_is_done():
+    seen = []
+    progress = pipeline.InputProgress(seen.append)
+    progress.read(60)
+    progress.read(41)
+    assert not seen
+    for share in (0.25, 0.5, 1.5):
+        progress.finish(share)
+    progress.finish()
+    assert seen == [25, 38, 38]
+
+
 def test_processes_make_the_same_files_as_one(tmp_path):
     seen = []
     pipeline.prepare(UNITS, count_down, tmp_path / "one", {})
