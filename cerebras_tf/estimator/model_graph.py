@@ -24,7 +24,7 @@ from cerebras_tf.checkpoints.scaffold import wafer_scaffold
 from cerebras_tf.checkpoints.stored_variables import StoredVariables
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.console.log import log_info
-from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.estimator.sparse_training import SparseTraining
 from cerebras_tf.frontend.model_step import RunSettings
 from cerebras_tf.ir import TensorType, Variable
@@ -100,8 +100,14 @@ class ModelGraph:
         scaffold = tf.compat.v1.train.Scaffold(
             init_op=tf.no_op(), ready_op=nothing, ready_for_local_init_op=nothing
         )
+        arrays = None
+        # The session's block ends where the data end.
         with tf.compat.v1.train.SingularMonitoredSession(input_hooks, scaffold) as session:
             arrays = session.run(self.fed)
+        if arrays is None:
+            raise DataError(
+                "input_fn: must yield at least one batch. Received: none. Add data, or skip fewer."
+            )
         return {
             tensor.name: TensorType(array.dtype.name, array.shape)
             for tensor, array in zip(self.fed, arrays)

@@ -151,14 +151,15 @@ def test_predict_writes_every_example_as_the_host_does(trained):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])
-def test_validate_only_checks_and_writes_nothing(command_line, mode):
-    result = command_line(mode, "--validate_only")
+def test_validate_only_checks_and_writes_nothing(trained, mode):
+    before, out = trained.content(), "new" if mode == "train" else "out"
+    result = trained(mode, "--validate_only", out=out)
     assert result.exit_code == 0
     assert [line for line in result.lines if re.fullmatch(f"capturing: {SECONDS}", line)]
     size = r"[\d,]+ parameters, \d+ layers, [\d.]+ MB of memory \(.*\) of [\d.]+ GB available"
     assert re.fullmatch(size, result.lines[-2])
     assert result.lines[-1].startswith("prediction for a CS-2 ")
-    assert not command_line.content()
+    assert trained.content() == before and not (trained.folder / "new").exists()
 
 
 def test_compile_only_writes_a_program_for_each_mode(command_line):

@@ -216,12 +216,14 @@ def validate_checkpoint(mode, runconfig):
 
     All of a small one is read. Of those of `eval_all` the latest is checked.
     """
-    latest, given = latest_checkpoint(runconfig.model_dir), runconfig.checkpoint_path
     if mode in ("train", "train_and_eval"):
-        given = None if latest else given or runconfig.resume_from
-    prefix = find_checkpoint(given) if given else latest
-    if prefix is None:
-        return
+        latest = latest_checkpoint(runconfig.model_dir)
+        given = None if latest else runconfig.checkpoint_path or runconfig.resume_from
+        prefix = find_checkpoint(given) if given else latest
+        if prefix is None:
+            return
+    else:
+        prefix = chosen_checkpoint(runconfig)
     check_sizes(prefix)
     reader, size = open_checkpoint(prefix), sum(map(os.path.getsize, data_files(prefix)))
     names = reader.get_variable_to_shape_map() if size <= MAX_VALIDATED_BYTES else ()

@@ -32,6 +32,11 @@ def check_places(runconfig, mode):
             f"model_dir: must be a writable folder. Received: {runconfig.model_dir!r}, but {there} "
             "is a file. Use another folder (-o)."
         )
+    if runconfig.validate_only and "train" in mode and not os.access(there, os.W_OK):
+        raise ConfigError(
+            f"model_dir: must be a writable folder. Received: {runconfig.model_dir!r}, but {there} "
+            "is not writable. Use another folder (-o)."
+        )
     streams = "train" in mode and not (runconfig.device or runconfig.compile_only)
     weights = runconfig.memoryx_dir if streams else None
     if weights and "://" not in weights:

@@ -19,10 +19,13 @@ from cerebras_tf.api import (
 from cerebras_tf.config import schema
 from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.errors import CheckpointError, DataError
+from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.config.params import save_params
+from modelzoo.common.data.prepared import check_tokens
 from modelzoo.common.model_dir import resume
 from modelzoo.common.model_dir.checkpoint_files import (
     advice_instead,
+    chosen_checkpoint,
     find_checkpoint,
     latest_checkpoint,
 )
@@ -34,6 +37,7 @@ __all__ = [
     "CSEstimatorSpec",
     "CheckpointHook",
     "StartHook",
+    "check_batches",
     "check_variables",
     "make_estimator",
 ]
@@ -59,7 +63,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
         check_wafer_address(runconfig.cs_ip)  # also if nothing is left to train
     # Training continues from a checkpoint of the folder, and then ignores checkpoint_path.
     trains = runconfig.mode in ("train", "train_and_eval")
-    latest = latest_checkpoint(runconfig.model_dir) if trains else None
+    latest = continued_checkpoint(runconfig) if trains else None
     warm_start = runconfig.checkpoint_path
     partially = runconfig.restore_partially
     in_step = False  # whether the checkpoint is of an incomplete step
@@ -77,6 +81,9 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
 
         model_fn = checked(model_fn, warm_start, warm_start_variables, check_warm_start)
         warm_start = tf.estimator.WarmStartSettings(warm_start, vars_to_warm_start=kept.pattern)
+    elif runconfig.validate_only and not trains:
+        path = chosen_checkpoint(runconfig)
+        model_fn = checked(model_fn, path, tf.global_variables, check_variables, runconfig.mode)
     every = runconfig.log_step_count_steps or runconfig.save_summary_steps
     shared = {each.name: getattr(runconfig, each.name) for each in fields(SharedOptions)}
     shared.update(restore_partially=partially)
@@ -106,6 +113,17 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     )
 
 
+def continued_checkpoint(runconfig):
+    """Returns the checkpoint that training continues from, or None.
+
+    It is the latest of model_dir. To validate, it may be `resume_from`, which training would copy.
+    """
+    latest = latest_checkpoint(runconfig.model_dir)
+    if not latest and runconfig.validate_only and runconfig.resume_from:
+        return find_checkpoint(runconfig.resume_from, "resume_from")
+    return latest
+
+
 def changes_accumulation(params, by_estimator):
     """Returns whether variables of gradient accumulation are added to the checkpoint or removed.
 
@@ -132,8 +150,8 @@ def changes_accumulation(params, by_estimator):
     return done is not None and resume.COSTS not in saved_shapes(latest_checkpoint(model_dir))
 
 
-def checked(model_fn, path, variables, compare):
-    """Returns a model_fn that, in training, first compares its variables with a checkpoint.
+def checked(model_fn, path, variables, compare, mode="train"):
+    """Returns a model_fn that, in a mode, first compares its variables with a checkpoint.
 
     This happens before tf.estimator opens any file in the folder.
 
@@ -142,10 +160,13 @@ def checked(model_fn, path, variables, compare):
         compare: function of path and variables that raises a CheckpointError if they do not fit.
     """
 
+    modes = tf.estimator.ModeKeys
+    checked_mode = {"train": modes.TRAIN, "predict": modes.PREDICT}.get(mode, modes.EVAL)
+
     @functools.wraps(model_fn)
     def call(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
-        if mode == tf.estimator.ModeKeys.TRAIN:
+        if mode == checked_mode:
             compare(path, variables())
         return spec
 
@@ -190,10 +211,36 @@ class BatchesHook(tf.estimator.SessionRunHook):
     def end(self, session):
         """Raises a DataError if there was no batch; of several wafers the first has one."""
         if not self._batches and job.is_first():
-            raise DataError(
-                "eval_input: must have at least one batch. Received: none after skip_steps. Lower "
-                "it, or use other data."
-            )
+            raise without_batches()
+
+
+def without_batches():
+    """Returns the error of an evaluation without batches."""
+    return DataError(
+        "eval_input: must have at least one batch. Received: none after skip_steps. Lower it, or "
+        "use other data."
+    )
+
+
+def check_batches(inputs, section, params):
+    """Reads the first batch of an input section, which raises the errors of its data."""
+    input_fn = getattr(inputs, section.removesuffix("_input"))
+    with tf.Graph().as_default():
+        batches = tf.data.make_initializable_iterator(input_fn(schema.as_tree(params)))
+        batch = batches.get_next()
+        with tf.Session() as session:
+            session.run([batches.initializer, tf.tables_initializer()])
+            try:
+                values = session.run(batch)
+            except tf.errors.OutOfRangeError as error:
+                if section == "eval_input":
+                    raise without_batches() from error
+                return
+    features = values[0] if isinstance(values, tuple) else values
+    given = getattr(params, section)
+    if "input_ids" in features and hasattr(given, "vocab_size"):
+        vocab_size = count_vocabulary(given) or count_vocabulary(params.train_input)
+        check_tokens(section, features["input_ids"].ravel(), vocab_size)
 
 
 class StartHook(tf.estimator.SessionRunHook):

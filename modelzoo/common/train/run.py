@@ -86,7 +86,7 @@ def execute(args, model_name=None):
         registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
     set_stop_message(f"{args.mode} was stopped {place}; run the same command to start again")
-    with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig.model_dir):
+    with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig):
         run_mode(args.mode, params)
 
 
@@ -97,13 +97,14 @@ def will_train(params, mode):
     return mode in TRAINING and not only_compiles and not runconfig.device
 
 
-def lock_for(mode, model_dir):
-    """Locks the model folder for training, before data are read."""
-    if mode not in TRAINING or not job.is_first():
+def lock_for(mode, runconfig):
+    """Locks the model folder for training, before data are read; to validate, only if it exists."""
+    exists = os.path.exists(os.path.join(runconfig.model_dir, ".lock"))
+    if mode not in TRAINING or not job.is_first() or (runconfig.validate_only and not exists):
         return contextlib.nullcontext()
     from cerebras_tf.api import locked
 
-    return locked(model_dir)
+    return locked(runconfig.model_dir)
 
 
 def read_params(args, model_name=None):
@@ -206,7 +207,9 @@ def start_mode(mode, params):
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
     excludes = excludes(params) if callable(excludes) else excludes
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
-    if runconfig.validate_only or runconfig.compile_only:
+    if runconfig.validate_only:
+        validate(estimator, model, data, mode, params)
+    elif runconfig.compile_only:
         compile_model(estimator, data, mode, params)
     elif mode in TRAINING:
         train(estimator, model, data, mode, params)
@@ -249,11 +252,15 @@ def sparsifier_of(params):
 
 
 def compile_model(estimator, data, mode, params):
-    """Compiles the model for `mode` without running it; train_and_eval compiles both."""
+    """Compiles the model for `mode` without running it; train_and_eval compiles both.
+
+    Without data, it compiles for the batches of the params file. To validate, it writes nothing,
+    and raises an error if memory is too small.
+    """
     import tensorflow.compat.v1 as tf
 
     modes, package = tf.estimator.ModeKeys, registry.find_prediction(params.model_name)
-    given = {"validate_only": params.runconfig.validate_only, "sparsifier": sparsifier_of(params)}
+    given = {"save": not params.runconfig.validate_only, "sparsifier": sparsifier_of(params)}
     if mode == "predict" and hasattr(package, "compile_prediction"):
         package.compile_prediction(estimator, data.INPUTS, params, **given)
         return
@@ -271,6 +278,36 @@ def compile_model(estimator, data, mode, params):
         except DataError as missing:
             tf.logging.info("compiling for the batches of the params file: %s", missing)
             estimator.compile(data.INPUTS.without_data(section), mode=key, **given)
+
+
+def validate(estimator, model, data, mode, params):
+    """Checks what a run of `mode` would check by its first step, and runs and writes nothing."""
+    from modelzoo.common.model_dir.checkpoint_files import find_checkpoint
+    from modelzoo.common.model_dir.resume import checkpoint_step
+    from modelzoo.common.train.estimator import check_batches, check_variables
+    from modelzoo.common.train.evaluations import Evaluations
+    from modelzoo.common.train.trained_on import check_vocabulary
+
+    runconfig = params.runconfig
+    step = checkpoint_step(runconfig.model_dir) if mode in TRAINING else 0
+    if mode in TRAINING:
+        source = None if step else runconfig.resume_from
+        source = source and os.path.dirname(find_checkpoint(source, "resume_from"))
+        check_vocabulary(params, step or source, source)
+        if runconfig.checkpoint_path and not step:
+            check_variables(find_checkpoint(runconfig.checkpoint_path), [])
+    reads_prompts = hasattr(registry.find_prediction(params.model_name), "compile_prediction")
+    fault = None
+    try:
+        for section in () if mode == "predict" and reads_prompts else SECTIONS[mode]:
+            check_batches(data.INPUTS, section, params)
+    except DataError as error:
+        fault = error
+    compile_model(estimator, data, mode, params)  # shows the memory, also without data
+    if fault is not None:
+        raise fault
+    if mode == "train_and_eval":
+        check_evaluation(model, data, params, Evaluations(runconfig, step))
 
 
 def last_step(runconfig, step):

@@ -15,15 +15,16 @@ from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.folder import TRAINED_ON
 
 
-def check_vocabulary(params, step):
+def check_vocabulary(params, step, folder=None):
     """Checks that training continues with the vocabulary of the earlier steps.
 
     Only vocabularies from the same source, manifests of records or the same key, are compared.
 
     Args:
         step: global step of the checkpoint that it continues from; 0 for none.
+        folder: the folder of that checkpoint; None for model_dir.
     """
-    folder = params.runconfig.model_dir
+    folder = folder or params.runconfig.model_dir
     if not step or params.runconfig.restore_partially:  # another model may continue
         return
     before = _read(folder)

@@ -253,6 +253,42 @@ def test_the_end_that_the_command_line_sets_replaces_the_one_of_the_file(tmp_pat
     assert run.last_step(run.read_params(args).runconfig, 3) == end
 
 
+ABSENT = "data_dir: absent"
+MISTAKES = {
+    "no data": (("data_dir: texts", ABSENT), "train", ()),
+    "too few data": (("batch_size: 2", "batch_size: 900"), "train", ()),
+    "no evaluation data": (("data_dir: texts\n    data_p", f"{ABSENT}\n    data_p"), "train", ()),
+    "no batch": (("predict_input", "    skip_steps: 999\npredict_input"), "train_and_eval", ()),
+    "metric": (("    max_steps", "    early_stopping: {metric: a}\n    max_steps"), "", ()),
+    "other checkpoint": (("hidden_size: 8", "hidden_size: 4"), "train", ("--checkpoint_path",)),
+    "other resume": (("hidden_size: 8", "hidden_size: 4"), "train", ("--resume_from",)),
+    "other evaluation": (("hidden_size: 8", "hidden_size: 4"), "eval", ("--checkpoint_path",)),
+    "no checkpoint": (("", ""), "eval", ()),
+    "none": (("", ""), "train_and_eval", ()),
+    "memory": (("    max_steps", "    wafer_memory_gb: 1.0e-9\n    max_steps"), "train", None),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_validation_raises_the_error_of_the_run_and_leaves_nothing(call, tmp_path, mistake):
+    (old, new), mode, options = MISTAKES[mistake]
+    if options:
+        options = (*options, call("train", "--max_steps", "1", out="other"))
+    assert old in YAML
+    call.path.write_text(YAML.replace(old, new, 1 if old else 0))
+    place, found = (None if options is None else "/cpu:0"), []
+    for flags in (["--validate_only"], []):
+        try:
+            call(mode or "train_and_eval", *(options or ()), *flags, device=place)
+            found.append(None)
+        except CerebrasError as error:
+            found.append((type(error), str(error)))
+        assert (tmp_path / "out").exists() is (not flags and mode != "eval")
+    assert found[0] == found[1] and (found[0] is None) is (
+        mistake in ("none", "no evaluation data")
+    )
+
+
 def test_evaluation_of_nothing_is_refused(call):
     call("train", "--max_steps", "3")
     end = "data_processor: GptTextDataProcessor\npredict"
