@@ -85,7 +85,7 @@ def add_arguments(parser, what):
             metavar="FOLDER",
             help=(
                 "original model, to copy its token ids, generation_config.json and "
-                "tokenizer (default: the folder of the checkpoint)"
+                "tokenizer (default: the folder of the checkpoint, or the one it was trained from)"
             ),
         )
         text = f"maximum size of a Hugging Face file, GB (default: {SHARD_BYTES / 1e9:g})"
@@ -133,6 +133,8 @@ def _summary(done):
     if done.dropped:
         text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
+    if done.missing:
+        text += f" Not found: {'; '.join(done.missing)}. Set --config_from to the original model."
     if done.left:
         text += f" Not copied, although the name suggests a tokenizer file: {', '.join(done.left)}."
     return text

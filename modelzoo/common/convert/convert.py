@@ -15,7 +15,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.convert.folders import find_carried, whole_folder
-from modelzoo.common.convert.hugging_face import WRITTEN
+from modelzoo.common.convert.hugging_face import ASSUMED, WRITTEN
 from modelzoo.common.convert.layout import Conversion, match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS
 from modelzoo.common.convert.tensorflow_checkpoint import (
@@ -26,6 +26,7 @@ from modelzoo.common.convert.tensorflow_checkpoint import (
 )
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.model_dir.folder import TRAINED_ON
+from modelzoo.common.model_dir.source_files import CONFIG, GENERATION_CONFIG, find_source
 
 PARAMS = "params.yaml"
 _HEADER = """\
@@ -90,7 +91,8 @@ def from_tensorflow(
         source: prefix of the checkpoint, or its folder.
         params_path: the model's YAML; None takes params.yaml next to the checkpoint.
         config_from: folder of the model that ours began as, for what our YAML lacks, such as
-            token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder.
+            token ids, generation_config.json and the tokenizer; None takes the checkpoint's folder,
+            or the one that its training started from.
         dtype: type of the weights there: float32, float16 or bfloat16.
         max_shard_bytes: largest size of a file; google_bert has None, others' is SHARD_BYTES.
 
@@ -109,7 +111,8 @@ def from_tensorflow(
     params = load_params(params_path)
     architecture = program.architecture_for(params, params_path)
     layout = architecture.layout(params).without_groups(reader.shapes)
-    origin = _origin(config_from, program) if config_from else reader.folder
+    origin = find_source(reader.folder) or reader.folder
+    origin = _origin(config_from, program) if config_from else origin
     config = architecture.config(params, params_path, reader.shapes)
     config = program.completed(config, origin)
     dropped = match_ours(reader, layout)
@@ -128,7 +131,22 @@ def from_tensorflow(
         step = reader.global_step
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
     dropped = sorted(set(dropped) - {GLOBAL_STEP})
-    return _conversion(layout, str(output), dropped, carried)
+    missing = _missing(config, origin, carried) if program.carried else ()
+    return _conversion(layout, str(output), dropped, carried, missing)
+
+
+def _missing(config, origin, carried):
+    """Returns what of another program's model is neither in our YAML nor among its files."""
+    names, missing = {path.name for path in carried.paths}, []
+    predicts_next = ASSUMED[0] in config
+    if predicts_next and CONFIG not in names:
+        values = ", ".join(f"{key} {config[key]}" for key in ASSUMED)
+        missing.append(f"token ids (assumed: {values})")
+    if predicts_next and GENERATION_CONFIG not in names:
+        missing.append(GENERATION_CONFIG)
+    if not carried.tokenizer:
+        missing.append("files of a tokenizer")
+    return tuple(f"{name} in {origin}" for name in missing)
 
 
 def describe(program, reader):
@@ -200,9 +218,9 @@ def _tell(advance, link):
         advance(math.prod(link.shape))
 
 
-def _conversion(layout, path, dropped, carried):
+def _conversion(layout, path, dropped, carried, missing=()):
     weights = sum(math.prod(link.shape) for link in layout.links)
-    return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left)
+    return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left, missing)
 
 
 STDDEV = 0.02  # GPT-2's

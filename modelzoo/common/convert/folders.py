@@ -8,21 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cerebras_tf.errors import CheckpointError
+from modelzoo.common.model_dir.source_files import TOKENIZER
 
-# As transformers names them; Google's BERT has the vocabulary alone.
-TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-)
 _SEEMS_OF_A_TOKENIZER = re.compile(r"token|vocab|merges|\.(model|spm|bpe|codes)$", re.IGNORECASE)
 
 

@@ -20,15 +20,15 @@ from modelzoo.common.convert.safetensors_file import (
 )
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.model_dir.source_files import CONFIG, GENERATION_CONFIG
 
-CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 # Files that go with a model of ours, so that what its YAML does not say comes back.
 CARRIED = (CONFIG, GENERATION_CONFIG)
 # Files that a conversion writes, last the one that makes the others a model.
 WRITTEN = ("*.safetensors", "*.safetensors.index.json", GENERATION_CONFIG, CONFIG)
 # Keys of a config.json about its own files, or other spellings of keys that are written again.
 _OWN_KEYS = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "num_labels"}
-_ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
+ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
 _OTHER_SPELLINGS = {"rope_parameters", "rope_scaling", "rope_theta"}
 _SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
 SHARD_BYTES = 5 * 10**9  # largest size of a file, as usual there
@@ -100,7 +100,7 @@ def with_carried(config, folder):
         )
     left = _OWN_KEYS | _OTHER_SPELLINGS
     kept = {key: value for key, value in carried.items() if key not in left}
-    first = {key: kept[key] for key in _ASSUMED if key in kept}
+    first = {key: kept[key] for key in ASSUMED if key in kept}
     return {**kept, **config, **first}
 
 

@@ -250,6 +250,7 @@ class Conversion:
 
     Attributes:
         left: names of files next to the source that seem to be a tokenizer's, and were not copied.
+        missing: what the other program's model usually has and the source's folder lacks.
     """
 
     tensors: int
@@ -257,6 +258,7 @@ class Conversion:
     path: str
     dropped: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def dense(theirs, ours, shape, form=TRANSPOSED, bias=True, group=None, ends=(".weight", ".bias")):

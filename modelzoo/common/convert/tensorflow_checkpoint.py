@@ -10,6 +10,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.convert.folders import whole_folder
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
+from modelzoo.common.model_dir.source_files import SOURCE_FILES, copy_between, find_source
 
 STATE = "checkpoint"
 GLOBAL_STEP = "global_step"
@@ -119,11 +120,14 @@ def record_latest(folder, name):
 def renumber(source, output, step, overwrite=False):
     """Copies a checkpoint, the optimizer's variables included, and calls it another step.
 
+    The files of the model that it began as are copied, too.
+
     Returns:
         Prefix of the copy.
     """
     reader, name = TensorFlowReader(source), f"model.ckpt-{step}"
     tensors = ((key, reader.read(key)) for key in reader.shapes if key != GLOBAL_STEP)
-    with whole_folder(output, ("model.ckpt-*", STATE), overwrite) as folder:
+    with whole_folder(output, (*SOURCE_FILES, "model.ckpt-*", STATE), overwrite) as folder:
         write_tensorflow(folder, name, tensors, step)
+        copy_between(find_source(reader.folder), folder)
     return str(Path(output) / name)

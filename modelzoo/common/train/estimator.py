@@ -30,6 +30,7 @@ from modelzoo.common.model_dir.checkpoint_files import (
     latest_checkpoint,
 )
 from modelzoo.common.model_dir.folder import write_text_summary
+from modelzoo.common.model_dir.source_files import copy_source_files
 from modelzoo.common.train.trained_on import save_vocabulary
 
 __all__ = [
@@ -246,8 +247,9 @@ def check_batches(inputs, section, params):
 class StartHook(tf.estimator.SessionRunHook):
     """Writes the parameters once training begins, and logs how many wafers compute a step.
 
-    ``params.yaml``, its text for TensorBoard, ``data_position.json`` and ``trained_on.json`` are
-    written when the model is ready, so that a run that fails earlier does not change the folder.
+    ``params.yaml``, its text for TensorBoard, ``data_position.json``, ``trained_on.json`` and the
+    source files of the checkpoint that training starts from are written when the model is ready, so
+    that a run that fails earlier does not change the folder.
     """
 
     def __init__(self, params, step):
@@ -274,6 +276,7 @@ class StartHook(tf.estimator.SessionRunHook):
         sizes = section.batch_size, getattr(section, "max_sequence_length", None) or 0
         resume.remember_position(model_dir, self._step, self._params.batches_per_step, sizes)
         save_vocabulary(self._params, self._step)
+        copy_source_files(self._params.runconfig)
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 

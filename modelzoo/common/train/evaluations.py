@@ -23,6 +23,7 @@ from modelzoo.common.model_dir.checkpoint_files import (
     remove_checkpoint,
     step_of,
 )
+from modelzoo.common.model_dir.source_files import copy_between
 
 BEST = "best"  # folder in model_dir
 # Files of model_dir that are copied with the best checkpoint, for training or converting it.
@@ -154,6 +155,7 @@ class Evaluations(tf.estimator.Exporter):
             source = Path(self._folder, name)
             if source.exists():
                 write_whole(Path(folder, name), source.read_text(encoding="utf-8"))
+        copy_between(self._folder, folder)
         kept = os.path.basename(prefix)
         copy_checkpoint(prefix, folder, kept)
         names = {CHECKPOINT_END.sub("", path.name) for path in Path(folder).glob("*.ckpt-*.*")}

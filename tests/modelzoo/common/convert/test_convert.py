@@ -17,12 +17,17 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert import bert
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
-from modelzoo.common.convert.folders import TOKENIZER
 from modelzoo.common.convert.gpt import rotary_share
 from modelzoo.common.convert.hugging_face import HuggingFaceReader
-from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader, write_tensorflow
+from modelzoo.common.convert.tensorflow_checkpoint import (
+    TensorFlowReader,
+    renumber,
+    write_tensorflow,
+)
 from modelzoo.common.convert.verify import verify_weights
-from tests.messages import raises
+from modelzoo.common.model_dir.source_files import TOKENIZER
+from modelzoo.common.train import run
+from tests.messages import names, raises
 from tests.modelzoo.common.convert.models import (
     BERT_SIZES,
     CASES,
@@ -167,6 +172,64 @@ def test_token_ids_come_from_the_folder_that_is_named(tmp_path):
     write_model(tmp_path / "other", "bert")
     with raises(ConfigError, "config.json", "'gpt2'", "Received: 'bert'"):
         from_tensorflow(tmp_path / "ours", tmp_path / "no", config_from=tmp_path / "other")
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Returns a function that trains one step from a checkpoint of ``ours`` in another folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("gpt2", "gpt_neox"):
+        architecture, config = CASES[name]
+        case = architecture, {**config, "vocab_size": 257}
+        monkeypatch.setitem(CASES, f"{name}_bytes", case)
+    (tmp_path / "a.txt").write_text("to be or not to be " * 9)
+
+    def call(out, *options):
+        tree = yaml.safe_load((tmp_path / "ours" / "params.yaml").read_text())
+        section = {"data_processor": "GptTextDataProcessor", "data_dir": "a.txt"}
+        tree["train_input"] |= {**section, "eval_fraction": 0.0}
+        tree["eval_input"] |= section
+        tree["runconfig"] |= {"keep_best_checkpoint": {}, "eval_steps": 1}
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
+        place = ("--device", "/cpu:0", "--steps", "1")
+        run.main(["-m", "train_and_eval", "-p", "params.yaml", "-o", out, *options, *place])
+
+    return call
+
+
+def test_what_a_model_came_with_is_in_all_models_that_are_trained_from_it(tmp_path, train):
+    ids = {"bos_token_id": 256, "eos_token_id": 256, "pad_token_id": 255}
+    write_model(tmp_path / "theirs", "gpt_neox_bytes", **ids)
+    content = write_tokenizer(tmp_path / "theirs", *TOKENIZER, "generation_config.json")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    train("first", "--checkpoint_path", "ours")
+    train("second", "--resume_from", "first")
+    renumber(tmp_path / "second", tmp_path / "third", 7)
+    for name in ("ours", "first"):  # as in a run of an earlier version, and a moved folder
+        (tmp_path / name).rename(tmp_path / f"moved_{name}")
+    for name in ("moved_first", "moved_first/best", "second", "third"):
+        params = tmp_path / "params.yaml"
+        done = from_tensorflow(
+            tmp_path / name, tmp_path / "back", params_path=params, overwrite=True
+        )
+        back = HuggingFaceReader(tmp_path / "back").config
+        assert {key: back[key] for key in ids} == ids and not done.missing
+        assert {each: (tmp_path / "back" / each).read_bytes() for each in content} == content
+
+
+def test_files_that_training_did_not_copy_are_found_by_its_params_file(tmp_path, train):
+    write_model(tmp_path / "theirs", "gpt2_bytes", eos_token_id=256)
+    write_tokenizer(tmp_path / "theirs", "vocab.json")
+    to_tensorflow(tmp_path / "theirs", tmp_path / "ours")
+    train("first", "--checkpoint_path", "ours/model.ckpt-0")
+    for name in ("config.json", "vocab.json"):
+        (tmp_path / "first" / name).unlink()
+    done = from_tensorflow(tmp_path / "first", tmp_path / "back")
+    assert HuggingFaceReader(tmp_path / "back").config["eos_token_id"] == 256
+    assert names(done.missing, f"generation_config.json in {tmp_path / 'ours'}")
+    (tmp_path / "ours").rename(tmp_path / "moved")
+    done = from_tensorflow(tmp_path / "first", tmp_path / "gone")
+    assert names(done.missing, "eos_token_id None", "generation_config.json", "tokenizer", "first")
 
 
 def test_names_of_labels_go_with_a_classifier(tmp_path):

@@ -1,0 +1,69 @@
+"""The files of the model that a checkpoint began as: token ids, settings of generation, tokenizer.
+
+``convert to_tf`` writes them next to its checkpoint, training copies them to the folders of its
+descendants, and ``convert from_tf`` returns them.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from modelzoo.common.config.params import resolve_path, saved_runconfig
+
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+# As transformers names them; Google's BERT has the vocabulary alone.
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+SOURCE_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER)
+
+
+def find_source(folder):
+    """Returns the folder that holds the source files of a checkpoint, or None.
+
+    It is the checkpoint's own, or the one that its training started from according to params.yaml.
+    """
+    seen = set()
+    while folder is not None and (folder := os.path.abspath(folder)) not in seen:
+        if any(os.path.lexists(os.path.join(folder, name)) for name in SOURCE_FILES):
+            return Path(folder)
+        seen.add(folder)
+        runconfig = saved_runconfig(folder)
+        start = runconfig.get("checkpoint_path") or runconfig.get("resume_from")
+        folder = start and resolve_path(_folder_of(start), folder)
+    return None
+
+
+def copy_source_files(runconfig):
+    """Copies the source files of the checkpoint that training starts from to model_dir.
+
+    Files of model_dir stay as they are.
+    """
+    start = runconfig.checkpoint_path or runconfig.resume_from
+    if start and find_source(runconfig.model_dir) != Path(os.path.abspath(runconfig.model_dir)):
+        copy_between(find_source(_folder_of(start)), runconfig.model_dir)
+
+
+def copy_between(source, target, names=SOURCE_FILES):
+    """Copies the files with these names from one folder to another, each whole or not at all."""
+    for name in names if source else ():
+        path = Path(source, name)
+        if path.is_file():
+            partial = Path(target, f".{name}.{os.getpid()}")
+            os.makedirs(target, exist_ok=True)
+            shutil.copyfile(path, partial)
+            os.replace(partial, Path(target, name))
+
+
+def _folder_of(checkpoint):
+    return checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint) or "."
