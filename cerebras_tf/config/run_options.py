@@ -327,7 +327,10 @@ class RunConfigParams(SharedOptions):
         build=build_section(EarlyStopping),
     )
     validate_only: bool = field(
-        False, "Only check the params file, the data and the memory, without training.", flag=""
+        False,
+        "Only check the params file, the data, checkpoints and the memory, without training. "
+        "Ends with the exit code of the run.",
+        flag="",
     )
     compile_only: bool = field(
         False, "Only compile the model, save the program and predict its speed on a CS-2.", flag=""
