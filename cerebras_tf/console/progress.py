@@ -6,7 +6,6 @@ hooks.py and shown_steps.py write event files.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import threading
 import time
@@ -15,8 +14,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
+from cerebras_tf.console.bar import progress_bar
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.tf_compat.internals import training_util
@@ -181,10 +180,7 @@ class ProgressHook(tf.estimator.SessionRunHook):
                 log_info("%s", line)
         log_info("training from step %d%s ...", start, "" if last is None else f" to {last}")
         if sys.stderr.isatty():
-            self._terminal.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
-            self._bar = self._terminal.enter_context(
-                tqdm(initial=start, total=last, unit="step", dynamic_ncols=True)
-            )
+            self._bar = self._terminal.enter_context(progress_bar(last, "step", start))
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the loss and the global step."""
@@ -243,4 +239,45 @@ class ProgressHook(tf.estimator.SessionRunHook):
     def close(self) -> None:
         """Removes the bar; for runs that end in an exception, where `end` is not called."""
         self._bar = None
+        self._terminal.close()
+
+
+class EvaluationBarHook(tf.estimator.SessionRunHook):
+    """Draws a bar of the batches of an evaluation, if stderr is a terminal.
+
+    Args:
+        steps: maximum number of batches; None for all.
+        dataset: returns the batches, to count them.
+    """
+
+    def __init__(self, steps: Optional[int], dataset: Callable[[], Any]) -> None:
+        self._steps = steps
+        self._dataset = dataset
+        self._count: Any = None
+        self._bar: Any = None
+        self._terminal = contextlib.ExitStack()
+
+    def begin(self) -> None:
+        """Makes the tensor that counts the batches."""
+        batches = self._dataset()
+        if isinstance(batches, tf.data.Dataset) and sys.stderr.isatty():
+            self._count = tf.data.experimental.cardinality(batches)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Draws the bar."""
+        count = -1 if self._count is None else int(session.run(self._count))
+        counts = [self._steps, count if count >= 0 else None]  # unknown and infinite are below 0
+        total = min((each for each in counts if each is not None), default=None)
+        self._bar = self._terminal.enter_context(progress_bar(total, "batch", text="evaluation"))
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Moves the bar."""
+        self._bar.update()
+
+    def end(self, session: Any) -> None:
+        """Removes the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Removes the bar; for runs that end in an exception, where `end` is not called."""
         self._terminal.close()

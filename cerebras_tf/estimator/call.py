@@ -34,6 +34,7 @@ class CallContext:
         micro_batches: batches that each system computes sequentially for a step.
         accumulated: batches of a training step that the estimator accumulates; 1 for none.
         batches: the input of a training whose steps have several batches; None for one.
+        inputs: what input_fn returned, in one process.
         sparsifier: prunes weights of a training; None for no pruning.
         model: the model on the wafer, after model_fn was called; None on the host.
         stop: ends evaluations during this training when training must stop.
@@ -50,6 +51,7 @@ class CallContext:
     micro_batches: int = 1
     accumulated: int = 1
     batches: Optional[StepBatches] = None
+    inputs: Any = None
     sparsifier: Any = None
     model: Optional[ModelGraph] = None
     stop: Optional[EvaluationStopHook] = None

@@ -28,7 +28,7 @@ from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.collector import paused_collector
 from cerebras_tf.console.log import is_silent, log_info
-from cerebras_tf.console.progress import PhaseReporter
+from cerebras_tf.console.progress import EvaluationBarHook, PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.call import (
@@ -267,10 +267,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._check_checkpoint(checkpoint_path)
         hooks = [*(hooks or []), *enclosing_training_hooks()]
         bound = self._in_call(use_cs)
+        bar = EvaluationBarHook(steps, lambda: bound._call.inputs)
+        if self._given_config.log_step_count_steps and job.is_first():
+            hooks.append(bar)
         if job.wafers() > 1:  # each wafer evaluates its shard of the batches
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
-        with pause_training(), _process_state(), closing(bound._call):
+        with pause_training(), _process_state(), closing(bound._call), closing(bar):
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
             )
@@ -421,6 +424,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         """tf.estimator's call; the batches are sharded over several wafers."""
         if job.wafers() == 1 or mode == tf.estimator.ModeKeys.PREDICT:
             result = super()._call_input_fn(input_fn, mode, input_context)
+            self._call.inputs = result
             config = synchronous_batches.without_pool(self._session_config)
             on_host = not self._call.use_cs or self._config.cluster_spec
             is_synchronous = not on_host and config and synchronous_batches.has_threads(result)

@@ -15,7 +15,7 @@ It parses arguments and shows progress; ``modelzoo/common/convert`` does the wor
 import os
 import time
 
-from cerebras_tf.api import gigabytes, seed_int, step_int
+from cerebras_tf.api import gigabytes, progress_bar, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow, write_random_model
@@ -94,14 +94,17 @@ def add_arguments(parser, what):
 
 def run(args):
     """Converts or compares."""
-    import tqdm
-
     # Read when TensorFlow is imported. The pool of oneDNN keeps what was given back to it, several
     # times the largest tensor.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     started = time.monotonic()
-    with tqdm.tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
-        lines = ACTIONS[args.what](args, bar.update)
+    with progress_bar(None, " weights", unit_scale=True) as bar:
+
+        def advance(weights, total):
+            bar.total = total
+            bar.update(weights)
+
+        lines = ACTIONS[args.what](args, advance)
     print(f"{lines} ({time.monotonic() - started:.1f} s)")
 
 

@@ -15,7 +15,9 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from cerebras_tf.console import log, progress
+from cerebras_tf.console.bar import progress_bar
 from cerebras_tf.console.progress import (
+    EvaluationBarHook,
     PhaseReporter,
     ProgressHook,
     StepWindow,
@@ -294,3 +296,27 @@ def test_close_after_a_failed_step_removes_the_bar_and_restores_the_log_handlers
     hooks[0].close()
     hooks[0].close()
     assert logging.getLogger("tensorflow").handlers == before
+
+
+@pytest.mark.parametrize(("steps", "total"), [(2, 2), (9, 3), (None, 3)])
+def test_the_bar_of_an_evaluation_hides_that_of_training(monkeypatch, steps, total):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with tf.Graph().as_default(), progress_bar(7, "step") as training:
+        batches = tf.data.Dataset.range(3)
+        hook = EvaluationBarHook(steps, lambda: batches)
+        step = tf.compat.v1.train.get_or_create_global_step()
+        with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+            assert training.disable
+            shown = sys.stderr.getvalue().rpartition("\r")[2]
+            assert "evaluation" in shown and f"0/{total}" in shown
+            session.run(step)
+        assert not training.disable
+        training.refresh()
+        assert "0/7" in sys.stderr.getvalue().rpartition("\r")[2]
+
+
+def test_nothing_is_drawn_in_a_pipe(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress_bar(7, "step") as bar:
+        bar.update(7)
+    assert not sys.stderr.getvalue()

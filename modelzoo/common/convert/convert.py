@@ -38,6 +38,9 @@ _HEADER = """\
 def to_tensorflow(source, output, program="hugging_face", overwrite=False, advance=None):
     """Converts another program's model into a TensorFlow checkpoint with a params.yaml.
 
+    Args:
+        advance: called after every tensor with its number of weights and that of the model.
+
     Returns:
         A Conversion.
 
@@ -58,14 +61,14 @@ def to_tensorflow(source, output, program="hugging_face", overwrite=False, advan
             parts = link.form.to_ours(reader.read(names[link.theirs]))
             for name in link.ours:
                 yield name, parts.pop(0)  # keeps nothing that was written
-            _tell(advance, link)
+            _tell(advance, link, layout.weights)
 
     name = f"model.ckpt-{reader.global_step}"
     texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
     texts |= architecture.files(reader.config)
     patterns = (f"{name}.*", *program.carried, *carried.tokenizer, TRAINED_ON, *texts, STATE)
     with whole_folder(output, patterns, overwrite) as folder:
-        _check_disk(output, 4 * sum(math.prod(link.shape) for link in layout.links))
+        _check_disk(output, 4 * layout.weights)
         write_tensorflow(folder, name, tensors(), reader.global_step)
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")
@@ -122,7 +125,7 @@ def from_tensorflow(
         for link in layout.links:
             parts = [np.asarray(reader.read(name), np.float32) for name in link.ours]
             yield link.theirs, link.form.to_theirs(parts)
-            _tell(advance, link)
+            _tell(advance, link, layout.weights)
 
     shapes = {link.theirs: link.shape for link in layout.links}
     patterns = (*carried.tokenizer, *program.written)
@@ -213,14 +216,15 @@ def _check_disk(folder, need):
         )
 
 
-def _tell(advance, link):
+def _tell(advance, link, total):
     if advance is not None:
-        advance(math.prod(link.shape))
+        advance(math.prod(link.shape), total)
 
 
 def _conversion(layout, path, dropped, carried, missing=()):
-    weights = sum(math.prod(link.shape) for link in layout.links)
-    return Conversion(len(layout.links), weights, path, tuple(dropped), carried.left, missing)
+    return Conversion(
+        len(layout.links), layout.weights, path, tuple(dropped), carried.left, missing
+    )
 
 
 STDDEV = 0.02  # GPT-2's
@@ -255,11 +259,11 @@ def write_random_model(
         for name, shape in shapes.items():
             yield name, _content(name, shape, random)
             if advance is not None:
-                advance(math.prod(shape))
+                advance(math.prod(shape), weights)
 
+    weights = sum(map(math.prod, shapes.values()))
     with whole_folder(output, WRITTEN, overwrite) as folder:
         program.write(folder, config, shapes, tensors(), 0, dtype, max_shard_bytes)
-    weights = sum(math.prod(shape) for shape in shapes.values())
     return Conversion(len(shapes), weights, str(output))
 
 

@@ -1,5 +1,6 @@
 """How tensors of another program become variables here and back: names, shapes and forms."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -196,6 +197,11 @@ class Layout:
     links: tuple[Link, ...]
     copies: dict[str, str]
     dropped: tuple[str, ...] = ()
+
+    @property
+    def weights(self):
+        """Number of weights."""
+        return sum(math.prod(link.shape) for link in self.links)
 
     def without_groups(self, names):
         """Returns the layout without the groups that have no tensor or variable in `names`."""

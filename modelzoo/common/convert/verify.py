@@ -43,7 +43,7 @@ def verify_weights(
         faults += _differences(link, reader.read(names[link.theirs]), checkpoint, dtype)
         count += math.prod(link.shape)
         if advance is not None:
-            advance(math.prod(link.shape))
+            advance(math.prod(link.shape), layout.weights)
     if faults:
         more = [f"... and {len(faults) - _SHOWN} more."] if len(faults) > _SHOWN else []
         advice = "Convert again, or set --dtype to that of the other model."

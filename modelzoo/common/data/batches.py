@@ -125,8 +125,21 @@ def planned_batches(plan, assemble, columns, skip, batch_size=None, repeats=Fals
             tensor.set_shape([batch_size, *shape])
         return dict(zip(columns, tensors))
 
-    last = tf.int64.max if repeats else plan.batches_per_epoch
-    return tf.data.Dataset.range(skip, last).map(batch).prefetch(4)
+    return numbered_batches(batch, skip, plan.batches_per_epoch, repeats, 4)
+
+
+def numbered_batches(make, skip, batches_per_epoch, repeats, prefetched=2):
+    """Makes a dataset of batches by their numbers, whose size is known unless it `repeats`.
+
+    Args:
+        make: function of the number of a batch, a tensor.
+        skip: number of the first batch.
+    """
+    last = tf.int64.max if repeats else batches_per_epoch
+    dataset = tf.data.Dataset.range(skip, last).map(make).prefetch(prefetched)
+    if repeats:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(max(last - skip, 0)))
 
 
 def predict_batches(section, lengths, assemble, columns, skip):

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.data import hdf5_files, text_files, tf_records
-from modelzoo.common.data.batches import EpochOrder
+from modelzoo.common.data.batches import EpochOrder, numbered_batches
 from modelzoo.common.data.prepared import check_prepared, check_tokens
 from modelzoo.common.data.prompts import read_prompts
 from modelzoo.common.tokenizers.tokenizers import load_tokenizer
@@ -62,8 +62,7 @@ class GptTextDataProcessor(GptProcessor):
             ids, labels = tokens[:, :-1], tokens[:, 1:]
             return {"input_ids": ids, "input_mask": tf.zeros_like(ids)}, labels
 
-        last = tf.int64.max if section.repeat else windows.batches_per_epoch
-        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+        return numbered_batches(example, skip, windows.batches_per_epoch, section.repeat)
 
 
 class GptHDF5DataProcessor(GptProcessor):
@@ -98,8 +97,7 @@ class GptHDF5DataProcessor(GptProcessor):
             with tf.control_dependencies([tf_records.check_mask(mask)]):
                 return {"input_ids": ids, "input_mask": 1 - mask}, labels
 
-        last = tf.int64.max if section.repeat else order.batches_per_epoch
-        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+        return numbered_batches(example, skip, order.batches_per_epoch, section.repeat)
 
 
 class GptPromptsProcessor(GptProcessor):
