@@ -100,6 +100,10 @@ ROOT = Command(
     "Train TensorFlow estimators on an emulated wafer.",
     commands={
         **of_module("modelzoo.commands.run_model", "command", {**MODES, **COMPILING}),
+        "generate": Command(
+            "continue prompts with a trained language model, on the console",
+            "modelzoo.commands.generate",
+        ),
         "configs": Command("list or copy the included params files", commands=CONFIGS),
         "prepare": Command("make records or a vocabulary from raw data", commands=PREPARE),
         "convert": Command(

@@ -10,15 +10,14 @@ It only reads its arguments; ``modelzoo/common/evaluate`` does the work.
 """
 
 import os
-import sys
 from pathlib import Path
 
-from cerebras_tf.api import any_int, positive_int
+from cerebras_tf.api import any_int, positive_int, progress_bar
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams
 from modelzoo.common.config.params import load_params
-from modelzoo.common.data.prompts import section_tokenizer
+from modelzoo.common.data.model_tokenizer import load_model_tokenizer
 from modelzoo.common.evaluate.tasks import TASKS, read_task
 from modelzoo.common.model_dir import folder as model_dir
 from modelzoo.common.tokenizers import tokenizers
@@ -34,7 +33,8 @@ def add_arguments(parser):
     add("--checkpoint_path", help="checkpoint, or folder of checkpoints (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
     add("--mode", choices=list(TASKS), default="multiple_choice")
-    add("--tokenizer_type", choices=tokenizers.KINDS, default="ByteTokenizer")
+    text = "kind of tokenizer (default: found with the model)"
+    add("--tokenizer_type", choices=tokenizers.KINDS, metavar="KIND", help=text)
     add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
     add("--eos_id", type=any_int, help="id of the end-of-text token (default: the tokenizer's)")
@@ -65,9 +65,8 @@ def run(args):
             f"{args.params}: must be the params file of a model that predicts the next token. "
             f"Received: model_name {params.model_name}. Use one of gpt3 or gptj."
         )
-    tokenizer = section_tokenizer(args, params.train_input.vocab_size)
+    tokenizer = load_model_tokenizer(params, args)
     import tensorflow.compat.v1 as tf
-    from tqdm import tqdm
 
     from modelzoo.common.evaluate.scoring import ModelSession
     from modelzoo.common.evaluate.tasks import evaluate, write_results
@@ -81,8 +80,10 @@ def run(args):
     estimator = make_estimator(model.model_fn, params, not params.runconfig.device)
     for name, rows in tasks.items():
         total = sum(len(row.texts()) for row in rows)
-        bar = tqdm(desc=name, total=total, disable=not sys.stderr.isatty())
-        with ModelSession(estimator, params, path, tokenizer, args.batch_size) as session, bar:
+        with (
+            ModelSession(estimator, params, path, tokenizer, args.batch_size) as session,
+            progress_bar(total, "text", text=name) as bar,
+        ):
             results, scores = evaluate(session, rows, bar.update)
         step = tf.train.load_variable(path, "global_step")
         target = os.path.join(folder, "zero_shot")

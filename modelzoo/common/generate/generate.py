@@ -1,6 +1,8 @@
-"""Generates completions of prompts in batches."""
+"""Generates completions of prompts: in batches, or one token by token."""
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ class Request:
     finish_reason: str = ""
 
 
-def generate(decoder, requests, tokenizer, batch_size, limit):
+def generate(decoder, requests, tokenizer, batch_size, limit, advance=lambda count: None):
     """Completes requests, `batch_size` at a time.
 
     Every batch has the same number of rows, so that the model is compiled once. The last batch is
@@ -45,6 +47,8 @@ def generate(decoder, requests, tokenizer, batch_size, limit):
 
     Args:
         tokenizer: an object with `decode` and `eos_id`.
+        advance: called with the number of tokens after every step; tokens that a completion did not
+            need count when it ends.
 
     Yields:
         Each request once its completion has ended.
@@ -58,13 +62,70 @@ def generate(decoder, requests, tokenizer, batch_size, limit):
         active = np.arange(batch_size) < len(batch)
         while True:
             for row in np.flatnonzero(active):
-                tokens[row] = _extend(batch[row], logits[row], tokenizer, limit)
-                active[row] = not batch[row].finish_reason
+                request = batch[row]
+                tokens[row] = _extend(request, logits[row], tokenizer, limit)
+                active[row] = not request.finish_reason
+                left = request.max_new_tokens - len(request.tokens)
+                advance(1 if active[row] else 1 + left)
                 if not active[row]:
-                    yield batch[row]
+                    yield request
             if not active.any():
                 break
             logits = decoder.append(tokens, active)
+
+
+def stream(decoder, request, tokenizer, limit):
+    """Completes one request, and yields it after every token.
+
+    The model has `limit` positions. When they are full, the second half of the tokens becomes the
+    prompt of the rest, so that a completion can have any length.
+
+    Args:
+        tokenizer: an object with `decode` and `eos_id`.
+    """
+    tokens = [int(token) for token in request.prompt]
+    logits = decoder.start([np.array(tokens[-limit:], np.int32)])
+    while True:
+        tokens.append(_extend(request, logits[0], tokenizer, math.inf))
+        yield request
+        if request.finish_reason:
+            return
+        if decoder.lengths[0] < limit:
+            logits = decoder.append(np.array(tokens[-1:], np.int32))
+        else:
+            logits = decoder.start([np.array(tokens[-max(limit // 2, 1) :], np.int32)])
+
+
+class TextStream:
+    """Writes the text of a completion as its tokens are generated.
+
+    What may be the beginning of a character or of a stop string waits for the next token.
+
+    Args:
+        write: called with each new piece of text.
+        tokenizer: an object with `decode`.
+    """
+
+    def __init__(self, write, tokenizer):
+        self._write = write
+        self._tokenizer = tokenizer
+        self._written = 0
+
+    def update(self, request):
+        """Writes what is new."""
+        text = request.text
+        if not request.finish_reason:
+            text = self._tokenizer.decode(request.tokens).rstrip("\ufffd")
+            text = text[: len(text) - max(map(partial(_begun, text), request.stop), default=0)]
+        if len(text) > self._written:
+            self._write(text[self._written :])
+            self._written = len(text)
+
+
+def _begun(text, stop):
+    """Returns how many characters at the end of a text may begin a stop string."""
+    lengths = range(min(len(stop) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)
 
 
 def _extend(request, logits, tokenizer, limit):

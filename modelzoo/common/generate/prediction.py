@@ -8,6 +8,7 @@ each prompt has a reference, completions are scored by ROUGE.
 import json
 from pathlib import Path
 
+from cerebras_tf.api import progress_bar
 from modelzoo.common.config.input_sections import GptPromptsInput
 from modelzoo.common.data.prompts import REFERENCE, read_prompts, section_tokenizer
 from modelzoo.common.files.json_text import write_json_lines
@@ -35,8 +36,12 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     if use_cs and params.runconfig.memoryx_dir:
         log_plan(estimator, params, section.batch_size, max_past_length(params, prompts))
     name = predictions.output_name("completions", estimator, use_cs)
-    with open_decoder(estimator, params, checkpoint_path, use_cs) as decoder:
-        done = generate(decoder, requests, tokenizer, section.batch_size, limit)
+    total = len(requests) * section.max_new_tokens
+    with (
+        open_decoder(estimator, params, checkpoint_path, use_cs) as decoder,
+        progress_bar(total, "token") as bar,
+    ):
+        done = generate(decoder, requests, tokenizer, section.batch_size, limit, bar.update)
         rows = (as_row(request, *request.key) for request in done)
         path = write_completions(rows, predictions.predict_folder(params), name)
     tf.logging.info("wrote %d completions to %s", len(requests), path)
@@ -135,7 +140,7 @@ def score(requests):
 
 def max_length(params):
     """Returns the maximum number of tokens of a prompt and its completion together."""
-    own = params.predict_input.max_sequence_length
+    own = getattr(params.predict_input, "max_sequence_length", None)
     return own or params.model.max_position_embeddings or params.train_input.max_sequence_length
 
 
@@ -157,8 +162,12 @@ def _cache_shape(params):
     return model.num_hidden_layers, model.num_heads, model.hidden_size // model.num_heads
 
 
-def make_requests(prompts, section):
-    """Returns `num_samples` requests for each prompt, with the key (number, sample, prompt)."""
+def make_requests(prompts, section, first=0):
+    """Returns `num_samples` requests for each prompt, with the key (number, sample, prompt).
+
+    Args:
+        first: number of the first prompt.
+    """
     greedy = section.temperature == 0 or section.top_k == 1
     return [
         Request(
@@ -174,7 +183,7 @@ def make_requests(prompts, section):
             section.stop,
             (number, sample, prompt),
         )
-        for number, prompt in enumerate(prompts)
+        for number, prompt in enumerate(prompts, start=first)
         for sample in range(section.num_samples)
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.common.generate.generate import Request, generate
+from modelzoo.common.generate.generate import Request, TextStream, generate, stream
 from modelzoo.common.generate.sampling import (
     Sampler,
     filter_top_k,
@@ -137,10 +137,12 @@ class TableDecoder:
 
     def start(self, prompts):
         self.last = np.array([prompt[-1] for prompt in prompts])
+        self.lengths = np.array(list(map(len, prompts)))
         return self.table[self.last]
 
-    def append(self, tokens, active):
+    def append(self, tokens, active=True):
         self.last = np.where(active, tokens, self.last)
+        self.lengths = self.lengths + 1
         return self.table[self.last]
 
 
@@ -199,3 +201,53 @@ def test_drawn_completions_do_not_depend_on_the_batch(batch_size):
 
     assert drawn(batch_size) == drawn(3)
     assert len(set(map(tuple, drawn(batch_size)))) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "pieces"),
+    [
+        ("abcd", (), ["a", "b", "c", "d"]),
+        ("a\u00e9\u20ac", (), ["a", "\u00e9", "\u20ac"]),  # of one, two and three bytes
+        ("abcxcdef", ("cdx", "cde"), ["a", "b", "cx"]),
+    ],
+)
+def test_text_is_written_once_it_is_complete(text, stop, pieces):
+    codes = [*text.encode(), 256]
+
+    class Script(TableDecoder):
+        """Generates the bytes of the text, whatever came before."""
+
+        def append(self, tokens, active=True):
+            self.lengths = self.lengths + 1
+            return self._next()
+
+        def start(self, prompts):
+            self.lengths, self.codes = np.array([1]), iter(codes)
+            return self._next()
+
+        def _next(self):
+            row = np.zeros([1, 257], np.float32)
+            row[0, next(self.codes)] = 20.0
+            return row
+
+    written = []
+    output = TextStream(written.append, ByteTokenizer())
+    asked = request("x", 99, stop)
+    for done in stream(Script(None), asked, ByteTokenizer(), LIMIT):
+        output.update(done)
+    assert written == pieces
+    assert asked.text == "".join(pieces)
+
+
+def test_a_stream_continues_beyond_the_positions_of_the_model():
+    starts = []
+
+    class Counted(TableDecoder):
+        def start(self, prompts):
+            starts.append(bytes(prompts[0].tolist()))
+            return super().start(prompts)
+
+    asked = request("xxxxxxxa", 9)
+    list(stream(Counted(ABC), asked, ByteTokenizer(), 6))
+    assert asked.text == "bcabcabca"
+    assert starts == [b"xxxxxa", b"xab", b"abc"]

@@ -1,0 +1,100 @@
+"""`cerebras-tf generate` on a small model: prompts, sampling options and mistakes."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.tf
+tf = pytest.importorskip("tensorflow.compat.v1")
+
+import yaml
+
+from cerebras_tf.errors import ConfigError
+from modelzoo.commands.main import run_command
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
+from tests.messages import raises
+from tests.modelzoo.language_models import POSITIONS, SmallModel, small_tree
+
+GREEDY = ("--do_sample", "false", "--device", "/cpu:0")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    made = SmallModel("gpt3", folder)
+    (folder / "params.yaml").write_text(yaml.safe_dump(small_tree("gpt3")))
+    return made
+
+
+@pytest.fixture
+def call(model, capsys, monkeypatch):
+    """Returns a function that runs the command on a model and returns what it prints."""
+
+    def generate(*words, typed=""):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        run_command(["generate", "-o", model.params.runconfig.model_dir, *map(str, words)])
+        return capsys.readouterr().out
+
+    return generate
+
+
+def likeliest(model, text, count):
+    """The greedy completion, computed without a cache, from the last positions of the model."""
+    tokens, ids = ByteTokenizer(), [*text.encode()]
+    for _ in range(count):
+        ids.append(int(model.full_logits([ids])[0, -1].argmax()))
+    return tokens.decode(ids[len(text) :])
+
+
+def test_prompts_come_from_options_files_and_standard_input(model, call, tmp_path):
+    expected = {text: text + likeliest(model, text, 6) + "\n" for text in ("To be", "Or not")}
+    both = "\n".join(expected.values())
+    few = (*GREEDY, "--max_new_tokens", 6)
+    assert call("--prompt", "To be", "--prompt", "Or not", *few) == both
+    (tmp_path / "prompts.txt").write_text("To be\nOr not\n")
+    assert call("--prompt_file", tmp_path / "prompts.txt", *few) == both
+    assert call(*few, typed="To be\n") == expected["To be"]
+    assert call("--interactive", *few, typed="To be\nOr not\n") == both
+
+
+def test_text_may_be_longer_than_the_positions_of_the_model(call):
+    text = call("--prompt", "x" * 2 * POSITIONS, *GREEDY, "--max_new_tokens", 2 * POSITIONS)
+    assert len(text.encode()) > 2 * POSITIONS
+    assert text.startswith("x" * 2 * POSITIONS)
+
+
+def test_samples_repeat_with_a_seed_and_differ_without(call):
+    sample = ("--prompt", "a", "--temperature", 1.5, "--top_k", 40, "--top_p", 0.9)
+    sample += ("--max_new_tokens", 20)
+    first = call(*sample, "--seed", 1)
+    assert call(*sample, "--seed", 1) == first
+    assert len({first, call(*sample), call(*sample)}) == 3
+    assert len(set(call(*sample, "--num_return_sequences", 2).split("\n\n"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("--do_sample", "false", "--top_k", "3"), ("--top_k", "--do_sample")),
+        (("--top_p", "2"), ("--top_p", 2)),
+        (("--temperature", "-1"), ("--temperature",)),
+        (("--prompt", "a", "--interactive"), ("--prompt", "--interactive")),
+        (("--vocab_file", "x"), ("--tokenizer_type",)),
+        (("--tokenizer_type", "GPT2Tokenizer"), ("--vocab_file", "--encoder_file")),
+        (("-o", "nowhere"), ("nowhere", "params.yaml")),
+    ],
+)
+def test_mistakes_are_refused(call, words, facts):
+    with raises(ConfigError, *facts):
+        call(*words)
+
+
+def test_the_model_needs_a_tokenizer(tmp_path):
+    tree = small_tree("gpt3")
+    tree["train_input"].update(data_processor="GptTfRecordsProcessor", data_dir="nowhere")
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
+    with raises(ConfigError, tmp_path, "tokenizer.json", "--tokenizer_type"):
+        run_command(["generate", "-o", str(tmp_path), "--prompt", "a"])
