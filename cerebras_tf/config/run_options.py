@@ -290,6 +290,18 @@ class RunConfigParams(SharedOptions):
         None, "Steps between lines on the console. null: save_summary_steps.", minimum=1, long=True
     )
     disable_standard_logs: bool = field(False, "Whether to disable the lines on the console.")
+    sample_every: Optional[int] = field(
+        None,
+        "Steps between samples of a language model in training: a text on the console and for "
+        "TensorBoard. A multiple of save_checkpoints_steps, because checkpoints generate them. "
+        "null: none.",
+        minimum=1,
+        long=True,
+        flag="N",
+    )
+    sample_prompt: str = field(
+        "", "Beginning of these samples. Empty: the end-of-text token.", flag="TEXT"
+    )
     throttle_secs: int = field(
         0, "Minimum time between evaluations of train_and_eval, in seconds.", minimum=0
     )
@@ -362,6 +374,13 @@ class RunConfigParams(SharedOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
+        if self.sample_every and self.sample_every % self.save_checkpoints_steps:
+            yield (
+                "sample_every",
+                f"must be a multiple of save_checkpoints_steps, {self.save_checkpoints_steps}.",
+            )
+        if self.sample_prompt and not self.sample_every:
+            yield "sample_prompt", "has no effect without sample_every. Set that too."
         if self.validate_only and self.compile_only:
             yield "compile_only", "cannot be combined with validate_only. Remove one of them."
         if self.checkpoint_path and self.resume_from:

@@ -16,15 +16,13 @@ import secrets
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from cerebras_tf.api import any_int, any_number, positive_int, seed_int
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import GptPromptsInput, LanguageModelParams
 from modelzoo.common.config.params import load_params
 from modelzoo.common.data.model_tokenizer import load_model_tokenizer
-from modelzoo.common.data.prompts import Prompt, read_prompts
+from modelzoo.common.data.prompts import make_prompt, read_prompts
 from modelzoo.common.model_dir import folder as model_dir
 from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.train.arguments import add_params_argument
@@ -193,9 +191,3 @@ def typed_prompts(tokenizer):
         except EOFError:
             return
         yield make_prompt(text, "standard input", tokenizer)
-
-
-def make_prompt(text, where, tokenizer):
-    """Returns a Prompt; an empty text begins with the end-of-text token, as documents do."""
-    tokens = tokenizer.encode(text) if text else np.array([tokenizer.eos_id], np.int32)
-    return Prompt(where, text, tokens)

@@ -76,6 +76,12 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     ]
 
 
+def make_prompt(text, where, tokenizer):
+    """Returns a Prompt; an empty text begins with the end-of-text token, as documents do."""
+    tokens = tokenizer.encode(text) if text else np.array([tokenizer.eos_id], np.int32)
+    return Prompt(where, text, tokens)
+
+
 def _of_line(line, where, tokenizer):
     if not line.strip():
         raise DataError(

@@ -71,14 +71,14 @@ def no_checkpoint(path, option):
     )
 
 
-def write_text_summary(model_dir, text, step):
-    """Shows `text` in TensorBoard's text tab under the tag ``params``."""
+def write_text_summary(model_dir, text, step, tag="params"):
+    """Shows `text` in TensorBoard's text tab under a tag."""
     import tensorflow.compat.v1 as tf
 
     tensor = tf.make_tensor_proto(textwrap.indent(text, "    "), tf.string)
     plugin = tf.SummaryMetadata.PluginData(plugin_name="text")
     metadata = tf.SummaryMetadata(plugin_data=plugin)
-    value = tf.Summary.Value(tag="params", metadata=metadata, tensor=tensor)
+    value = tf.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
     with tf.Graph().as_default():
         writer = tf.summary.FileWriterCache.get(str(model_dir))
         writer.add_summary(tf.Summary(value=[value]), step)

@@ -16,6 +16,7 @@ from cerebras_tf.config import schema
 from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common.config import registry
+from modelzoo.common.config.input_sections import LanguageModelParams
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
 from modelzoo.common.train.arguments import parse_arguments
@@ -32,6 +33,7 @@ TRAINING = ("train", "train_and_eval")
 EFFECTIVE = {
     **dict.fromkeys(("steps", "max_steps", "save_checkpoints_steps"), TRAINING),
     **dict.fromkeys(("save_summary_steps", "resume_from", "profile"), TRAINING),
+    **dict.fromkeys(("sample_every", "sample_prompt"), TRAINING),
     "eval_steps": ("train_and_eval", "eval", "eval_all"),
     "checkpoint_path": ("train", "train_and_eval", "eval", "predict"),
 }
@@ -118,7 +120,7 @@ def read_params(args, model_name=None):
             f"{args.params}: mode {args.mode} requires the section {' and '.join(missing)}. "
             f"Received: none. Add it to the file. {params.ADVICE[missing[0]]}"
         )
-    check_options(args, runconfig)
+    check_options(args, runconfig, isinstance(params, LanguageModelParams))
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
     runconfig = dataclasses.replace(runconfig, model_dir=model_dir, **replaced_ends(args))
     folder.check_places(runconfig, args.mode)
@@ -138,7 +140,7 @@ def launchers_overrides():
     return {} if number is None else {"runconfig.num_csx": number}
 
 
-def check_options(args, runconfig):
+def check_options(args, runconfig, is_language_model):
     """Raises a ConfigError for options that are missing or have no effect in a mode."""
     trains = args.mode in TRAINING
     if trains and runconfig.max_steps is None and runconfig.steps is None:
@@ -152,6 +154,11 @@ def check_options(args, runconfig):
                 f"mode {args.mode}. Remove it; {BATCHES.get(args.mode, '--eval_steps')} sets the "
                 "number of batches."
             )
+    if trains and runconfig.sample_every and not is_language_model:
+        raise ConfigError(
+            f"{args.params}: runconfig.sample_every must be used with a model that predicts the "
+            f"next token. Received: {runconfig.sample_every}. Remove it."
+        )
     if trains and runconfig.profile and runconfig.device:
         raise ConfigError(
             "runconfig.profile: only steps on the wafer can be profiled. Received: "
@@ -404,11 +411,12 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
     from modelzoo.common.train.estimator import BatchesHook
 
     runconfig, sparsifier = params.runconfig, sparsifier_of(params)
+    given = {"max_steps": end, "hooks": hooks, "saving_listeners": listeners(estimator, params)}
     if mode == "train":
-        estimator.train(data.INPUTS.train, hooks=hooks, max_steps=end, sparsifier=sparsifier)
+        estimator.train(data.INPUTS.train, sparsifier=sparsifier, **given)
         return
     estimator.train_and_evaluate(
-        tf.estimator.TrainSpec(data.INPUTS.train, max_steps=end, hooks=hooks),
+        tf.estimator.TrainSpec(data.INPUTS.train, **given),
         tf.estimator.EvalSpec(
             data.INPUTS.eval,
             steps=eval_steps(runconfig),
@@ -419,6 +427,15 @@ def train_until(estimator, data, mode, params, hooks, end, evaluations):
         ),
         sparsifier=sparsifier,
     )
+
+
+def listeners(estimator, params):
+    """Returns the listeners of the checkpoint saver: samples of a language model."""
+    if not params.runconfig.sample_every or not job.is_first():
+        return []
+    from modelzoo.common.generate.samples import SampleListener
+
+    return [SampleListener(estimator, params)]
 
 
 def eval_steps(runconfig):

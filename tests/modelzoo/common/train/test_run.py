@@ -370,3 +370,31 @@ def test_checkpoints_that_training_removes_are_not_evaluated(tmp_path, caplog, m
     run.evaluate(Estimator(), data, mode, runconfig, True)
     assert Estimator.steps == wanted
     assert f"model.ckpt-{wanted[0]} was removed during the run" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
+def test_samples_are_logged_and_written_and_change_nothing(call, tmp_path, caplog, mode):
+    plain = variables_of(call(mode, out="plain", device=None))
+    caplog.clear()
+    sample = ("--sample_every", "3", "--sample_prompt", "to be")
+    assert_same(variables_of(call(mode, *sample, device=None)), plain)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("sample at step")]
+    assert [names(line, step, "\nto be") for line, step in zip(lines, ("3", "6"))] == [True, True]
+    texts = {
+        event.step: value.tensor.string_val[0].decode()
+        for path in (tmp_path / "out").glob("events*")
+        for event in tf.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "sample"
+    }
+    assert sorted(texts) == [3, 6]
+    for step, line in zip((3, 6), lines):  # as code in Markdown
+        shown = texts[step].replace("\n    ", "\n").removeprefix("    ")
+        assert line.partition("\n")[2].split() == shown.split()
+
+
+def test_samples_are_generated_from_checkpoints_of_language_models(call):
+    with raises(ConfigError, "runconfig.sample_every", "save_checkpoints_steps", 3, 4):
+        call("train", "--sample_every", "4")
+    with raises(ConfigError, "runconfig.sample_prompt", "sample_every"):
+        call("train", "--sample_prompt", "x")
