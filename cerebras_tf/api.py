@@ -30,6 +30,7 @@ _PUBLIC = {
     "run_main": "cerebras_tf.cli.exit_codes",
     "set_stop_message": "cerebras_tf.cli.exit_codes",
     # Run configuration.
+    "pause_training": "cerebras_tf.estimator.call",
     "accumulates_batches": "cerebras_tf.step.accumulation",
     "SPARSIFIER_MAP": "cerebras_tf.memoryx.sparsifier",
     "check_wafer_address": "cerebras_tf.config.address",

@@ -2,6 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
+from cerebras_tf.api import pause_training, progress_bar
 from modelzoo.common.config.input_sections import GptPromptsInput
 from modelzoo.common.data.model_tokenizer import TokenizerKeys, load_model_tokenizer
 from modelzoo.common.data.prompts import make_prompt
@@ -44,9 +45,13 @@ class SampleListener(tf.train.CheckpointSaverListener):
         verbosity = tf.logging.get_verbosity()
         tf.logging.set_verbosity(tf.logging.WARN)  # no lines about compiling and loading
         try:
-            with open_decoder(self._estimator, self._params, path, use_cs) as decoder:
+            with (
+                pause_training(),
+                progress_bar(request.max_new_tokens, "token", text="sample") as bar,
+                open_decoder(self._estimator, self._params, path, use_cs) as decoder,
+            ):
                 for _ in stream(decoder, request, self._tokenizer, max_length(self._params)):
-                    pass
+                    bar.update()
         finally:
             tf.logging.set_verbosity(verbosity)
         text = prompt.text + request.text
