@@ -166,4 +166,6 @@ INHERITED_KEYS = (
     "mask_whole_word",
     "file_patterns",
     "eval_fraction",
+    "text_key",
+    "cache_dir",
 )

@@ -111,7 +111,9 @@ def run(args):
 def convert_to_tf(args, advance):
     """Makes a TensorFlow checkpoint; returns what to print."""
     done = to_tensorflow(args.source, args.output, args.program, args.overwrite, advance)
-    note = f" Train from it with --checkpoint_path {done.path} and another model_dir."
+    params = os.path.join(args.output, "params.yaml")
+    note = f" Train from it: cerebras-tf train -p {params} --checkpoint_path {args.output} "
+    note += "-o MODEL_DIR --set train_input.data_dir=DATA"
     return _summary(done) + note
 
 

@@ -100,6 +100,15 @@ class BaseParams:
                 "eval_input.repeat",
                 ("must be False, because an evaluation reads every example once."),
             )
+        training, evaluation = self.train_input, self.eval_input
+        fractions = [getattr(each, "eval_fraction", 0) for each in (training, evaluation)]
+        folders = [getattr(each, "data_dir", None) for each in (training, evaluation)]
+        if any(fractions) and are_disjoint(*folders):
+            yield (
+                "train_input.eval_fraction",
+                "must be 0 if eval_input has its own data_dir. Received: "
+                f"{max(fractions)}. Remove one of them.",
+            )
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0
             if length * section.batch_size >= MAX_TOKENS:
@@ -148,11 +157,15 @@ def inherit_inputs(tree, keys, predicts_eval_input=True):
     """
     tree = dict(tree)
     tree.setdefault("runconfig", {})
+    if isinstance(tree.get("train_input"), dict):
+        tree["train_input"] = dict(tree["train_input"])
     train, evaluation = tree.get("train_input"), tree.get("eval_input")
     if isinstance(train, dict) and isinstance(evaluation, dict):
         keys = keys if _same_processor(train, evaluation) else SHAPE_KEYS
         inherited = {key: train[key] for key in keys if key in train}
         tree["eval_input"] = evaluation = {**inherited, **IN_ORDER_ONCE, **evaluation}
+        if _same_processor(train, evaluation) and "TextData" in str(train.get("data_processor")):
+            _share_text(train, evaluation)
     prediction = tree.get("predict_input")
     if prediction is None and predicts_eval_input:
         prediction = {}
@@ -163,6 +176,21 @@ def inherit_inputs(tree, keys, predicts_eval_input=True):
             inherited = {**shapes, **IN_ORDER_ONCE}
         tree["predict_input"] = {**inherited, **prediction}
     return tree
+
+
+def _share_text(train, evaluation):
+    """Lets evaluation read its fraction of the text of training, or all of other text."""
+    if evaluation.get("data_dir") is None:
+        evaluation["data_dir"] = train.get("data_dir")
+    if are_disjoint(train.get("data_dir"), evaluation["data_dir"]):
+        train.setdefault("eval_fraction", 0.0)
+        evaluation.setdefault("eval_fraction", 0.0)
+
+
+def are_disjoint(first, second):
+    """Returns whether two values of `data_dir` have no path in common."""
+    sets = [{value} if isinstance(value, str) else set(value or ()) for value in (first, second)]
+    return all(sets) and sets[0].isdisjoint(sets[1])
 
 
 def _same_processor(section, other):

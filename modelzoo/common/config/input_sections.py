@@ -10,20 +10,34 @@ from modelzoo.common.config.sections import field
 from modelzoo.common.tokenizers.tokenizers import KINDS
 
 BYTE_VOCAB_SIZE = 257  # 256 byte values and the end-of-document token
+TEXT_PATTERNS = ("*.txt", "*.md", "*.rst", "*.py")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFileKeys(OrderKeys):
-    """Which text files an input section reads as bytes, and which of them are for evaluation.
+    """Which text an input section reads, and which of it is for evaluation.
 
-    `data_dir` is a folder, a file, a glob or a list of them; null reads the included plays. In
-    folders, files that match one of `file_patterns` are read. A hash of the path in the folder
-    selects the fraction `eval_fraction` of the files for evaluation.
+    `data_dir` is a folder, a file, a glob or a list of them. null reads the data of `train_input`,
+    and there the included plays. In folders, files that match one of `file_patterns` are read; with
+    the default patterns and no such file, the files of rows: JSON lines, CSV, TSV, Parquet and
+    Arrow (a folder of `datasets.save_to_disk`). A row has its text under `text_key`.
+
+    The fraction `eval_fraction` is for evaluation. A hash of their path in the folder selects the
+    files. If that leaves no file on one side, such as of a single file, all text is one sequence,
+    and its end is for evaluation.
+
+    Text that is larger than memory is stored as tokens in `cache_dir` and read from there.
     """
 
     data_dir: Union[str, list[str], None] = field(None, path=True)
-    file_patterns: list[str] = field(("*.txt", "*.md", "*.rst", "*.py"))
+    file_patterns: list[str] = field(TEXT_PATTERNS)
     eval_fraction: float = field(0.05, minimum=0.0)
+    text_key: str = field("text", "Key or column of the text in rows.")
+    cache_dir: Optional[str] = field(
+        None,
+        "Folder of tokens that are larger than memory. null: `tokens` in the user's cache folder.",
+        path="as given",
+    )
 
     def problems(self):
         if self.eval_fraction >= 1:
@@ -46,15 +60,36 @@ class GptHdf5Input(OrderKeys, RecordInput):
 
 @dataclass(frozen=True, kw_only=True)
 class GptTextDataInput(TextFileKeys, SequenceInput):
-    """An input section with ``data_processor: GptTextDataProcessor``: text files as bytes.
+    """An input section with ``data_processor: GptTextDataProcessor``: text without preparation.
 
-    `data_dir` is a folder, a file, a glob or a list of them; null reads the included plays. In
-    folders, files that match one of `file_patterns` are read. A hash of the path in the folder
-    selects the fraction `eval_fraction` of the files for evaluation.
+    `data_dir` is a folder, a file, a glob or a list of them. null reads the data of `train_input`,
+    and there the included plays. In folders, files that match one of `file_patterns` are read; with
+    the default patterns and no such file, the files of rows: JSON lines, CSV, TSV, Parquet and
+    Arrow (a folder of `datasets.save_to_disk`). A row has its text under `text_key`.
+
+    The fraction `eval_fraction` is for evaluation. A hash of their path in the folder selects the
+    files. If that leaves no file on one side, such as of a single file, all text is one sequence,
+    and its end is for evaluation.
+
+    Text that is larger than memory is stored as tokens in `cache_dir` and read from there.
     """
 
     max_sequence_length: int = field(minimum=2)
-    vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=BYTE_VOCAB_SIZE)
+    vocab_size: int = field(BYTE_VOCAB_SIZE, minimum=1)
+    tokenizer: Optional[str] = field(
+        None,
+        "Folder with tokenizer.json or with vocab.json and merges.txt, or a tokenizer.json. null: "
+        "bytes are tokens.",
+        path=True,
+    )
+    eos_id: Optional[int] = field(
+        None, "Id of the token that ends a document. null: that of the tokenizer.", minimum=0
+    )
+
+    def problems(self):
+        yield from super().problems()
+        if self.tokenizer is None and self.vocab_size < BYTE_VOCAB_SIZE:
+            yield "vocab_size", f"must be at least {BYTE_VOCAB_SIZE}, or set tokenizer."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +149,8 @@ class GptPromptsInput:
             yield "stop", "must not contain empty strings."
 
 
+# The keys of text that evaluation inherits from training.
+TEXT_KEYS = ("file_patterns", "eval_fraction", "text_key", "cache_dir", "tokenizer", "eos_id")
 TRAINING_SECTIONS = {
     "GptTfRecordsProcessor": GptTfRecordsInput,
     "GptHDF5DataProcessor": GptHdf5Input,
@@ -142,8 +179,7 @@ class LanguageModelParams(BaseParams):
         "vocab_size",
         "max_sequence_length",
         "batch_size",
-        "file_patterns",
-        "eval_fraction",
+        *TEXT_KEYS,
     )
     PREDICTS_EVAL_INPUT = False
     ADVICE = {

@@ -14,7 +14,7 @@ import yaml
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, params_from_dict
-from modelzoo.common.convert.folders import find_carried, whole_folder
+from modelzoo.common.convert.folders import find_carried, has_tokenizer, whole_folder
 from modelzoo.common.convert.hugging_face import ASSUMED, WRITTEN
 from modelzoo.common.convert.layout import Conversion, match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS
@@ -54,6 +54,7 @@ def to_tensorflow(source, output, program="hugging_face", overwrite=False, advan
     architecture, tree, layout = describe(program, reader)
     names = match_theirs(reader, layout, architecture.canonical)
     carried = find_carried(reader.folder, program.carried)
+    tree = _with_text(tree, output, carried)
     _check_copies(reader, layout, names)
 
     def tensors():
@@ -184,6 +185,23 @@ def _origin(folder, program):
             "has none. Use the folder of the original model, or remove it."
         )
     return Path(folder)
+
+
+def _with_text(tree, output, carried):
+    """Returns our YAML's dictionary with the tokenizer that is copied, for training on text."""
+    section = tree["train_input"]
+    if section["data_processor"] != "GptTfRecordsProcessor" or not has_tokenizer(carried):
+        return tree
+    # An absolute path, because relative ones are looked up in the current folder first.
+    text = {"data_processor": "GptTextDataProcessor", "tokenizer": str(Path(output).absolute())}
+    evaluation = {"data_processor": text["data_processor"], "batch_size": section["batch_size"]}
+    runconfig = {**tree["runconfig"], "save_summary_steps": 10}
+    return {
+        **tree,
+        "train_input": {**section, **text},
+        "eval_input": evaluation,
+        "runconfig": runconfig,
+    }
 
 
 def _copy(carried, target):

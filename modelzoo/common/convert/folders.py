@@ -53,6 +53,12 @@ def find_carried(folder, names):
     return CarriedFiles(tuple(paths), TOKENIZER if has_tokenizer else (), tuple(left))
 
 
+def has_tokenizer(carried):
+    """Returns whether a tokenizer of GPT is among the files that a conversion copies."""
+    names = {path.name for path in carried.paths}
+    return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names
+
+
 _UNFINISHED = ".unfinished"
 
 

@@ -1,40 +1,19 @@
 """Finds the tokenizer that a language model was trained with."""
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from pathlib import Path
-from typing import Optional
 
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST
 from modelzoo.common.data.prompts import section_tokenizer
 from modelzoo.common.files.json_text import parse_json
-from modelzoo.common.tokenizers.tokenizers import KINDS
-
-# The files of a tokenizer in a folder: kind, vocab_file, encoder_file.
-LAYOUTS = (
-    ("JsonTokenizer", "tokenizer.json", None),
-    ("GPT2Tokenizer", "merges.txt", "vocab.json"),
-    ("GPT2Tokenizer", "vocab.bpe", "encoder.json"),
+from modelzoo.common.tokenizers.tokenizer_files import (
+    TokenizerKeys,
+    keys_of_folder,
+    keys_of_section,
 )
-
-
-@dataclass(frozen=True)
-class TokenizerKeys:
-    """The keys of a tokenizer, as input sections and commands have them."""
-
-    tokenizer_type: Optional[str] = None
-    vocab_file: Optional[str] = None
-    encoder_file: Optional[str] = None
-    eos_id: Optional[int] = None
-
-    @classmethod
-    def of(cls, source):
-        """Takes the keys that an object has."""
-        return cls(**{each.name: getattr(source, each.name, None) for each in fields(cls)})
-
-    def files_exist(self):
-        return all(Path(path).is_file() for path in (self.vocab_file, self.encoder_file) if path)
+from modelzoo.common.tokenizers.tokenizers import KINDS
 
 
 def load_model_tokenizer(params, given):
@@ -58,24 +37,19 @@ def load_model_tokenizer(params, given):
         )
     found = own if own.tokenizer_type else _find(params)
     if own.eos_id is not None:
-        found = TokenizerKeys(
-            found.tokenizer_type, found.vocab_file, found.encoder_file, own.eos_id
-        )
+        found = replace(found, eos_id=own.eos_id)
     return section_tokenizer(found, params.train_input.vocab_size)
 
 
 def _find(params):
     section, runconfig = params.train_input, params.runconfig
-    if isinstance(section, GptTextDataInput):
-        trained_with = TokenizerKeys.of(section)
-        if not trained_with.tokenizer_type:
-            return TokenizerKeys("ByteTokenizer")
-        if trained_with.files_exist():
-            return trained_with
+    path = getattr(section, "tokenizer", None)
+    if isinstance(section, GptTextDataInput) and (path is None or Path(path).exists()):
+        return keys_of_section(section)
     places = [runconfig.model_dir]
     for path in (runconfig.checkpoint_path, runconfig.resume_from):
         places += [path, str(Path(path).parent)] if path else []
-    found = [keys_of_folder(place) for place in places]
+    found = [keys_of_folder(place, getattr(section, "eos_id", None)) for place in places]
     found[1:1] = [_keys_of_records(folder) for folder in _folders(section)]
     for keys in filter(None, found):
         return keys
@@ -84,16 +58,6 @@ def _find(params):
         "vocab.json and merges.txt. Received: none. Copy it there, or set --tokenizer_type, "
         "--vocab_file and --encoder_file."
     )
-
-
-def keys_of_folder(folder):
-    """Returns the TokenizerKeys of the files in a folder, None without a tokenizer."""
-    for kind, vocabulary, encoder in LAYOUTS:
-        encoder_file = str(Path(folder, encoder)) if encoder else None
-        keys = TokenizerKeys(kind, str(Path(folder, vocabulary)), encoder_file)
-        if keys.files_exist():
-            return keys
-    return None
 
 
 def _folders(section):
@@ -109,4 +73,4 @@ def _keys_of_records(folder):
         keys = TokenizerKeys(kind, settings.get("vocab_file"), settings.get("encoder_file"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return keys if keys.files_exist() else None
+    return keys if all(path.is_file() for path in keys.files()) else None

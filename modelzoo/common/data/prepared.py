@@ -16,6 +16,7 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.text_lines import split
+from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
 from modelzoo.common.tokenizers.tokenizers import (
     ByteTokenizer,
     line_tokens,
@@ -238,6 +239,11 @@ def _own_vocabularies(section, size):
         yield key, named, _tokenizer_digests(size, kind, path, encoder)
     elif path:
         yield "vocab_file", path, _digests_of(path)
+    elif getattr(section, "tokenizer", None):
+        keys = keys_of_section(section)
+        named = " and ".join(map(str, keys.files()))
+        files = keys.vocab_file, keys.encoder_file
+        yield "tokenizer", named, _tokenizer_digests(size, keys.tokenizer_type, *files)
     elif isinstance(section, GptTextDataInput) and not is_other_size(BYTES, section.vocab_size):
         processor = section.data_processor
         yield "data_processor", processor, _tokenizer_digests(None, "ByteTokenizer")

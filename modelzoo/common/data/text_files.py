@@ -1,25 +1,47 @@
-"""Reads text files as bytes and cuts them into windows.
+"""Reads text as tokens, without preparation, and cuts them into windows.
 
-Everything is held in memory, two bytes a character; TFRecords are for what does not fit. The
-windows of any step are a function of the seed, so a stream can start at any step at no cost.
+Tokens are held in memory, or in a file in the cache folder if the text is large. The windows of any
+step are a function of the seed, so a stream can start at any step at no cost.
 """
 
+import contextlib
 import fnmatch
+import functools
 import glob
+import hashlib
+import json
 import os
+import struct
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.api import progress_bar
+from cerebras_tf.environment import XDG_CACHE_HOME
+from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.config.input_sections import TEXT_PATTERNS
 from modelzoo.common.data.batches import EpochOrder
+from modelzoo.common.files import text_sources
+from modelzoo.common.files.compressed import is_compressed
+from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.files.text_lines import PACKED
+from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
+from modelzoo.common.tokenizers.tokenizers import ByteTokenizer, require_tokens, split_text
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
 OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # part of the package
 SPLIT_BUCKETS = 10_000
+MAX_MEMORY_BYTES = 1 << 27  # input whose tokens are held in memory
+SHOWN_BYTES = 1 << 23  # input that is read with a progress bar
+BLOCK_BYTES = 1 << 22
+PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
+ROW_SUFFIXES = tuple(
+    end for end in text_sources.SUFFIXES if not end.startswith((".txt", ".xz", ".tar", ".tgz"))
+)
+DATASET, DATASETS = "state.json", "dataset_dict.json"  # files of datasets' save_to_disk
 
 
 def find_text_files(sources, patterns):
@@ -41,28 +63,56 @@ def find_text_files(sources, patterns):
             f"data_dir: must contain files named {' or '.join(patterns)}. Received: "
             f"{', '.join(sources)}, with none. Set file_patterns to the names of your files."
         )
-    for _, path in found:
-        if path.lower().endswith(PACKED):
-            raise DataError(
-                f"{path}: must be a text file. Received: a compressed file, according to its name. "
-                "Unpack it, or remove it from file_patterns."
-            )
     return sorted(found)
 
 
 def _walk(folder, patterns):
-    pairs = []
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-                path = os.path.join(parent, name)
-                pairs.append((os.path.relpath(path, folder), path))
-    return pairs
+    """Lists the files of a folder that match; with TEXT_PATTERNS and no match, files of rows."""
+    names = [
+        (os.path.relpath(os.path.join(parent, name), folder), os.path.join(parent, name))
+        for parent, _, names in os.walk(folder)
+        for name in names
+    ]
+    found = [pair for pair in names if any(fnmatch.fnmatch(_name(pair), p) for p in patterns)]
+    if tuple(patterns) != TEXT_PATTERNS:
+        return found
+    rows = [pair for pair in names if _name(pair).lower().endswith(ROW_SUFFIXES)]
+    if found and rows:
+        _log_once(
+            f"{folder}: {len(rows)} files such as {rows[0][1]} are not read, because there are "
+            "text files. Set file_patterns to read others"
+        )
+    return found or rows
+
+
+def _name(pair):
+    return os.path.basename(pair[1])
+
+
+@functools.cache  # one line a folder and run
+def _log_once(line):
+    tf.logging.info("%s", line)
+
+
+def _files_of_dataset(folder):
+    """Lists the files of a folder that datasets' save_to_disk wrote; None for another folder."""
+    if os.path.exists(os.path.join(folder, DATASETS)):
+        raise DataError(
+            f"{folder}: must be one data set. Received: several, by its {DATASETS}. Set data_dir "
+            "of train_input and eval_input to the folders in it."
+        )
+    path = Path(folder, DATASET)
+    try:
+        listed = parse_json(path.read_text(encoding="utf-8"))["_data_files"]
+        names = [str(each["filename"]) for each in listed]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return [(name, os.path.join(folder, name)) for name in names]
 
 
 def _expand(source, patterns):
     if os.path.isdir(source):
-        return _walk(source, patterns)
+        return _files_of_dataset(source) or _walk(source, patterns)
     if os.path.isfile(source):
         return [(os.path.basename(source), source)]
     paths = [path for path in glob.glob(source, recursive=True) if os.path.isfile(path)]
@@ -85,7 +135,7 @@ def split_files(files, eval_fraction, training):
         eval_fraction: share kept for evaluation; with 0 both splits hold every file.
 
     Returns:
-        The pairs of the split.
+        The pairs of the split; may be empty.
     """
     if eval_fraction == 0:
         return files
@@ -95,45 +145,166 @@ def split_files(files, eval_fraction, training):
         name = relative.replace(os.sep, "/").encode("utf-8", "surrogateescape")
         if (zlib.crc32(name) % SPLIT_BUCKETS >= limit) == training:
             kept.append((relative, path))
-    if not kept:
-        split = "training" if training else "evaluation"
-        raise DataError(
-            f"data_dir: the {split} split of the files must not be empty. Received: {len(files)} "
-            f"file(s), eval_fraction {eval_fraction}. Add files, or set eval_fraction to 0 and set "
-            "data_dir of eval_input."
-        )
     return kept
 
 
-def read_tokens(files):
-    """Reads files as one row of tokens: their bytes, END_OF_DOCUMENT after each.
+def is_split_by_position(files, eval_fraction):
+    """Returns whether a split by files would be empty, so that the text is split instead."""
+    return not all(split_files(files, eval_fraction, training) for training in (True, False))
 
-    Returns [number of tokens] uint16.
+
+@dataclass(frozen=True)
+class Text:
+    """The tokens of files.
+
+    Attributes:
+        tokens: [number of tokens] integers; an array, or a memory map of a file.
+        text_bytes: bytes of the text in UTF-8.
     """
-    parts = []
-    for _, path in files:
+
+    tokens: np.ndarray
+    text_bytes: int
+
+
+def read_text(section, training):
+    """Reads the tokens of one split of the text that an input section names.
+
+    Returns:
+        Text; with a split by position `text_bytes` are in proportion.
+    """
+    files = find_text_files(section.data_dir, section.file_patterns)
+    fraction = section.eval_fraction
+    by_position = is_split_by_position(files, fraction)
+    kept = files if by_position else split_files(files, fraction, training)
+    keys, size = keys_of_section(section), section.vocab_size
+    stamps = tuple((path, *_stamp(path)) for _, path in kept)
+    text = _read_text(stamps, section.text_key, keys, size, section.cache_dir)
+    if not by_position:
+        return text
+    _log_once(
+        f"data_dir: {len(files)} file{'s' if len(files) > 1 else ''}; the last "
+        f"{100 * fraction:g} % of the text are for evaluation"
+    )
+    cut = len(text.tokens) - int(len(text.tokens) * fraction)
+    tokens = text.tokens[:cut] if training else text.tokens[cut:]
+    return Text(tokens, round(text.text_bytes * len(tokens) / max(len(text.tokens), 1)))
+
+
+def _stamp(path):
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return found.st_size, found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=2)  # training and evaluation, which reads its text every time
+def _read_text(stamps, text_key, keys, vocab_size, cache_dir):
+    """Returns the Text of files, each a path with its size and time."""
+    tokenizer = keys.load()
+    require_tokens(tokenizer, "eos")
+    if tokenizer.vocab_size > vocab_size:
+        raise ConfigError(
+            f"tokenizer: must have at most vocab_size tokens, {vocab_size}. Received: "
+            f"{tokenizer.source} with {tokenizer.vocab_size}. Set vocab_size, or use the model's "
+            "tokenizer."
+        )
+    total = sum(size for _, size, _ in stamps)
+    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
+    shown = progress_bar(total, "B", text="reading text", unit_scale=True)
+    with shown if total > SHOWN_BYTES else contextlib.nullcontext() as bar:
+        on_read = bar.update if bar is not None else lambda size: None
+        parts = _encoded([path for path, *_ in stamps], text_key, tokenizer, on_read)
+        if total > MAX_MEMORY_BYTES:
+            names = json.dumps([stamps, text_key, tokenizer.facts, tokenizer.eos_id])
+            name = f"{hashlib.sha256(names.encode()).hexdigest()[:32]}.tokens"
+            return _cached(Path(cache_dir or default_cache_folder(), name), parts, dtype)
+        arrays, sizes = zip(*((tokens.astype(dtype), size) for tokens, size in parts))
+        return Text(np.concatenate(arrays), sum(sizes))
+
+
+def default_cache_folder():
+    """Returns the folder of tokens in the user's cache folder, a Path."""
+    return Path(XDG_CACHE_HOME.get() or Path.home() / ".cache", "cerebras_tf", "tokens")
+
+
+def _cached(path, parts, dtype):
+    """Returns the Text in a file, which is written first if it does not exist.
+
+    The file begins with `text_bytes` as int64.
+    """
+    if not path.exists():
+        tf.logging.info("the text is larger than %d MB: tokens in %s", MAX_MEMORY_BYTES >> 20, path)
+        partial = path.with_suffix(f".{os.getpid()}")
         try:
-            data = Path(path).read_bytes()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(partial, "wb") as file:
+                text_bytes = 0
+                file.write(struct.pack("<q", 0))
+                for tokens, size in parts:
+                    file.write(tokens.astype(dtype).tobytes())
+                    text_bytes += size
+                file.seek(0)
+                file.write(struct.pack("<q", text_bytes))
+            os.replace(partial, path)
         except OSError as error:
             raise DataError(
-                f"{path}: must be a readable file. Received: {error.strerror}. "
-                f"{advice_on_path(path, 'Check its permissions.')}"
+                f"{path}: must be a writable file, with disk space for the tokens. Received: "
+                f"{error.strerror}. Set cache_dir to another folder."
             ) from error
-        parts.append(np.frombuffer(data, np.uint8).astype(np.uint16))
-        parts.append(np.array([END_OF_DOCUMENT], np.uint16))
-    return np.concatenate(parts)
+        finally:
+            partial.unlink(missing_ok=True)
+    with open(path, "rb") as file:
+        (text_bytes,) = struct.unpack("<q", file.read(8))
+    return Text(np.memmap(path, dtype, "r", offset=8), text_bytes)
+
+
+def _encoded(paths, text_key, tokenizer, on_read):
+    """Yields tokens and the number of bytes of their text; each document ends with an end token."""
+    end = np.array([tokenizer.eos_id])
+    for path in paths:
+        try:
+            is_text = text_sources.form_of(path) == text_sources.TEXT and not is_compressed(path)
+            if is_text and isinstance(tokenizer, ByteTokenizer):
+                yield from _bytes_of(path, on_read)
+                yield end, 0
+                continue
+            for text in text_sources.read_documents(path, text_key, on_read=on_read):
+                for piece in split_text(text, PIECE_CHARACTERS):
+                    yield tokenizer.encode(piece), len(piece.encode("utf-8"))
+                yield end, 0
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+
+def _bytes_of(path, on_read):
+    """Yields the bytes of a text file, in any encoding but UTF-16."""
+    with open(path, "rb") as file:
+        first = True
+        while block := file.read(BLOCK_BYTES):
+            if first:
+                text_sources.check_is_text(block[: text_sources.HEAD_BYTES], path, path)
+            first = False
+            on_read(len(block))
+            yield np.frombuffer(block, np.uint8), len(block)
+
+
+def _unreadable(path, error):
+    return DataError(
+        f"{path}: must be a readable file. Received: {error.strerror}. "
+        f"{advice_on_path(path, 'Check its permissions.')}"
+    )
 
 
 def open_windows(section, training, length, keep_remainder):
-    """Reads one split of the files that an input section names.
+    """Reads one split of the text that an input section names.
 
     Returns:
         Windows.
     """
-    files = find_text_files(section.data_dir, section.file_patterns)
-    files = split_files(files, section.eval_fraction, training)
     seed = (section.shuffle_seed or 0) if section.shuffle else None
-    return Windows(read_tokens(files), length, section.batch_size, seed, keep_remainder)
+    tokens = read_text(section, training).tokens
+    return Windows(tokens, length, section.batch_size, seed, keep_remainder)
 
 
 class Windows:
@@ -156,7 +327,7 @@ class Windows:
         if not self.batches_per_epoch:
             least = 1 if keep_remainder else batch_size
             raise DataError(
-                f"data_dir: must contain at least {least * length + 1} bytes for one batch of "
+                f"data_dir: must contain at least {least * length + 1} tokens for one batch of "
                 f"{least} windows of {length}. Received: {len(tokens)}. Add text, or lower "
                 "batch_size or max_sequence_length."
             )

@@ -1,4 +1,4 @@
-"""Reads documents and rows from text, JSON lines, CSV and Parquet, compressed or in archives.
+"""Reads documents and rows from text, JSON lines, CSV, Parquet and Arrow, also compressed.
 
 The name of a file tells its form; its first bytes are checked. It tokenizes nothing.
 """
@@ -20,7 +20,7 @@ from modelzoo.common.files.compressed import is_compressed, open_decompressed
 from modelzoo.common.files.json_text import require_unicode
 
 TEXT_KEY = "text"  # where a row has its text
-TEXT, JSON_LINES, CSV, TSV, PARQUET = "text", "JSON lines", "CSV", "TSV", "Parquet"
+TEXT, JSON_LINES, CSV, TSV, PARQUET, ARROW = "text", "JSON lines", "CSV", "TSV", "Parquet", "Arrow"
 # Forms by the end of a name in lower case; other names are text.
 FORMS = {
     ".txt": TEXT,
@@ -30,12 +30,14 @@ FORMS = {
     ".csv": CSV,
     ".tsv": TSV,
     ".parquet": PARQUET,
+    ".arrow": ARROW,  # the streams of datasets' save_to_disk
 }
 SEPARATORS = {CSV: ",", TSV: "\t"}
 # Ends of the names that are read in folders.
 SUFFIXES = (
     *(".txt", ".txt.zst", ".txt.gz", ".jsonl", ".jsonl.zst", ".jsonl.gz"),
     *(".ndjson", ".csv", ".csv.zst", ".csv.gz", ".tsv", ".tsv.zst", ".tsv.gz", ".parquet"),
+    ".arrow",
     *(".xz", ".tar.gz", ".tgz"),
 )
 DIVISIBLE = (".jsonl", ".ndjson", ".parquet")  # names of files that can be read in parts
@@ -126,6 +128,9 @@ def _read(path, keys, start, end, on_read) -> Iterator[Any]:
             return
         file.seek(max(start - 1, 0))
         counted = io.BufferedReader(_Counted(file, on_read), BUFFER_BYTES)
+        if form == ARROW and not packed:
+            yield from _arrow_rows(counted, path, keys)
+            return
         if form == JSON_LINES and not packed:
             skipped = len(counted.readline()) if start else 0
             position = max(start - 1, 0) + skipped
@@ -182,16 +187,22 @@ def _items(stream, path, keys, name):
         yield from _table_rows(stream, path, keys, SEPARATORS[form])
     elif form == PARQUET:
         yield from _parquet_rows(io.BytesIO(stream.read()), path, keys)
+    elif form == ARROW:
+        yield from _arrow_rows(stream, path, keys)
     else:
         data = stream.read()
-        _check_is_text(data[:HEAD_BYTES], path, name)
+        check_is_text(data[:HEAD_BYTES], path, name)
         text = text_lines.decode(data, path)
         if text:
             yield text
 
 
-def _check_is_text(head, path, name):
-    """Raises a DataError for the first bytes of a file of another form than its name's."""
+def check_is_text(head, path, name):
+    """Raises a DataError for the first bytes of a file of another form than its name's.
+
+    Args:
+        head: up to HEAD_BYTES.
+    """
     if head.count(0) * NUL_SHARE > len(head):
         received = "many NUL bytes, as of UTF-16 or a binary file"
     elif head.startswith((b"%PDF-", b"{\\rtf")):
@@ -297,7 +308,7 @@ def _checked(row, where, keys):
     return row
 
 
-# ---- CSV and Parquet
+# ---- CSV, Parquet and Arrow
 
 
 def _table_rows(stream, path, keys, separator):
@@ -341,13 +352,9 @@ def _check_columns(names, where, keys):
 
 def _parquet_rows(file, path, keys, start=0, end=None, on_read=lambda size: None):
     """Yields the rows of the row groups that begin from `start` to `end`, with `keys` only."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: needs the package pyarrow. Received: {error}. Run: {pip_install('pyarrow')}"
-        ) from error
+    pyarrow = _import_pyarrow(path)
+    from pyarrow import parquet
+
     number = 0
     try:
         table = parquet.ParquetFile(file)
@@ -368,6 +375,35 @@ def _parquet_rows(file, path, keys, start=0, end=None, on_read=lambda size: None
         raise DataError(
             f"{path}: must be a complete Parquet file. Received: {error}. Copy it again."
         ) from error
+
+
+def _arrow_rows(stream, path, keys):
+    """Yields the rows of a stream of record batches, with `keys` only."""
+    pyarrow = _import_pyarrow(path)
+    number = 0
+    try:
+        with pyarrow.ipc.open_stream(stream) as batches:
+            _check_columns(batches.schema.names, path, keys)
+            for batch in batches:
+                for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+                    for row in batch.select(list(keys)).slice(start, ROWS_AT_A_TIME).to_pylist():
+                        number += 1
+                        yield _checked(row, f"{path}: row {number}", keys)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: must be a complete stream of Arrow, as datasets.save_to_disk writes it. "
+            f"Received: {error}. Copy it again."
+        ) from error
+
+
+def _import_pyarrow(path):
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: needs the package pyarrow. Received: {error}. Run: {pip_install('pyarrow')}"
+        ) from error
+    return pyarrow
 
 
 def _all(group):

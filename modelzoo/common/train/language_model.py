@@ -4,14 +4,13 @@ B batch, S sequence, T = B * S tokens, V vocabulary.
 """
 
 import functools
-import os
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common import metrics
 from modelzoo.common.data.prepared import read_facts
-from modelzoo.common.data.text_files import find_text_files, split_files
+from modelzoo.common.data.text_files import read_text
 from modelzoo.common.layers.lm_head import lm_loss, token_cross_entropy
 from modelzoo.common.train.estimator import CSEstimatorSpec
 from modelzoo.common.train.loss_spec import loss_spec
@@ -111,12 +110,10 @@ def tokens_per_byte(section, training):
 
 def _of_text(section, training):
     try:
-        files = find_text_files(section.data_dir, section.file_patterns)
-        files = split_files(files, section.eval_fraction, training)
-        text_bytes = sum(os.path.getsize(path) for _, path in files)
-    except (DataError, OSError):
+        text = read_text(section, training)
+    except (ConfigError, DataError, OSError):
         return None  # the input function, if the mode needs data, raises
-    return (text_bytes + len(files)) / text_bytes if text_bytes else None
+    return len(text.tokens) / text.text_bytes if text.text_bytes else None
 
 
 @functools.cache  # one line of the log a run

@@ -31,7 +31,7 @@ def test_model_goes_there_and_back_and_is_verified(run, tmp_path):
     code, out, _ = run("to_tf", "theirs", "ours")
     assert code == 0
     assert "28 tensors, 11224 weights: ours/model.ckpt-0." in out
-    assert "--checkpoint_path ours/model.ckpt-0" in out
+    assert "-p ours/params.yaml --checkpoint_path ours " in out
     assert run("from_tf", "ours", "back", "--max_shard_gb", "0.00001")[0] == 0
     assert len(list((tmp_path / "back").glob("model-*.safetensors"))) > 1
     code, out, _ = run("verify", "back", "ours")

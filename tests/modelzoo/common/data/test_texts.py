@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import os
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.config.base_params import inherit_inputs
+from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data import text_files
 from modelzoo.common.data.prompts import read_prompts, section_tokenizer
 from modelzoo.common.data.text_files import END_OF_DOCUMENT, Windows, find_text_files, split_files
@@ -31,6 +34,17 @@ def folder(tmp_path):
         (tmp_path / "sub" / f"{index}.txt").write_text(f"text {index}")
     (tmp_path / "other.bin").write_bytes(b"\0")
     return tmp_path
+
+
+def keys(data_dir=None, **given):
+    """An input section of text."""
+    given = {"max_sequence_length": 5, "batch_size": 2, "eval_fraction": 0.0, **given}
+    path = None if data_dir is None else str(data_dir)
+    return GptTextDataInput(data_processor="GptTextDataProcessor", data_dir=path, **given)
+
+
+def tokens_of(training=False, **given):
+    return text_files.read_text(keys(**given), training).tokens
 
 
 def test_folder_is_walked_for_the_patterns(folder):
@@ -49,7 +63,7 @@ def test_glob_and_file_are_sources_too(folder):
 def test_text_of_the_package_is_the_default_and_the_same_everywhere():
     files = text_files.find_text_files(None, ["*.py"])
     assert [name for name, _ in files] == [f"{number:02d}.txt" for number in range(40)]
-    tokens = text_files.read_tokens(files)
+    tokens = tokens_of()
     assert zlib.crc32(tokens.astype("<u2").tobytes()) == 406670193
     kept = text_files.split_files(files, 0.05, training=False)
     assert [name for name, _ in kept] == ["11.txt", "20.txt", "23.txt"]
@@ -70,18 +84,118 @@ def test_splits_are_disjoint_complete_and_independent_of_other_files(folder):
     assert text_files.split_files(files[:20], 0.3, True) == [f for f in train if f in files[:20]]
 
 
-def test_no_fraction_means_no_split_and_an_empty_split_is_refused(folder):
+def test_no_fraction_means_no_split(folder):
     files = text_files.find_text_files(str(folder), ["*.txt"])
     assert text_files.split_files(files, 0.0, training=False) == files
-    with raises(DataError, "evaluation split"):
-        text_files.split_files(files[:1], 1e-4, training=False)
 
 
-def test_tokens_are_bytes_with_an_end_after_each_file(folder):
-    path = folder / "sub" / "0.txt"
-    path.write_bytes("é\n".encode())
-    tokens = text_files.read_tokens([("0.txt", str(path))] * 2)
-    assert tokens.tolist() == [0xC3, 0xA9, 10, END_OF_DOCUMENT] * 2
+def test_tokens_are_bytes_with_an_end_after_each_file(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_bytes("é\n".encode() + b"\xff")  # bytes of any encoding
+    assert tokens_of(data_dir=tmp_path).tolist() == [0xC3, 0xA9, 10, 0xFF, END_OF_DOCUMENT] * 2
+
+
+def test_a_single_file_is_split_by_position(tmp_path):
+    (tmp_path / "a.txt").write_text("0123456789" * 10)
+    whole = tokens_of(data_dir=tmp_path / "a.txt")
+    parts = [tokens_of(t, data_dir=tmp_path / "a.txt", eval_fraction=0.25) for t in (True, False)]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+    assert len(parts[1]) == len(whole) // 4
+
+
+ROWS = [{"text": "one\u2028two", "id": 1}, {"text": "three\n", "id": 2}, {"text": "é", "id": 3}]
+
+
+def write_rows(path, text_key="text"):
+    """Writes ROWS in the form of a file's name."""
+    rows = [{text_key: row["text"], "id": row["id"]} for row in ROWS]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".csv":
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        table = pyarrow.Table.from_pylist(rows)
+        if path.suffix == ".parquet":
+            pytest.importorskip("pyarrow.parquet").write_table(table, path)
+            return
+        with pyarrow.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table)
+        described = {"_data_files": [{"filename": path.name}]}
+        (path.parent / "state.json").write_text(json.dumps(described))
+        (path.parent / "cache-1.arrow").write_bytes(b"of another program")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".arrow"])
+def test_a_row_is_a_document(tmp_path, suffix):
+    write_rows(tmp_path / f"a{suffix}")
+    ends = [[*row["text"].encode(), END_OF_DOCUMENT] for row in ROWS]
+    assert tokens_of(data_dir=tmp_path).tolist() == sum(ends, [])
+    write_rows(tmp_path / f"a{suffix}", text_key="content")
+    assert tokens_of(data_dir=tmp_path, text_key="content").tolist() == sum(ends, [])
+    with raises(DataError, f"a{suffix}", "'text'", "content"):
+        tokens_of(data_dir=tmp_path)
+
+
+def test_text_files_come_before_rows_and_rows_are_no_text(tmp_path):
+    write_rows(tmp_path / "a.jsonl")
+    (tmp_path / "b.txt").write_text("b")
+    assert tokens_of(data_dir=tmp_path).tolist() == [98, END_OF_DOCUMENT]
+    (tmp_path / "rows").write_text('{"text": "a"}\n')
+    with raises(DataError, "rows", "JSON"):
+        tokens_of(data_dir=tmp_path / "rows")
+
+
+def test_several_data_sets_in_a_folder_are_refused(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with raises(DataError, tmp_path, "train_input", "eval_input"):
+        tokens_of(data_dir=tmp_path)
+
+
+def make_tokenizer(folder):
+    """Writes a tokenizer of three words."""
+    library = pytest.importorskip("tokenizers")
+    words = {"<|endoftext|>": 0, "to": 1, "be": 2, "or": 3}
+    tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token="or"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("limit", [1 << 28, 0], ids=["memory", "file"])
+def test_a_tokenizer_makes_the_tokens_in_memory_or_in_a_file(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(text_files, "MAX_MEMORY_BYTES", limit)
+    made, cache = make_tokenizer(tmp_path / "model"), tmp_path / "cache"
+    (tmp_path / "a.jsonl").write_text('{"text": "to be or"}\n{"text": "be"}\n')
+    given = {"data_dir": tmp_path / "a.jsonl", "vocab_size": 300, "cache_dir": str(cache)}
+    for path in (made, made / "tokenizer.json", made):  # the file is written once
+        found = text_files.read_text(keys(**given, tokenizer=str(path)), False)
+        assert found.tokens.tolist() == [1, 2, 3, 0, 2, 0]
+        assert found.text_bytes == len("to be orbe")
+        assert isinstance(found.tokens, np.memmap) == (not limit)
+    assert len(list(cache.glob("*"))) == (0 if limit else 1)
+    with raises(ConfigError, "tokenizer", tmp_path / "nowhere"):
+        tokens_of(**given, tokenizer=str(tmp_path / "nowhere"))
+    (tmp_path / "a.jsonl").write_text('{"text": "or"}\n')
+    assert tokens_of(**given, tokenizer=str(made)).tolist() == [3, 0]
+
+
+def test_evaluation_reads_the_text_of_training_or_its_own():
+    def sections(train, evaluation):
+        text = {"data_processor": "GptTextDataProcessor"}
+        given = {"train_input": {**text, **train}, "eval_input": {**text, **evaluation}}
+        tree = inherit_inputs(given, ("eval_fraction",), False)
+        return tree["eval_input"]["data_dir"], tree["train_input"].get("eval_fraction")
+
+    assert sections({"data_dir": "a"}, {}) == ("a", None)
+    assert sections({"data_dir": "a"}, {"data_dir": None}) == ("a", None)
+    assert sections({"data_dir": "a"}, {"data_dir": ["b"]}) == (["b"], 0.0)
+    assert sections({"data_dir": ["a", "b"]}, {"data_dir": "b"}) == ("b", None)
+    assert sections({"data_dir": "a", "eval_fraction": 0.5}, {"data_dir": "b"}) == ("b", 0.5)
 
 
 def test_windows_cover_each_epoch_once_and_differ_between_epochs():
@@ -119,7 +233,7 @@ def test_the_last_partial_batch_is_kept_on_request():
 
 
 def test_too_little_text_is_refused():
-    with raises(DataError, "21 bytes"):
+    with raises(DataError, "21 tokens"):
         Windows(np.arange(20), 5, 4, None)
 
 
@@ -196,26 +310,19 @@ def section(data_dir, processor="GptTfRecordsProcessor", vocab_size=50257):
     return types.SimpleNamespace(data_processor=processor, data_dir=data_dir, vocab_size=vocab_size)
 
 
-def text(data_dir, eval_fraction=0.0):
-    return types.SimpleNamespace(
-        data_processor="GptTextDataProcessor",
-        data_dir=str(data_dir),
-        file_patterns=["*.txt"],
-        eval_fraction=eval_fraction,
-    )
-
-
 def test_of_text_that_is_read_as_bytes_ends_of_files_count_as_tokens(tmp_path):
     for name in "abcdefgh":
         (tmp_path / f"{name}.txt").write_text("x" * 9)
-    assert of(text(tmp_path)) == 10 / 9
+    assert of(keys(tmp_path)) == 10 / 9
     (tmp_path / "long.txt").write_text("x" * 928)
-    assert of(text(tmp_path)) == 1009 / 1000
+    assert of(keys(tmp_path)) == 1009 / 1000
     for training in (True, False):  # long.txt is in one of them
         files = split_files(find_text_files(str(tmp_path), ["*.txt"]), 0.5, training)
         size = sum(os.path.getsize(path) for _, path in files)
-        assert of(text(tmp_path, 0.5), training=training) == (size + len(files)) / size
-    assert of(text(tmp_path / "absent")) is None
+        assert (
+            of(keys(tmp_path, eval_fraction=0.5), training=training) == (size + len(files)) / size
+        )
+    assert of(keys(tmp_path / "absent")) is None
 
 
 def test_tokens_per_byte_come_from_the_manifest(tmp_path):
