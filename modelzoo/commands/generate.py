@@ -86,6 +86,7 @@ def run(args):
     params = read_params(args)
     folder = params.runconfig.model_dir
     tokenizer = load_model_tokenizer(params, args)
+    params = params.with_checkpoint(args.checkpoint_path)
     prompts = read_all_prompts(args, tokenizer, params.train_input.vocab_size)
     log_loading(f"generate: {params.model_name} of {folder}")
     import tensorflow.compat.v1 as tf

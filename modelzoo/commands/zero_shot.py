@@ -66,6 +66,7 @@ def run(args):
             f"Received: model_name {params.model_name}. Use one of gpt3 or gptj."
         )
     tokenizer = load_model_tokenizer(params, args)
+    params = params.with_checkpoint(args.checkpoint_path)
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.evaluate.scoring import ModelSession

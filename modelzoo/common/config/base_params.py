@@ -13,6 +13,7 @@ The `Params` of a model::
         INHERITED_KEYS = ("data_processor", "max_sequence_length", "batch_size")
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -137,6 +138,14 @@ class BaseParams:
     def label_count(self):
         """Number of labels in the data; None if the model has none."""
         return None
+
+    def with_checkpoint(self, path):
+        """Returns the parameters for a checkpoint; None for the latest of model_dir.
+
+        The `checkpoint_path` of a params.yaml in a model folder is what training started from.
+        """
+        runconfig = dataclasses.replace(self.runconfig, checkpoint_path=path, resume_from=None)
+        return dataclasses.replace(self, runconfig=runconfig)
 
     def inputs(self):
         """Yields name and section of every input section that is given."""

@@ -92,6 +92,19 @@ def test_mistakes_are_refused(call, words, facts):
         call(*words)
 
 
+def test_the_checkpoint_that_training_started_from_is_not_the_models(model, call, tmp_path):
+    folder = model.params.runconfig.model_dir
+    other = SmallModel("gpt3", tmp_path, initializer={"name": "random_normal", "stddev": 0.1})
+    tree = small_tree("gpt3")
+    tree["runconfig"]["checkpoint_path"] = other.checkpoint
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
+    few = ("--prompt", "To be", *GREEDY, "--max_new_tokens", 6)
+    expected = call(*few)
+    assert call("-p", tmp_path / "params.yaml", *few) == expected
+    chosen = call("-p", tmp_path / "params.yaml", "--checkpoint_path", other.checkpoint, *few)
+    assert chosen != expected and folder != str(tmp_path)
+
+
 def test_the_model_needs_a_tokenizer(tmp_path):
     tree = small_tree("gpt3")
     tree["train_input"].update(data_processor="GptTfRecordsProcessor", data_dir="nowhere")
