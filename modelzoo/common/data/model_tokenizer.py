@@ -8,6 +8,7 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST
 from modelzoo.common.data.prompts import section_tokenizer
 from modelzoo.common.files.json_text import parse_json
+from modelzoo.common.model_dir.source_files import find_source
 from modelzoo.common.tokenizers.tokenizer_files import (
     TokenizerKeys,
     keys_of_folder,
@@ -19,8 +20,8 @@ from modelzoo.common.tokenizers.tokenizers import KINDS
 def load_model_tokenizer(params, given):
     """Loads the tokenizer of a trained language model.
 
-    It is looked up in this order: the given keys, `train_input`, the model folder, the manifest of
-    the records in `data_dir`, the folder of `checkpoint_path`.
+    It is looked up in this order: the given keys, `train_input`, the model folder or the checkpoint
+    that training started from, the manifest of the records in `data_dir`.
 
     Args:
         params: LanguageModelParams.
@@ -46,12 +47,10 @@ def _find(params):
     path = getattr(section, "tokenizer", None)
     if isinstance(section, GptTextDataInput) and (path is None or Path(path).exists()):
         return keys_of_section(section)
-    places = [runconfig.model_dir]
-    for path in (runconfig.checkpoint_path, runconfig.resume_from):
-        places += [path, str(Path(path).parent)] if path else []
-    found = [keys_of_folder(place, getattr(section, "eos_id", None)) for place in places]
-    found[1:1] = [_keys_of_records(folder) for folder in _folders(section)]
-    for keys in filter(None, found):
+    source = find_source(runconfig.model_dir)  # the model folder, or one that training started from
+    if source and (keys := keys_of_folder(source, getattr(section, "eos_id", None))):
+        return keys
+    for keys in filter(None, map(_keys_of_records, _folders(section))):
         return keys
     raise ConfigError(
         f"{runconfig.model_dir}: must contain the tokenizer of the model, tokenizer.json or "

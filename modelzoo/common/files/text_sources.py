@@ -74,7 +74,7 @@ def require_text(path):
             "bytes. Convert it to lines of text."
         )
     with open(path, "rb") as file:
-        _check_is_text(file.read(HEAD_BYTES), path, path)
+        check_is_text(file.read(HEAD_BYTES), path, path)
 
 
 def has_rows(path):

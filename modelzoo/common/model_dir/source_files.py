@@ -54,6 +54,13 @@ def copy_source_files(runconfig):
         copy_between(find_source(_folder_of(start)), runconfig.model_dir)
 
 
+def copy_tokenizer(section, model_dir):
+    """Copies the tokenizer of an input section of text to a folder that has none."""
+    path = getattr(section, "tokenizer", None)
+    if path and not any(os.path.lexists(os.path.join(model_dir, name)) for name in TOKENIZER):
+        copy_between(path if os.path.isdir(path) else os.path.dirname(path), model_dir, TOKENIZER)
+
+
 def copy_between(source, target, names=SOURCE_FILES):
     """Copies the files with these names from one folder to another, each whole or not at all."""
     for name in names if source else ():

@@ -30,7 +30,7 @@ from modelzoo.common.model_dir.checkpoint_files import (
     latest_checkpoint,
 )
 from modelzoo.common.model_dir.folder import write_text_summary
-from modelzoo.common.model_dir.source_files import copy_source_files
+from modelzoo.common.model_dir.source_files import copy_source_files, copy_tokenizer
 from modelzoo.common.train.trained_on import save_vocabulary
 
 __all__ = [
@@ -277,6 +277,7 @@ class StartHook(tf.estimator.SessionRunHook):
         resume.remember_position(model_dir, self._step, self._params.batches_per_step, sizes)
         save_vocabulary(self._params, self._step)
         copy_source_files(self._params.runconfig)
+        copy_tokenizer(section, model_dir)
         write_text_summary(model_dir, save_params(self._params, model_dir), self._step)
 
 

@@ -187,6 +187,7 @@ def train(tmp_path, monkeypatch):
     def call(out, *options):
         tree = yaml.safe_load((tmp_path / "ours" / "params.yaml").read_text())
         section = {"data_processor": "GptTextDataProcessor", "data_dir": "a.txt"}
+        section["tokenizer"] = None  # the written one is no tokenizer
         tree["train_input"] |= {**section, "eval_fraction": 0.0}
         tree["eval_input"] |= section
         tree["runconfig"] |= {"keep_best_checkpoint": {}, "eval_steps": 1}
