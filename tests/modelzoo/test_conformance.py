@@ -133,16 +133,34 @@ def test_unknown_key_is_refused(zoo, section):
         zoo.call("train", *HOST, out="none", tree=changed(zoo, section, hiden_size=7))
 
 
-def test_missing_data_are_refused_before_the_first_step(zoo):
+def test_validation_accepts_what_runs_and_leaves_nothing(zoo):
+    folder = zoo.train()
+    before = sorted(folder.rglob("*"))
+    for mode in ("train_and_eval", "eval", "predict"):
+        zoo.call(mode, "--validate_only", out=folder.name)
+    zoo.call("train", "--validate_only", *HOST, out="new")
+    assert sorted(folder.rglob("*")) == before and not (zoo.folder / "new").exists()
+
+
+def assert_nothing_left(folder, flags):
+    """A run that is refused leaves its lock, and a validation nothing."""
+    assert not list(folder.glob("model.ckpt*")) and (not flags or not folder.exists())
+
+
+@pytest.mark.parametrize("flags", [(), ("--validate_only",)])
+def test_missing_data_are_refused_before_the_first_step(zoo, flags):
     key = "src_data_dir" if zoo.name == "transformer" else "data_dir"
+    tree = changed(zoo, "train_input", **{key: "nowhere"})
     with raises(DataError, "nowhere"):
-        zoo.call("train", *HOST, out="none", tree=changed(zoo, "train_input", **{key: "nowhere"}))
-    assert not list((zoo.folder / "none").glob("model.ckpt*"))
+        zoo.call("train", *HOST, *flags, out=f"none{flags}", tree=tree)
+    assert_nothing_left(zoo.folder / f"none{flags}", flags)
 
 
-def test_vocabulary_of_another_size_is_refused_before_the_first_step(zoo):
+@pytest.mark.parametrize("flags", [(), ("--validate_only",)])
+def test_vocabulary_of_another_size_is_refused_before_the_first_step(zoo, flags):
     key = "src_vocab_size" if zoo.name == "transformer" else "vocab_size"
+    tree = changed(zoo, "train_input", **{key: 5})
     with pytest.raises(CerebrasError) as error:
-        zoo.call("train", *HOST, out="none", tree=changed(zoo, "train_input", **{key: 5}))
+        zoo.call("train", *HOST, *flags, out=f"none{flags}", tree=tree)
     assert "vocab" in str(error.value)
-    assert not list((zoo.folder / "none").glob("model.ckpt*"))
+    assert_nothing_left(zoo.folder / f"none{flags}", flags)

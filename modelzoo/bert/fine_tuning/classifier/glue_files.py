@@ -16,6 +16,7 @@ import numpy as np
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.encoding import Encoder
 from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.files.text_lines import columns as columns_of
 from modelzoo.common.files.text_lines import read_lines
 
 UNLABELED = -1
@@ -183,7 +184,7 @@ def _read_lines(path, task, needs_labels):
     """Yields the line's number, the indices of columns by name, and the values of the line."""
     columns, width = None, 0
     for number, line in enumerate(read_lines(path, "Check its rights."), start=1):
-        values = line.split("\t")
+        values = columns_of(line, "\t")
         if columns is None:
             columns, width = _header(path, values, task, needs_labels), len(values)
         elif len(values) != width:
