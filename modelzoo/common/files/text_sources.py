@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import os
 import re
 import sys
 import tarfile
@@ -43,6 +45,7 @@ SUFFIXES = (
 DIVISIBLE = (".jsonl", ".ndjson", ".parquet")  # names of files that can be read in parts
 BUFFER_BYTES = 1 << 17
 HEAD_BYTES = 4096  # that are checked before a file is read as text
+OTHERS = (b"%PDF-", b"{\\rtf", b"PK\3\4", b"ARROW1", b"SQLite format")  # their first bytes
 NUL_SHARE = 16  # a text has at most one NUL among as many bytes
 ROW = re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"\s*:')  # the first object of JSON
 ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
@@ -127,7 +130,7 @@ def _read(path, keys, start, end, on_read) -> Iterator[Any]:
             yield from _parquet_rows(file, path, keys, start, end, on_read)
             return
         file.seek(max(start - 1, 0))
-        counted = io.BufferedReader(_Counted(file, on_read), BUFFER_BYTES)
+        counted = io.BufferedReader(_Counted(file, start, end, on_read), BUFFER_BYTES)
         if form == ARROW and not packed:
             yield from _arrow_rows(counted, path, keys)
             return
@@ -144,10 +147,12 @@ def _read(path, keys, start, end, on_read) -> Iterator[Any]:
 
 
 class _Counted(io.RawIOBase):
-    """A file that reports how much was read from it."""
+    """A file that reports how much of a part of it was read."""
 
-    def __init__(self, file, on_read):
+    def __init__(self, file, start, end, on_read):
         self._file = file
+        self._position = file.tell()
+        self._start, self._end = start, math.inf if end is None else end
         self._on_read = on_read
 
     def readable(self):
@@ -155,7 +160,8 @@ class _Counted(io.RawIOBase):
 
     def readinto(self, buffer):
         size = self._file.readinto(buffer)
-        self._on_read(size)
+        first, self._position = max(self._position, self._start), self._position + size
+        self._on_read(max(min(self._position, self._end) - first, 0))
         return size
 
 
@@ -205,8 +211,8 @@ def check_is_text(head, path, name):
     """
     if head.count(0) * NUL_SHARE > len(head):
         received = "many NUL bytes, as of UTF-16 or a binary file"
-    elif head.startswith((b"%PDF-", b"{\\rtf")):
-        received = "PDF or RTF"
+    elif head.startswith(OTHERS):
+        received = "PDF, RTF, a zip archive, a database or the like, according to its first bytes"
     elif ".txt" not in name.lower() and ROW.match(head):
         received = "JSON, according to the beginning"
     else:
@@ -355,7 +361,7 @@ def _parquet_rows(file, path, keys, start=0, end=None, on_read=lambda size: None
     pyarrow = _import_pyarrow(path)
     from pyarrow import parquet
 
-    number = 0
+    number, unread = 0, (file.seek(0, os.SEEK_END) if end is None else end) - start
     try:
         table = parquet.ParquetFile(file)
         _check_columns(table.schema_arrow.names, path, keys)
@@ -369,8 +375,11 @@ def _parquet_rows(file, path, keys, start=0, end=None, on_read=lambda size: None
                     for row in batch.to_pylist():
                         count += 1
                         yield _checked(row, f"{path}: row {count}", keys)
-                on_read(sum(described.column(i).total_compressed_size for i in _all(described)))
+                size = sum(described.column(i).total_compressed_size for i in _all(described))
+                on_read(min(size, unread))
+                unread -= min(size, unread)
             number += described.num_rows
+        on_read(unread)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: must be a complete Parquet file. Received: {error}. Copy it again."

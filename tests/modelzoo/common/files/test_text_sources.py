@@ -95,14 +95,10 @@ def test_parts_of_any_size_hold_every_row_once_in_order(tmp_path, unit_bytes):
     path = tmp_path / "x.jsonl"
     path.write_bytes(ROWS + b"\n" + ROWS)
     units = documents.plan_units([str(path)], unit_bytes)
-    rows = [
-        text
-        for unit in units
-        for part in unit
-        for text in text_sources.read_documents(part[0], "text", part[1], part[2])
-    ]
-    assert rows == TEXTS * 2
-    assert sum(end - start for unit in units for _, start, end in unit) == path.stat().st_size
+    parts, seen = [part for unit in units for part in unit], []
+    texts = [read(path, start=start, end=end, on_read=seen.append) for _, start, end in parts]
+    assert [text for part in texts for text in part] == TEXTS * 2
+    assert sum(end - start for _, start, end in parts) == sum(seen) == path.stat().st_size
 
 
 def test_rows_have_their_keys_or_are_named(tmp_path):
@@ -154,12 +150,10 @@ def test_row_groups_are_read_once_in_parts_of_any_size(tmp_path):
     for unit_bytes in (1 << 6, 1 << 8, 1 << 20):
         units = documents.plan_units([str(path)], unit_bytes)
         parts = [part for unit in units for part in unit]
-        found = [
-            text
-            for part in parts
-            for text in text_sources.read_documents(part[0], "text", *part[1:])
-        ]
-        assert found == TEXTS * 5
+        seen = []
+        texts = [read(path, start=first, end=end, on_read=seen.append) for _, first, end in parts]
+        assert [text for part in texts for text in part] == TEXTS * 5
+        assert sum(seen) == path.stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -178,6 +172,7 @@ def test_row_groups_are_read_once_in_parts_of_any_size(tmp_path):
         ("a.md", b'[\n {"text":\n "a"}]\n', ["JSON", ".json"]),
         ("a.txt", "text".encode("utf-16-le"), ["UTF-16"]),
         ("a", b"%PDF-1.7\n", ["PDF"]),
+        ("a.txt", b"PK\3\4" + b"a" * 99, ["zip"]),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path, name, data, facts):
