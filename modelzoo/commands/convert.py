@@ -139,7 +139,8 @@ def _summary(done):
         text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
     if done.missing:
-        text += f" Not found: {'; '.join(done.missing)}. Set --config_from to the original model."
+        text += f" Not found: {'; '.join(done.missing)}. Set --config_from to the folder of the "
+        text += "original model, if there is one."
     if done.left:
         text += f" Not copied, although the name suggests a tokenizer file: {', '.join(done.left)}."
     return text
