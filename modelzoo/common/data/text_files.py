@@ -42,6 +42,7 @@ ROW_SUFFIXES = tuple(
     end for end in text_sources.SUFFIXES if not end.startswith((".txt", ".xz", ".tar", ".tgz"))
 )
 DATASET, DATASETS = "state.json", "dataset_dict.json"  # files of datasets' save_to_disk
+EVALUATION_SPLITS = ("validation", "valid", "dev", "test")
 
 
 def find_text_files(sources, patterns):
@@ -98,16 +99,42 @@ def _files_of_dataset(folder):
     """Lists the files of a folder that datasets' save_to_disk wrote; None for another folder."""
     if os.path.exists(os.path.join(folder, DATASETS)):
         raise DataError(
-            f"{folder}: must be one data set. Received: several, by its {DATASETS}. Set data_dir "
-            "of train_input and eval_input to the folders in it."
+            f"{folder}: must be one data set if it is in a list. Received: several, by its "
+            f"{DATASETS}. List the folders in it."
         )
-    path = Path(folder, DATASET)
+    found = _read_facts(Path(folder, DATASET), "_data_files")
+    if found is None:
+        return None
+    names = [str(each["filename"]) for each in found]
+    return [(name, os.path.join(folder, name)) for name in names]
+
+
+def _read_facts(path, key):
+    """Returns a value of a JSON file; None if it is of another program or does not exist."""
     try:
-        listed = parse_json(path.read_text(encoding="utf-8"))["_data_files"]
-        names = [str(each["filename"]) for each in listed]
+        return parse_json(path.read_text(encoding="utf-8"))[key]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return [(name, os.path.join(folder, name)) for name in names]
+
+
+def _split_of_datasets(section, training):
+    """Returns the `data_dir` and `eval_fraction` of a section.
+
+    Of a folder with several data sets, evaluation reads the one that is meant for it; without such,
+    and else, a fraction.
+    """
+    folder = section.data_dir
+    splits = _read_facts(Path(folder, DATASETS), "splits") if isinstance(folder, str) else None
+    if splits is None:
+        return folder, section.eval_fraction
+    if "train" not in splits:
+        raise DataError(
+            f"{folder}: must contain the data set 'train'. Received: {', '.join(splits)}. Set "
+            "data_dir of train_input and eval_input to the folders in it."
+        )
+    held_out = next((name for name in EVALUATION_SPLITS if name in splits), None)
+    name = "train" if training or held_out is None else held_out
+    return os.path.join(folder, name), 0.0 if held_out else section.eval_fraction
 
 
 def _expand(source, patterns):
@@ -172,8 +199,8 @@ def read_text(section, training):
     Returns:
         Text; with a split by position `text_bytes` are in proportion.
     """
-    files = find_text_files(section.data_dir, section.file_patterns)
-    fraction = section.eval_fraction
+    data_dir, fraction = _split_of_datasets(section, training)
+    files = find_text_files(data_dir, section.file_patterns)
     by_position = is_split_by_position(files, fraction)
     kept = files if by_position else split_files(files, fraction, training)
     keys, size = keys_of_section(section), section.vocab_size
@@ -183,7 +210,7 @@ def read_text(section, training):
         return text
     _log_once(
         f"data_dir: {len(files)} file{'s' if len(files) > 1 else ''}; the last "
-        f"{100 * fraction:g} % of the text are for evaluation"
+        f"{100 * fraction:g} % of the text is for evaluation"
     )
     cut = len(text.tokens) - int(len(text.tokens) * fraction)
     tokens = text.tokens[:cut] if training else text.tokens[cut:]

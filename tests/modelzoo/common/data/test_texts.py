@@ -149,9 +149,19 @@ def test_text_files_come_before_rows_and_rows_are_no_text(tmp_path):
         tokens_of(data_dir=tmp_path / "rows")
 
 
-def test_several_data_sets_in_a_folder_are_refused(tmp_path):
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with raises(DataError, tmp_path, "train_input", "eval_input"):
+def test_of_several_data_sets_one_is_for_evaluation(tmp_path):
+    for name, text in {"train": "to be " * 4, "test": "or not"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(text)
+    facts = tmp_path / "dataset_dict.json"
+    facts.write_text('{"splits": ["train", "test"]}')
+    sizes = [len(tokens_of(t, data_dir=tmp_path, eval_fraction=0.2)) for t in (True, False)]
+    assert sizes == [25, 7]
+    facts.write_text('{"splits": ["train"]}')
+    sizes = [len(tokens_of(t, data_dir=tmp_path, eval_fraction=0.2)) for t in (True, False)]
+    assert sizes == [20, 5]
+    facts.write_text('{"splits": ["all"]}')
+    with raises(DataError, tmp_path, "'train'", "all"):
         tokens_of(data_dir=tmp_path)
 
 
