@@ -306,8 +306,8 @@ def _checked(row, where, keys):
             received = ", ".join(f"{key}{kinds.get(key, '')}" for key in sorted(row)) or "no key"
         raise DataError(
             f"{where}: must be a row with text under {' and '.join(map(repr, missing))}. Received: "
-            f"{received}. Correct or remove it, or set the key if there is an option for it "
-            "(--text_key)."
+            f"{received}. Correct or remove it, or set the key (--text_key, or text_key of the "
+            "input section)."
         )
     for key in keys:
         require_unicode(row[key], where)
@@ -352,7 +352,7 @@ def _check_columns(names, where, keys):
     if wrong:
         raise DataError(
             f"{where}: must have one column {' and '.join(map(repr, wrong))}. Received: "
-            f"{', '.join(names)}. Set the column if there is an option for it (--text_key)."
+            f"{', '.join(names)}. Set the column (--text_key, or text_key of the input section)."
         )
 
 
