@@ -12,6 +12,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.bert.masking import TokenMasker, mask_rows, mask_settings
 from modelzoo.bert.params import Params
 from modelzoo.common.data import text_files, tf_records
+from modelzoo.common.data.batches import numbered_batches
 from modelzoo.common.data.functions import InputFunctions
 
 PAD, CLS, SEP, MASK = range(4)  # tokens of BertTextDataProcessor
@@ -128,8 +129,8 @@ class BertTextDataProcessor:
         def example(number):
             return _masked_batch(batch, [number], section, training)
 
-        last = tf.int64.max if section.repeat else windows.batches_per_epoch
-        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+        count = windows.batches_per_epoch
+        return numbered_batches(example, skip, count, section.repeat, training)
 
     def blank(self):
         return _blank(self.section)

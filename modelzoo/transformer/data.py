@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.common.data import tf_records
+from modelzoo.common.data.batches import numbered_batches
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import check_prepared
 from modelzoo.common.data.text_files import find_text_files
@@ -111,8 +112,8 @@ class PairProcessor:
             tensors = tf.numpy_function(batches.batch, [number], [*types, tf.int32])
             return self._shaped(dict(zip(FEATURES, tensors)), tensors[-1])
 
-        last = tf.int64.max if self.section.repeat else batches.batches_per_epoch
-        return tf.data.Dataset.range(skip, last).map(example).prefetch(2)
+        count = batches.batches_per_epoch
+        return numbered_batches(example, skip, count, self.section.repeat, training)
 
     def blank(self):
         """Returns a batch of zeros, of the longest bucket."""

@@ -125,11 +125,15 @@ def planned_batches(plan, assemble, columns, skip, batch_size=None, repeats=Fals
             tensor.set_shape([batch_size, *shape])
         return dict(zip(columns, tensors))
 
-    return numbered_batches(batch, skip, plan.batches_per_epoch, repeats, 4)
+    training = batch_size is not None
+    return numbered_batches(batch, skip, plan.batches_per_epoch, repeats, training, 4)
 
 
-def numbered_batches(make, skip, batches_per_epoch, repeats, prefetched=2):
-    """Makes a dataset of batches by their numbers, whose size is known unless it `repeats`.
+def numbered_batches(make, skip, batches_per_epoch, repeats, training, prefetched=2):
+    """Makes a dataset of batches by their numbers.
+
+    The size of one for evaluation is known, for the time left. One for training has no operation
+    for that: it would change the seeds of the operations after it.
 
     Args:
         make: function of the number of a batch, a tensor.
@@ -137,7 +141,7 @@ def numbered_batches(make, skip, batches_per_epoch, repeats, prefetched=2):
     """
     last = tf.int64.max if repeats else batches_per_epoch
     dataset = tf.data.Dataset.range(skip, last).map(make).prefetch(prefetched)
-    if repeats:
+    if repeats or training:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(max(last - skip, 0)))
 

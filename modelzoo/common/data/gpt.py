@@ -62,7 +62,8 @@ class GptTextDataProcessor(GptProcessor):
             ids, labels = tokens[:, :-1], tokens[:, 1:]
             return {"input_ids": ids, "input_mask": tf.zeros_like(ids)}, labels
 
-        return numbered_batches(example, skip, windows.batches_per_epoch, section.repeat)
+        count = windows.batches_per_epoch
+        return numbered_batches(example, skip, count, section.repeat, training)
 
 
 class GptHDF5DataProcessor(GptProcessor):
@@ -97,7 +98,8 @@ class GptHDF5DataProcessor(GptProcessor):
             with tf.control_dependencies([tf_records.check_mask(mask)]):
                 return {"input_ids": ids, "input_mask": 1 - mask}, labels
 
-        return numbered_batches(example, skip, order.batches_per_epoch, section.repeat)
+        count = order.batches_per_epoch
+        return numbered_batches(example, skip, count, section.repeat, training)
 
 
 class GptPromptsProcessor(GptProcessor):

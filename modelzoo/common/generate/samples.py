@@ -21,7 +21,7 @@ SAMPLING = GptPromptsInput(
 )
 
 
-class SampleListener(tf.train.CheckpointSaverListener):
+class SampleListener(tf.estimator.CheckpointSaverListener):
     """Generates a text from every checkpoint that `runconfig.sample_every` selects.
 
     Args:

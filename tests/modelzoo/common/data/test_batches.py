@@ -11,7 +11,13 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.data.batches import BatchPlan, planned_batches, predict_batches, row_shape
+from modelzoo.common.data.batches import (
+    BatchPlan,
+    numbered_batches,
+    planned_batches,
+    predict_batches,
+    row_shape,
+)
 from tests.messages import raises
 from tests.reading import batches_of
 
@@ -100,3 +106,18 @@ def test_batches_of_training_have_one_size_and_do_not_end():
     assert shapes == {"number": [2]} and len(found) == 9
     expected = [plan.batch(number)[0].tolist() for number in range(1, 10)]
     assert [batch["number"].tolist() for batch in found] == expected
+
+
+def test_the_size_of_batches_for_evaluation_is_known_and_training_gets_no_operation():
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+
+        def size(*given):
+            dataset = numbered_batches(lambda number: number, 1, 5, *given)
+            return int(session.run(tf.data.experimental.cardinality(dataset)))
+
+        assert size(False, False) == 4
+        before = len(graph.get_operations())
+        tf.data.Dataset.range(1, 5).map(lambda number: number).prefetch(2)
+        plain = len(graph.get_operations()) - before
+        numbered_batches(lambda number: number, 1, 5, False, True)
+        assert len(graph.get_operations()) == before + 2 * plain
