@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from cerebras_tf.api import any_int, any_number, positive_int, seed_int
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import GptPromptsInput, LanguageModelParams
 from modelzoo.common.config.params import load_params
@@ -60,12 +60,16 @@ def add_arguments(parser):
     text = "end before one of these texts"
     add("--stop_strings", type=str, nargs="+", default=[], metavar="TEXT", help=text)
     add("--seed", type=seed_int, help="of sampling (default: random)")
-    text = "kind of tokenizer (default: found with the model)"
+    text = f"{', '.join(tokenizers.KINDS)} (default: found with the model)"
     add("--tokenizer_type", choices=tokenizers.KINDS, metavar="KIND", help=text)
     add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")
     add("--eos_id", type=any_int, help="id of the end-of-text token (default: the tokenizer's)")
     add("--device", help="/cpu:0 to run the model on the host (default: on the wafer)")
+    parser.epilog = f"""examples:
+  {parser.prog} -o model_dir/mine --prompt "Once upon a time"
+  {parser.prog} -o model_dir/mine --interactive --temperature 0.5
+  {parser.prog} -o model_dir/mine --do_sample false < prompt.txt"""
 
 
 def truth(text):
@@ -173,12 +177,7 @@ def read_all_prompts(args, tokenizer, vocab_size):
         return [make_prompt(text, "--prompt", tokenizer) for text in args.prompt]
     if args.interactive or sys.stdin.isatty():
         return typed_prompts(tokenizer)
-    try:
-        text = sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"standard input: must be UTF-8 text. Received: {error}. Convert it."
-        ) from error
+    text = sys.stdin.read()
     return [make_prompt(text.removesuffix("\n"), "standard input", tokenizer)]
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser):
     add("--checkpoint_path", help="checkpoint, or folder of checkpoints (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
     add("--mode", choices=list(TASKS), default="multiple_choice")
-    text = "kind of tokenizer (default: found with the model)"
+    text = f"{', '.join(tokenizers.KINDS)} (default: found with the model)"
     add("--tokenizer_type", choices=tokenizers.KINDS, metavar="KIND", help=text)
     add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")
     add("--encoder_file", help="vocabulary of GPT-2 (encoder.json)")

@@ -78,6 +78,7 @@ def read_prompts(path, tokenizer, vocab_size, limit):
 
 def make_prompt(text, where, tokenizer):
     """Returns a Prompt; an empty text begins with the end-of-text token, as documents do."""
+    require_unicode(text, where)
     tokens = tokenizer.encode(text) if text else np.array([tokenizer.eos_id], np.int32)
     return Prompt(where, text, tokens)
 

@@ -1,6 +1,7 @@
 """Prints completions as they are generated."""
 
 import contextlib
+import io
 import sys
 
 from cerebras_tf.api import progress_bar
@@ -18,6 +19,8 @@ def complete(decoder, tokenizer, prompts, section, limit):
         section: GptPromptsInput, how to sample.
         limit: number of positions of the model.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack characters
+        sys.stdout.reconfigure(errors="replace")
     begin = ""
     for number, prompt in enumerate(prompts):
         for request in make_requests([prompt], section, number):

@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 import yaml
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.main import run_command
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from tests.messages import raises
@@ -85,10 +85,11 @@ def test_samples_repeat_with_a_seed_and_differ_without(call):
         (("--vocab_file", "x"), ("--tokenizer_type",)),
         (("--tokenizer_type", "GPT2Tokenizer"), ("--vocab_file", "--encoder_file")),
         (("-o", "nowhere"), ("nowhere", "params.yaml")),
+        (("--prompt", "a\udcff"), ("--prompt", "Unicode")),
     ],
 )
 def test_mistakes_are_refused(call, words, facts):
-    with raises(ConfigError, *facts):
+    with raises(CerebrasError, *facts):
         call(*words)
 
 
