@@ -4,6 +4,7 @@ Tokens are held in memory, or in a file in the cache folder if the text is large
 step are a function of the seed, so a stream can start at any step at no cost.
 """
 
+import codecs
 import contextlib
 import fnmatch
 import functools
@@ -28,13 +29,20 @@ from modelzoo.common.files import text_sources
 from modelzoo.common.files.compressed import is_compressed
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.files.text_lines import PACKED, not_utf8
 from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
-from modelzoo.common.tokenizers.tokenizers import ByteTokenizer, require_tokens, split_text
+from modelzoo.common.tokenizers.tokenizers import (
+    ByteLevelTokenizer,
+    ByteTokenizer,
+    require_tokens,
+    split_text,
+)
 
 END_OF_DOCUMENT = 256  # the token after every file; bytes are their own tokens
 OWN_TEXT = Path(__file__).resolve().parent / "shakespeare"  # part of the package
 SPLIT_BUCKETS = 10_000
 MAX_MEMORY_BYTES = 1 << 27  # input whose tokens are held in memory
+EXPANSION = 8  # bytes of text in a byte of a compressed file, about
 SHOWN_BYTES = 1 << 23  # input that is read with a progress bar
 BLOCK_BYTES = 1 << 22
 PIECE_CHARACTERS = 1 << 20  # text that is tokenized at a time
@@ -237,17 +245,24 @@ def _read_text(stamps, text_key, keys, vocab_size, cache_dir):
             "tokenizer."
         )
     total = sum(size for _, size, _ in stamps)
+    most = sum(size * _expansion(path) for path, size, _ in stamps)
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
     shown = progress_bar(total, "B", text="reading text", unit_scale=True)
     with shown if total > SHOWN_BYTES else contextlib.nullcontext() as bar:
         on_read = bar.update if bar is not None else lambda size: None
         parts = _encoded([path for path, *_ in stamps], text_key, tokenizer, on_read)
-        if total > MAX_MEMORY_BYTES:
+        if most > MAX_MEMORY_BYTES:
             names = json.dumps([stamps, text_key, tokenizer.facts, tokenizer.eos_id])
             name = f"{hashlib.sha256(names.encode()).hexdigest()[:32]}.tokens"
             return _cached(Path(cache_dir or default_cache_folder(), name), parts, dtype)
         arrays, sizes = zip(*((tokens.astype(dtype), size) for tokens, size in parts))
         return Text(np.concatenate(arrays), sum(sizes))
+
+
+def _expansion(path):
+    """Returns the bytes of text that a byte of a file may hold."""
+    packed = is_compressed(path) or text_sources.form_of(path) == text_sources.PARQUET
+    return EXPANSION if packed else 1
 
 
 def default_cache_folder():
@@ -290,22 +305,34 @@ def _encoded(paths, text_key, tokenizer, on_read):
     """Yields tokens and the number of bytes of their text; each document ends with an end token."""
     end = np.array([tokenizer.eos_id])
     for path in paths:
+        if path.lower().endswith(PACKED) and not is_compressed(path):
+            raise DataError(
+                f"{path}: must be text, rows, or compressed by gzip, xz or zstd. Received: another "
+                "compressed file, according to its name. Unpack it."
+            )
         try:
             is_text = text_sources.form_of(path) == text_sources.TEXT and not is_compressed(path)
             if is_text and isinstance(tokenizer, ByteTokenizer):
-                yield from _bytes_of(path, on_read)
+                for block in _blocks_of(path, on_read):
+                    yield np.frombuffer(block, np.uint8), len(block)
                 yield end, 0
                 continue
-            for text in text_sources.read_documents(path, text_key, on_read=on_read):
-                for piece in split_text(text, PIECE_CHARACTERS):
+            by_blocks = is_text and isinstance(tokenizer, ByteLevelTokenizer)
+            documents = text_sources.read_documents(path, text_key, on_read=on_read)
+            for pieces in [_pieces_of(path, on_read)] if by_blocks else map(_whole, documents):
+                for piece in pieces:
                     yield tokenizer.encode(piece), len(piece.encode("utf-8"))
                 yield end, 0
         except OSError as error:
             raise _unreadable(path, error) from error
 
 
-def _bytes_of(path, on_read):
-    """Yields the bytes of a text file, in any encoding but UTF-16."""
+def _whole(text):
+    return [text]
+
+
+def _blocks_of(path, on_read):
+    """Yields the bytes of a text file."""
     with open(path, "rb") as file:
         first = True
         while block := file.read(BLOCK_BYTES):
@@ -313,7 +340,22 @@ def _bytes_of(path, on_read):
                 text_sources.check_is_text(block[: text_sources.HEAD_BYTES], path, path)
             first = False
             on_read(len(block))
-            yield np.frombuffer(block, np.uint8), len(block)
+            yield block
+
+
+def _pieces_of(path, on_read):
+    """Yields the text of a file, which may be larger than memory, cut where no token is cut."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    rest, lines = "", 1
+    try:
+        for block in _blocks_of(path, on_read):
+            *whole, rest = split_text(rest + decoder.decode(block), PIECE_CHARACTERS)
+            yield from whole
+            lines += sum(piece.count("\n") for piece in whole)
+        yield rest + decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        lines += rest.count("\n") + error.object[: error.start].count(b"\n")
+        raise not_utf8(path, lines, error) from error
 
 
 def _unreadable(path, error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import gzip
 import json
 import os
 import types
@@ -147,6 +148,11 @@ def test_text_files_come_before_rows_and_rows_are_no_text(tmp_path):
     (tmp_path / "rows").write_text('{"text": "a"}\n')
     with raises(DataError, "rows", "JSON"):
         tokens_of(data_dir=tmp_path / "rows")
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"c"))
+    assert tokens_of(data_dir=tmp_path / "c.txt.gz").tolist() == [99, END_OF_DOCUMENT]
+    (tmp_path / "c.txt.bz2").write_bytes(b"BZh9")
+    with raises(DataError, "c.txt.bz2", "Unpack"):
+        tokens_of(data_dir=tmp_path / "c.txt.bz2")
 
 
 def test_of_several_data_sets_one_is_for_evaluation(tmp_path):
@@ -192,6 +198,26 @@ def test_a_tokenizer_makes_the_tokens_in_memory_or_in_a_file(tmp_path, monkeypat
         tokens_of(**given, tokenizer=str(tmp_path / "nowhere"))
     (tmp_path / "a.jsonl").write_text('{"text": "or"}\n')
     assert tokens_of(**given, tokenizer=str(made)).tolist() == [3, 0]
+
+
+def test_text_that_is_read_in_blocks_has_the_tokens_of_the_whole(tmp_path, monkeypatch):
+    library = pytest.importorskip("tokenizers")
+    text = "To be, or not to be:\n  that is the quéstion … " * 40
+    made = library.ByteLevelBPETokenizer()
+    made.train_from_iterator([text], vocab_size=300, special_tokens=["<|endoftext|>"])
+    (tmp_path / "model").mkdir()
+    made.save_model(str(tmp_path / "model"))
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    given = {"data_dir": tmp_path / "a.txt", "vocab_size": 300, "tokenizer": f"{tmp_path}/model"}
+    whole = tokens_of(**given)
+    assert whole.tolist() == [*made.encode(text).ids, 0]
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 13)
+    monkeypatch.setattr(text_files, "PIECE_CHARACTERS", 7)
+    text_files._read_text.cache_clear()
+    assert tokens_of(**given).tolist() == whole.tolist()
+    (tmp_path / "a.txt").write_bytes(text.encode() + b"\n\xff")
+    with raises(DataError, "a.txt:42", "0xff"):
+        tokens_of(**given)
 
 
 def test_evaluation_reads_the_text_of_training_or_its_own():
