@@ -215,8 +215,9 @@ class ModelStep:
         requests = [self.request(types)]
         if self.micro_batches is not None:
             self._capture_micro_batch(types)
-            requests = self.micro_batches.requests(requests[0])[::-1]
-        return self.source.compile_to_save(requests)[-1]
+            requests = self.micro_batches.requests(requests[0])
+        fits = self.session.capacity_error
+        return self.source.compile_to_save(requests, lambda program: fits(program) is None)
 
     def count_together(self) -> int:
         """How many micro-batches have activations at once; see runtime.interleave."""

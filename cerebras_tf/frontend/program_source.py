@@ -118,6 +118,8 @@ class CompilingSource:
         self._targets: dict[int, _Target] = {}  # by the identity of their programs
         self._logged: set[str] = set()
         self._to_save: Optional[list[_Compiled]] = None
+        # A step that `capture` captured, until a program is compiled.
+        self._captured: Optional[tuple[_Target, StepGraph]] = None
 
     def compile(self, request: Request) -> Program:
         """A program for these features, for all sizes of a batch if possible.
@@ -165,19 +167,41 @@ class CompilingSource:
             DataError: the type of a feature does not match the model.
             UnsupportedOpError: operations have no IR form.
         """
-        return self._capture(self._target(request))
+        target = self._target(request)
+        step = self._capture(target)
+        self._captured = target, step
+        return step
 
-    def compile_to_save(self, requests: Iterable[Request]) -> list[Program]:
-        """Compiles without looking into the cache, and keeps the steps for `save`."""
+    def compile_to_save(
+        self, requests: Iterable[Request], fits: Callable[[Program], bool]
+    ) -> Program:
+        """Compiles without looking into the cache, and keeps the steps for `save`.
+
+        Args:
+            requests: those of a step.
+            fits: whether a program fits on this computer. If the first does not, the others would
+                not run here, and are not compiled.
+
+        Returns:
+            The program of the first request.
+        """
         self.cache = None
-        programs: list[Program] = []
         saved: list[_Compiled] = []
         self._to_save = saved
-        for request in requests:
+        first, *others = requests
+        program = self.compile(first)
+        del saved[:-1]  # attempts before were given up
+        last, unfitted = self._last, self.unfitted
+        if others and not fits(program):
+            self._log("the other micro-batches are not compiled, because this one does not fit")
+            return program
+        for request in others:
             before = len(saved)
-            programs.append(self.compile(request))
-            saved[before:] = saved[-1:]  # attempts before were given up
-        return programs
+            self.compile(request)
+            saved[before:] = saved[-1:]
+        saved.append(saved.pop(0))
+        self.program, self._last, self.unfitted = program, last, unfitted
+        return program
 
     def save(self, cache: ProgramCache) -> Path:
         """Writes the programs that `compile_to_save` compiled; returns the file of the last."""
@@ -277,8 +301,9 @@ class CompilingSource:
         program = self._load(target)
         if program is not None:
             return program
+        known, self._captured = self._captured, None
         with self._logged_phase("capturing", tentative):
-            step = self._capture(target)
+            step = known[1] if known and known[0] == target else self._capture(target)
             optional = frozenset(self._model.results) - target.wanted
             options = replace(self._options, strip=target.strip, optional=optional)
             layers = cut_into_layers(step, options)

@@ -180,3 +180,18 @@ def test_a_step_of_several_batches_is_advised_smaller_batches_only():
 
     found = str(batches(0.8e-9 * batches(1e-6).needed_bytes))
     assert "micro_batches: " not in found and "a batch size of 32" in found
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_programs_that_would_not_run_here_are_not_compiled(tmp_path, fits):
+    lines = []
+    model, split = Tall("mean"), MicroBatches(3, None, {"x": "x", "y": "y"})
+    step, _ = made(model, micro_batches=split, log=lines.append)
+    if not fits:
+        step.session.capacity_error = lambda program: BatchCapacityError("", 2, 1)
+    program = step.compile_to_save(step.static_types())
+    written = step.source.save(ProgramCache(str(tmp_path), "train", print))
+    programs = list(tmp_path.glob("*.zip"))
+    assert len(programs) == (3 if fits else 1) and written in programs
+    assert (lines == []) is fits and program is step.source.program
+    assert "sub" in written.with_suffix(".txt").read_text("utf-8")
