@@ -51,7 +51,8 @@ TEST = [
     "ruff>=0.17",
     "types-PyYAML",
 ]
-# Independent implementations of models and scores, for tests that compare with them.
+# Independent implementations of models and scores, for tests that compare with them. An extra
+# cannot name PyTorch's index of builds without CUDA: see cerebras_tf/installing.py.
 PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
 LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]

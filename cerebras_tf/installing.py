@@ -6,6 +6,10 @@ import shlex
 import sys
 from pathlib import Path
 
+# PyTorch's builds without CUDA. On Linux the package index has the builds with CUDA, which require
+# 7 GB of further packages.
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+
 
 def run_python(arguments: str) -> str:
     """Returns the command that runs this Python with arguments such as ``-m pip list``."""
@@ -18,11 +22,11 @@ def pip_install(packages: str) -> str:
 
 
 def install_peers() -> str:
-    """Returns the command that installs PyTorch and transformers, from any folder.
+    """Returns the command that installs PyTorch without CUDA and transformers, from any folder.
 
     In a checkout, it installs the versions of the extra ``peers``.
     """
     root = Path(__file__).resolve().parents[1]
-    if (root / "setup.py").is_file():
-        return pip_install(f"-e {shlex.quote(f'{root}[peers]')}")
-    return pip_install("torch transformers")
+    is_checkout = (root / "setup.py").is_file()
+    packages = f"-e {shlex.quote(f'{root}[peers]')}" if is_checkout else "torch transformers"
+    return pip_install(f"--extra-index-url {CPU_TORCH} {packages}")

@@ -76,6 +76,18 @@ ensure_environment() {
   exec "$python" -I "$SCRIPTS/set_up_environment.py" "$ROOT" "$VENV" "$stamp" "$0" "$@"
 }
 
+# PyTorch's builds without CUDA, as in cerebras_tf/installing.py.
+CPU_TORCH=https://download.pytorch.org/whl/cpu
+
+# Installs PyTorch without CUDA, where it can be had. Argument: a log file.
+install_cpu_torch() {
+  if ! "$VENV/bin/python" -m pip install --no-deps --retries 1 --index-url "$CPU_TORCH" \
+    --constraint "$SCRIPTS/peers.lock" torch >"$1" 2>&1; then
+    echo "cerebras_tf: $CPU_TORCH has no PyTorch that can be installed here. The package index is" \
+      "used; on Linux its PyTorch may require 7 GB of CUDA packages" >&2
+  fi
+}
+
 # Returns when the environment also holds the packages of NAME.lock, or fails with the reason.
 # Arguments: NAME, and an example of the packages for the log.
 install_extra() {
@@ -85,8 +97,10 @@ install_extra() {
     return 0
   fi
   echo "cerebras_tf: installing the packages of scripts/$lock, $2" >&2
+  : >"$log"
+  [ "$1" != peers ] || install_cpu_torch "$log"
   if ! "$VENV/bin/python" -m pip install --requirement "$SCRIPTS/$lock" \
-    --constraint "$SCRIPTS/requirements.lock" >"$log" 2>&1; then
+    --constraint "$SCRIPTS/requirements.lock" >>"$log" 2>&1; then
     tail -n 6 "$log" >&2
     echo "cerebras_tf: the packages of scripts/$lock could not be installed. The whole log" \
       "is $log. Check the network, then run the same command again." >&2

@@ -23,6 +23,7 @@ def test_a_checkout_gives_its_extra_by_its_whole_path(monkeypatch, tmp_path):
     wanted = (
         ["-e", f"{root}[peers]"] if (root / "setup.py").is_file() else ["torch", "transformers"]
     )
-    assert shlex.split(installing.install_peers())[4:] == wanted
+    index = ["--extra-index-url", installing.CPU_TORCH]
+    assert shlex.split(installing.install_peers())[4:] == index + wanted
     monkeypatch.setattr(installing, "__file__", str(tmp_path / "cerebras_tf/installing.py"))
-    assert shlex.split(installing.install_peers())[4:] == ["torch", "transformers"]
+    assert shlex.split(installing.install_peers())[4:] == [*index, "torch", "transformers"]

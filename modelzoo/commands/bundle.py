@@ -8,6 +8,7 @@ from pathlib import Path
 
 import modelzoo
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.installing import CPU_TORCH
 
 LOCKS = {"mpi": "several wafers", "peers": "tests against PyTorch", "docs": "the documentation"}
 
@@ -40,15 +41,24 @@ def run(args):
             f"installed in {checkout}. Run scripts/cerebras-tf bundle in a checkout."
         )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", args.folder]
+    if "peers" in args.include:  # its build with CUDA needs packages that the lock does not have
+        index = ["--index-url", CPU_TORCH, "--constraint", str(locks[0].with_name("peers.lock"))]
+        download([*command, *index, "torch"])
+        command += ["--find-links", args.folder]
     for lock in locks:
         command += ["--requirement", str(lock)]
-    if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
-        raise ConfigError(
-            "bundle: every package of the lock files must be downloaded. Received: the error of "
-            "pip above. Check the network and the package index, then run the same command again."
-        )
+    download(command)
     wheels = list(Path(args.folder).glob("*.whl"))
     size = sum(path.stat().st_size for path in wheels) / 1e9
     python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
     print(f"{args.folder}: {len(wheels)} wheels, {size:.1f} GB, for {python}")
     print(f"Without internet: scripts/set_up --offline {args.folder}")
+
+
+def download(command):
+    """Runs pip; raises ConfigError if it fails."""
+    if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
+        raise ConfigError(
+            "bundle: every package of the lock files must be downloaded. Received: the error of "
+            "pip above. Check the network and the package index, then run the same command again."
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cerebras_tf.installing import CPU_TORCH
 from tests.conftest import share_cores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,11 +106,14 @@ def test_peers_are_installed_once_where_asked_for(checks):
         assert ran.returncode == 0
         assert ("installing the packages of scripts/peers.lock" in ran.stderr) == is_first
     log = (checks.venv / "peers.log").read_text(encoding="utf-8")
-    assert "pip install --requirement" in log and "peers.lock" in log
+    first, second = (line for line in log.splitlines() if "pip install" in line)
+    assert f"--index-url {CPU_TORCH} " in first and "peers.lock torch" in first
+    assert "--requirement" in second and "peers.lock" in second
     assert "peers.lock" not in checks.run("run_tests", "tests/ir", FAILING="").stderr
 
 
 def test_peers_that_cannot_be_installed_are_told(checks):
     ran = checks.run("run_tests", "tests/ir", FAILING="pip", CEREBRAS_TF_PEERS="1")
     assert ran.returncode == 2
+    assert "7 GB of CUDA packages" in ran.stderr
     assert "peers.lock could not be installed" in ran.stderr
