@@ -352,7 +352,13 @@ def show(args: argparse.Namespace) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     add = parser.add_argument
-    add("model", nargs="?", choices=tuple(CASES), default="gpt3", help="default: gpt3")
+    add(
+        "model",
+        nargs="?",
+        choices=tuple(CASES),
+        default="gpt3",
+        help="model to train (default: gpt3)",
+    )
     add(
         "--folder", default="larger_than_memory", help="folder for all files (default: %(default)s)"
     )

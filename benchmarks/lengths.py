@@ -131,8 +131,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     text = f"params file of a BERT (default: that of {CONFIG})"
     parser.add_argument("--config", metavar="YAML", default=config_path(CONFIG), help=text)
-    parser.add_argument("--lengths", metavar="N", type=positive_int, nargs="+", default=LENGTHS)
-    parser.add_argument("--rounds", metavar="N", type=positive_int, default=9, help="(default: 9)")
+    add = parser.add_argument
+    text = "tokens of a record"
+    add("--lengths", metavar="N", type=positive_int, nargs="+", default=LENGTHS, help=text)
+    add("--rounds", metavar="N", type=positive_int, default=9, help="measurements of each length")
 
 
 def run(args: argparse.Namespace) -> None:

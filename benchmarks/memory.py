@@ -121,11 +121,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     add = parser.add_argument
     add("--folder", required=True, help="folder for weights and optimizer state")
-    add("--layers", type=positive_int, nargs="+", default=LAYERS)
-    add("--hidden", type=positive_int, default=384)
-    add("--sequence", type=positive_int, default=128)
-    add("--batch", type=positive_int, default=4)
-    add("--vocabulary", type=positive_int, default=8192)
+    add("--layers", type=positive_int, nargs="+", default=LAYERS, help="numbers of layers")
+    add("--hidden", type=positive_int, default=384, help="hidden size")
+    add("--sequence", type=positive_int, default=128, help="tokens of a sequence")
+    add("--batch", type=positive_int, default=4, help="sequences of a batch")
+    add("--vocabulary", type=positive_int, default=8192, help="size of the vocabulary")
     add("--ram_gb", type=positive_number, default=0.1, help="memoryx_ram_gb")
     add("--wafer_gb", type=positive_number, default=0.1, help="wafer_memory_gb")
     add("--clip", type=positive_number, help="max_gradient_norm")

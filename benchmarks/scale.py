@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import command
-from benchmarks.training import SMOKE, Shape, read_params
+from benchmarks.training import SIZES, SMOKE, Shape, read_params
 from cerebras_tf.api import positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.whole_file import require_place, write_whole
@@ -45,11 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     add = parser.add_argument
     add("--smoke", action="store_true", help="use a tiny shape")
-    for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
+    for name, text in SIZES.items():
         full, tiny = getattr(Shape, name), getattr(SMOKE, name)
-        text = f"default: {full}, with --smoke {tiny}"
+        text += f" (default: {full}, with --smoke {tiny})"
         add(f"--{name}", type=positive_int, metavar="N", help=text)
-    add("--num_csx", type=positive_int, nargs="+", default=WAFERS, metavar="N", help="predicted")
+    text = "numbers of wafers to predict the step for"
+    add("--num_csx", type=positive_int, nargs="+", default=WAFERS, metavar="N", help=text)
     text = (
         "numbers of wafers to measure, with one thread each (default: 1, which is always measured)"
     )

@@ -62,6 +62,16 @@ WARM_UP_STEPS = 1
 _END_S = 20  # for a peer to end by itself
 
 
+# Texts of the options of a Shape.
+SIZES = {
+    "layers": "number of layers",
+    "hidden": "hidden size",
+    "batch": "sequences of a batch",
+    "sequence": "tokens of a sequence",
+    "vocabulary": "size of the vocabulary",
+}
+
+
 @dataclass(frozen=True)
 class Shape:
     """The model, its sizes and how it is padded; `product` is the side of the sgemm's matrices.
@@ -340,9 +350,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", metavar="FILE", help="write a plot of tokens per second to this SVG file"
     )
-    for name in ("layers", "hidden", "batch", "sequence", "vocabulary"):
+    for name, text in SIZES.items():
         full = ", ".join(f"{getattr(shape, name)} of {model}" for model, shape in SHAPES.items())
-        text = f"default: {full}; with --smoke {getattr(SMOKE, name)}"
+        text += f" (default: {full}; with --smoke {getattr(SMOKE, name)})"
         parser.add_argument(f"--{name}", type=positive_int, metavar="N", help=text)
     text = "compare weights in files of this folder with weights in memory"
     against.add_argument("--memoryx_dir", metavar="FOLDER", help=text)

@@ -40,15 +40,15 @@ class PhaseReporter:
         self._log_start_after_s = log_start_after_s
 
     @contextlib.contextmanager
-    def phase(self, name: str, only_if_long: bool = False) -> Iterator[None]:
-        """Logs `NAME: 1.2 s` on exit, or `NAME: failed after 1.2 s`.
+    def phase(self, name: str) -> Iterator[None]:
+        """Logs `NAME ...` of a phase that lasts, and on exit `NAME: 1.2 s`.
 
-        For a phase that lasts longer than `log_start_after_s`, `NAME ...` is logged meanwhile.
+        A phase shorter than `log_start_after_s` is not logged. One that raises is logged as `NAME:
+        failed after 1.2 s`, however short.
 
         Args:
           name: what is done, such as "capturing" or "compiling 12 layers". A phase entered again
             adds to its seconds.
-          only_if_long: logs nothing of a phase shorter than `log_start_after_s`.
         """
         timer = threading.Timer(self._log_start_after_s, log_info, ("%s ...", name))
         timer.daemon = True
@@ -63,7 +63,7 @@ class PhaseReporter:
             timer.join()  # or its line could come after the next
             elapsed_s = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_s
-            if not only_if_long or elapsed_s >= self._log_start_after_s:
+            if outcome or elapsed_s >= self._log_start_after_s:
                 log_info("%s: %s%.1f s", name, outcome, elapsed_s)
 
 

@@ -140,7 +140,7 @@ def build(
         UnsupportedOpError: the model needs operations without an IR form; all are listed.
     """
     set_num_threads(config.num_threads)
-    with phase("building the graph", only_if_long=True):
+    with phase("building the graph"):
         training_util._get_or_create_global_step_read()  # before the model
         model = record(call_model_fn)
         model.store_moments(config.memoryx_moment_dtype, mode)

@@ -242,7 +242,7 @@ class Session:
         if not new:
             results = run(features)
         else:  # kernels are compiled at their first call, or read from the cache on disk
-            with self._phase("first step, compiling kernels not in the cache"):
+            with self._phase("first step, with the compilation of kernels"):
                 results = run(features)
             for variant in new:
                 variant.has_run = True

@@ -3,6 +3,8 @@
 In a checkout they are in ``configs/`` at its top; an installed package holds them itself.
 """
 
+import shutil
+import textwrap
 from pathlib import Path
 
 import modelzoo
@@ -13,6 +15,7 @@ from modelzoo.common.config import registry
 from modelzoo.common.config.params import read_yaml
 
 PREFIX, SUFFIX = "params_", ".yaml"
+MAX_WIDTH = 100
 
 
 def config_folder():
@@ -41,7 +44,10 @@ def config_path(name):
 def add_arguments(parser, what):
     """Adds the arguments of `what`: ``list`` or ``copy``."""
     parser.set_defaults(what=what)
-    if what == "copy":
+    if what == "list":
+        text = "list those whose name, model or description contains all of these words"
+        parser.add_argument("words", nargs="*", metavar="WORD", help=text)
+    else:
         parser.add_argument("names", nargs="+", metavar="NAME", help="such as gpt3_tiny")
         parser.add_argument("-o", "--output_dir", default=".", help="folder to copy to")
         parser.add_argument("--overwrite", action="store_true", help="replace existing files")
@@ -50,19 +56,29 @@ def add_arguments(parser, what):
 def run(args):
     """Lists or copies."""
     if args.what == "list":
-        list_configs()
+        list_configs(args.words)
     else:
         copy_configs(args.names, Path(args.output_dir), args.overwrite)
 
 
-def list_configs():
-    """Prints the name, the model and the first comment of every config."""
-    names = config_names()
-    models = {name: read_yaml(config_path(name))[0]["model_name"] for name in names}
-    widths = max(map(len, names)), max(map(len, models.values()))
-    for name, model in models.items():
-        text = registry.summary(config_path(name))
-        print(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {text}".rstrip())
+def list_configs(words):
+    """Prints the name and the first comment of every config that contains all words."""
+    rows = []
+    for name in config_names():
+        path = config_path(name)
+        text = registry.summary(path)
+        searched = f"{name} {read_yaml(path)[0]['model_name']} {text}".lower()
+        if all(word.lower() in searched for word in words):
+            rows.append((name, text))
+    if not rows:
+        raise ConfigError(
+            f"configs: there must be one that contains all words. Received: {' '.join(words)}. "
+            "`cerebras-tf configs list` shows all."
+        )
+    indent = max(len(name) for name, _ in rows) + 2
+    width = max(min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH), indent + 30)
+    for name, text in rows:
+        print(textwrap.fill(f"{name:<{indent}}{text}", width, subsequent_indent=" " * indent))
 
 
 def with_pretraining(path):

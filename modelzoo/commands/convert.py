@@ -111,10 +111,14 @@ def run(args):
 def convert_to_tf(args, advance):
     """Makes a TensorFlow checkpoint; returns what to print."""
     done = to_tensorflow(args.source, args.output, args.program, args.overwrite, advance)
+    text = _summary(done)
+    if done.dropped:
+        text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
+        text += f"{done.dropped[0]}."
     params = os.path.join(args.output, "params.yaml")
     note = f" Train from it: cerebras-tf train -p {params} --checkpoint_path {args.output} "
     note += "-o MODEL_DIR --set train_input.data_dir=DATA"
-    return _summary(done) + note
+    return text + note
 
 
 def convert_from_tf(args, advance):
@@ -135,9 +139,6 @@ def convert_from_tf(args, advance):
 
 def _summary(done):
     text = f"{done.tensors} tensors, {done.weights} weights: {done.path}."
-    if done.dropped:
-        text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
-        text += f"{done.dropped[0]}."
     if done.missing:
         text += f" Not found: {'; '.join(done.missing)}. Set --config_from to the folder of the "
         text += "original model, if there is one."

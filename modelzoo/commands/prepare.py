@@ -28,6 +28,9 @@ LOWER_CASE = "lower case, without accents"
 TEXT = ", ".join(text_sources.SUFFIXES)
 # Texts of options, by field; those of a kind come first.
 HELP = {
+    "tokenizer_type": "kind of tokenizer",
+    "file_format": "format of the records",
+    "algorithm": "how pieces are found; bpe and unigram mark spaces as SentencePiece does",
     "vocab_file": BERT_VOCABULARY,
     "do_lower_case": LOWER_CASE,
     "encoder_file": "vocabulary of GPT-2 (encoder.json)",

@@ -31,7 +31,7 @@ def add_arguments(parser):
     add("--multireplica", action="store_true", help="number of replicas, in pipelined mode")
     add("--machine", default="cs2", help="system description in configs/wafer (default: cs2)")
     add("--release", help="software release of the system")
-    add("--out", default="report.html", metavar="HTML", help="(default: report.html)")
+    add("--out", default="report.html", metavar="HTML", help="file to write")
 
 
 def run(args):

@@ -32,7 +32,10 @@ def add_arguments(parser):
     add("-o", "--model_dir", help="folder of checkpoints and results")
     add("--checkpoint_path", help="checkpoint, or folder of checkpoints (default: model_dir)")
     add("--tasks", nargs="+", required=True, help="jsonl files, one a task")
-    add("--mode", choices=list(TASKS), default="multiple_choice")
+    text = (
+        "what the rows of a task are: questions with choices, or texts whose last word is guessed"
+    )
+    add("--mode", choices=list(TASKS), default="multiple_choice", help=text)
     text = f"{', '.join(tokenizers.KINDS)} (default: found with the model)"
     add("--tokenizer_type", choices=tokenizers.KINDS, metavar="KIND", help=text)
     add("--vocab_file", help="merges of GPT-2 (vocab.bpe) or tokenizer.json")

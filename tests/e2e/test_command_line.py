@@ -48,16 +48,11 @@ def metrics(result, step):
 def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
     command_line, result = trained_once
     saved = re.escape(str(command_line.folder / "out" / "model.ckpt"))
-    first = "first step, compiling kernels not in the cache"
     expected = [
-        f"capturing: {SECONDS}",
-        rf"compiling \d+ layers: {SECONDS}",
-        f"sending weights: {SECONDS}",
         rf"Saving checkpoints for 0 into {saved}\.",
         r"[\d,]+ parameters, \d+ layers, [\d.]+ MB of memory \([^)]*\) of \S+ GB available, "
         "64 tokens per batch",
         r"training from step 0 to 10 \.\.\.",
-        f"{first}: {SECONDS}",
         LOSS.pattern,
         rf"Saving checkpoints for 5 into {saved}\.",
         LOSS.pattern,
@@ -66,8 +61,9 @@ def test_train_prints_only_phases_steps_and_checkpoints(trained_once):
         f"training: 10 steps in {SECONDS}",
         r"Loss for final step: \S+\.",
     ]
-    # On a busy machine phases that take long are logged at their start, and the graph's time too.
-    slow = re.compile(r"(?!training).* \.\.\.$|building the graph: ")
+    # On a busy machine phases take long, and are logged.
+    phases = "building the graph|capturing|compiling .* layers|sending weights|first step, .*"
+    slow = re.compile(rf"({phases})( \.\.\.|: {SECONDS})$")
     lines = [line for line in result.lines if not slow.match(line)]
     assert result.exit_code == 0
     assert len(lines) == len(expected), lines
@@ -155,7 +151,6 @@ def test_validate_only_checks_and_writes_nothing(trained, mode):
     before, out = trained.content(), "new" if mode == "train" else "out"
     result = trained(mode, "--validate_only", out=out)
     assert result.exit_code == 0
-    assert [line for line in result.lines if re.fullmatch(f"capturing: {SECONDS}", line)]
     size = r"[\d,]+ parameters, \d+ layers, [\d.]+ MB of memory \(.*\) of [\d.]+ GB available"
     assert re.fullmatch(size, result.lines[-2])
     assert result.lines[-1].startswith("prediction for a CS-2 ")

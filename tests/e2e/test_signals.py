@@ -57,7 +57,7 @@ def wait_for(process, text):
 @pytest.mark.parametrize(
     "number,exit_code,when",
     [
-        (signal.SIGINT, 130, "capturing: "),  # compiling
+        (signal.SIGINT, 130, "Saving checkpoints for 0"),  # after the compilation
         (signal.SIGTERM, 143, "training from step 0"),  # the first step
     ],
 )

@@ -31,6 +31,7 @@ NOISE = (
     "Saving 'checkpoint_path' summary ",
     "Performing the final export in the end of training.",
 )
+EVERY_S = 30.0
 TIME = "%Y-%m-%d %H:%M:%S"
 LINE = "%(asctime)s %(levelname)s:%(name)s:%(message)s"
 
@@ -87,6 +88,19 @@ def exit_on_signal(line):
 
 
 class _NoiseFilter(logging.Filter):
+    """Hides `NOISE`, and the progress of an evaluation but for a line every `EVERY_S` seconds."""
+
+    def __init__(self):
+        super().__init__()
+        self._due_s = 0.0
+
     def filter(self, record):
         text = record.getMessage()
+        now = time.monotonic()
+        if text.startswith("Starting evaluation at "):
+            self._due_s = now + EVERY_S
+        elif text.startswith("Evaluation ["):
+            if now < self._due_s:
+                return False
+            self._due_s = now + EVERY_S
         return not (text.startswith(NOISE) or "Instructions for updating" in text)

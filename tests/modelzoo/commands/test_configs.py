@@ -16,15 +16,23 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_all_params_files_of_the_checkout_are_listed(capsys):
     assert config_folder() == ROOT / "configs"
     assert main(["configs", "list"]) == 0
-    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
     files = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
-    assert [f"params_{row[0]}.yaml" for row in rows] == files
-    (tiny,) = [row for row in rows if row[0] == "gpt3_tiny"]
-    assert tiny[1:] == [
-        "gpt3",
-        "A byte-level GPT that learns from the plays of Shakespeare included in the package, "
-        "without a download",
-    ]
+    names = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert [f"params_{name}.yaml" for name in names] == files
+
+
+def test_configs_are_listed_that_contain_all_words(capsys):
+    assert main(["configs", "list", "SHAKESPEARE", "gpt3"]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == (
+        "gpt3_tiny A byte-level GPT that learns from the plays of Shakespeare included in the "
+        "package, without a download"
+    )
+    assert main(["configs", "list", "question_answering", "large"]) == 0  # the model's name
+    assert capsys.readouterr().out.split()[0] == "bert_large_squad"
+    assert main(["configs", "list", "gpt9"]) == 2
+    assert "gpt9" in capsys.readouterr().err
 
 
 def test_a_copy_is_the_same_and_can_be_loaded(tmp_path, monkeypatch, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import types
@@ -109,8 +110,18 @@ def every_command(group=program.ROOT, words=()):
 
 
 @pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
-def test_every_command_has_help(words, capsys):
+def test_every_command_and_all_its_options_have_help(words, capsys, monkeypatch):
+    parsers = []
+
+    class Kept(program.Parser):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            parsers.append(self)
+
+    monkeypatch.setattr(program, "Parser", Kept)
     assert program.main([*words, "-h"]) == 0
+    texts = {action.dest: action.help or "" for action in parsers[-1]._actions}
+    assert not [name for name, text in texts.items() if not re.sub(r"\(?default:.*", "", text)]
     text = capsys.readouterr().out
     assert text.startswith(f"usage: cerebras-tf {' '.join(words)} [-h]")
     assert "--debug" in text and "default: None" not in text and "default: False" not in text
