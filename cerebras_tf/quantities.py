@@ -26,6 +26,14 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
 
 
+def in_bytes(size: float) -> str:
+    """Bytes with their unit, such as `42.5 GB` or `0.6 kB`."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB")):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"
+
+
 def gigabytes_not_below(size: int) -> str:
     """Bytes as gigabytes with three digits, rounded up."""
     return f"{float(f'{size * 1.005 / 1e9:.3g}'):g}"

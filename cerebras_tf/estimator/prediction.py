@@ -176,8 +176,8 @@ def _description(found: Prediction) -> str:
     if more > 0:
         rows += f"| and {more} more | | | |\n"
     return (
-        f"A {found.system.name}: {floorplan_note(found)} Darker regions reach a higher share of "
-        "their peak.\n\n| region | columns | rows | of the peak "
-        f"|\n|---|---|---|---|\n{rows}\n{one_line(found)}. That is `{_rate_tag(found)}`; "
+        f"A {found.system.name}: {floorplan_note(found)}\n\n"
+        f"| region | columns | rows | of the peak |\n|---|---|---|---|\n{rows}\n"
+        f"{one_line(found)}. That is `{_rate_tag(found)}`; "
         "`global_step/sec` is the speed of this computer."
     )

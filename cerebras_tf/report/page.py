@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from cerebras_tf.quantities import in_words, number, seconds
+from cerebras_tf.quantities import in_bytes, in_words, number, seconds
 from cerebras_tf.report import pictures
 from cerebras_tf.report.record import embedded, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
@@ -22,14 +22,15 @@ p{margin:4px 0 12px}.note{color:#5b6875;font-size:13.5px}
 .cards{display:grid;grid-template-columns:repeat(4,1fr);gap:12px;margin:14px 0}
 .card{background:#fff;border:1px solid #dde3ea;border-radius:8px;padding:10px 14px}
 .card b{display:block;font-size:22px;font-weight:600}.card span{color:#5b6875;font-size:13px}
-.good b{color:#18794e}.bad b{color:#b42318}
+.good b{color:#18794e}.fair b{color:#9a5b00}.bad b{color:#b42318}
 table{border-collapse:collapse;width:100%;font-size:13.5px}
 th,td{text-align:right;padding:4px 6px;border-bottom:1px solid #e8edf2;vertical-align:top}
 th{color:#5b6875;font-weight:600}th:first-child,td:first-child,td.l,th.l{text-align:left}
 tr:hover td{background:#f6f9fc}.scroll{overflow-x:auto}
 svg{width:100%;height:auto;display:block}svg text{font:12px system-ui,sans-serif;fill:#1d2733}
-svg text.light{fill:#fff;font-size:11px}svg text.dark{font-size:11px}
+svg text.dark{font-size:11px}
 .wafer{fill:#eef2f6;stroke:#8795a3}.place{stroke:#fff;stroke-width:.7}.lane{fill:#f0f3f6}
+.replica{fill:none;stroke:#1d2733;stroke-width:2}
 .axis{stroke:#8795a3}.limit{stroke:#b42318;stroke-dasharray:6 4;stroke-width:1.5}
 td{white-space:nowrap}td.w{white-space:normal;min-width:150px}svg.bar{width:160px;height:14px}
 li{margin:3px 0}details summary{cursor:pointer;font-weight:600}
@@ -152,15 +153,9 @@ def _cards(found: Prediction) -> str:
     rate = f"{number(found.samples_per_s)} samples/s"
     if tokens:
         rate += f", {number(tokens / found.step_s)} tokens/s"
-    fits = (
-        _card("fits", "the wafer's memory", "good")
-        if not found.faults
-        else _card("does not fit", "the wafer's memory", "bad")
-    )
-    spilled = found.activations.spilled_bytes
     copies = f", {found.replicas} replicas per wafer" if found.replicas > 1 else ""
     cards = [
-        fits,
+        _memory_card(found),
         _card(f"{number(found.steps_per_s)} steps/s", rate),
         _card(seconds(found.step_s), "per step"),
         _card(f"{found.utilisation:.1%}", "of the dense 16-bit peak"),
@@ -171,13 +166,32 @@ def _cards(found: Prediction) -> str:
             f"samples per step, {workload.batch:,} per system{copies}{_micro_batches_note(found)}"
             + (f"; {tokens:,} tokens" if tokens else ""),
         ),
-        _card(
-            f"{spilled / 1e9:.1f} GB",
-            "of activations spill to activation servers",
-            "bad" if spilled else "good",
-        ),
+        _used_card(found),
     ]
     return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _memory_card(found: Prediction) -> str:
+    """Whether the model fits into the wafer's memory."""
+    if found.faults:
+        return _card("does not fit", "the wafer's memory", "bad")
+    if not found.activations.spilled_bytes:
+        return _card("fits", "the wafer's memory", "good")
+    spilled = in_bytes(found.activations.spilled_bytes)
+    label = f"the wafer's memory: {spilled} of activations go to activation servers"
+    return _card("spills", label, "fair")
+
+
+def _used_card(found: Prediction) -> str:
+    """The memory that a batch uses: on the wafer, or on the core that uses most."""
+    system = found.system
+    if found.mode == STREAMING:
+        plan = found.activations
+        used = in_bytes(plan.kept_bytes + plan.working_bytes - plan.spilled_bytes)
+        return _card(used, f"of activations on the wafer, of {in_bytes(system['sram_bytes'])}")
+    most = max(layer.sram_bytes_per_core for layer in found.layers)
+    share = in_bytes(system["sram_bytes"] / system["cores"])
+    return _card(in_bytes(most), f"of a core's {share}, at most")
 
 
 def _suggestions(found: Prediction) -> str:
@@ -225,12 +239,13 @@ def floorplan_note(found: Prediction) -> str:
             cores
             + "Every layer runs on the whole wafer. The layer with most work is shown: hidden "
             "units lie along one axis, tokens of the batch along the other; if units leave cores "
-            "free, further blocks of tokens lie next to the first."
+            "free, further blocks of tokens lie next to the first, in other colours."
         )
     return (
         cores
         + "Every layer has a rectangle whose size follows its work, so that the slowest is as "
-        "fast as possible. Samples go down the first strip and up the next." + _replicas_note(found)
+        "fast as possible. Equal layers have the same colour. Samples go down the first strip and "
+        "up the next." + _replicas_note(found)
     )
 
 

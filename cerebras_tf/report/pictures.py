@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
+import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
 
-from cerebras_tf.quantities import seconds
+from cerebras_tf.quantities import in_bytes, seconds
 from cerebras_tf.report.schedule import Interval, memory, timeline
 from cerebras_tf.wafer.cycles import Cycles
+from cerebras_tf.wafer.floorplan import Rectangle
 from cerebras_tf.wafer.prediction import Prediction
 
 # Colours of causes, distinct in greyscale and for colour-blind readers.
@@ -33,7 +37,13 @@ KINDS = {
     "stream": "#6d6875",
     "spill": "#d1495b",
 }
+# Colours of places, on which black text is readable; Paul Tol's schemes bright and light.
+PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#99ddff", "#ffaabb", "#44bb99", "#bbcc33", "#aaaa00")
+_FREE = "#eef2f6"
+_MAX_KINDS = 20
+_SMALL_SHARE = 0.25  # of the wafer's memory
 _WIDTH = 960
+_WAFER_WIDTH = 620
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> str:
@@ -93,51 +103,85 @@ def causes_bar(found: Prediction) -> str:
     return drawing(62 + 22 * math.ceil(len(causes) / 4), parts, "Time of a step by cause")
 
 
-def shade(share: float) -> str:
-    """Colour of a utilisation from 0 to 1: pale to dark blue."""
-    share = min(max(share, 0.0), 1.0)
-    pale, dark = (231, 240, 250), (8, 48, 107)
-    mixed = [round(a + (b - a) * share**0.6) for a, b in zip(pale, dark)]
-    return f"#{mixed[0]:02x}{mixed[1]:02x}{mixed[2]:02x}"
+def _kind(name: str) -> str:
+    """The kind of a layer, by which places of the floor plan are coloured: `ffn` of `ffn_3`.
+
+    Of blocks of tokens of one layer, each has its own colour.
+    """
+    return name if ", tokens " in name else re.sub(r"^\d+ |[ _]?\d+$", "", name)
+
+
+def _colours(found: Prediction) -> dict[str, str]:
+    """The colour of each kind of place, in the order of the floor plan."""
+    kinds = dict.fromkeys(_kind(place.name) for place in found.floorplan)
+    return dict(zip(kinds, itertools.cycle(PALETTE)))
 
 
 def floorplan(found: Prediction) -> str:
-    """The wafer to scale with its layers, coloured by utilisation."""
-    system = found.system
-    scale = 640 / system.columns
+    """The wafer to scale, with places coloured by the kind of their layer, and a legend."""
+    system, colours = found.system, _colours(found)
+    scale = _WAFER_WIDTH / system.columns
     left, top = 80.0, 24.0
     wide, high = system.columns * scale, system.rows * scale
     parts = [f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" class="wafer"/>']
-    most = max((place.utilisation for place in found.floorplan), default=1.0) or 1.0
     for place in found.floorplan:
-        x, y = left + place.x * scale, top + place.y * scale
-        width, height = place.width * scale, place.height * scale
-        title = (
-            f"{place.name}: {place.width} x {place.height} = {place.cores:,} cores, "
-            f"{place.utilisation:.1%} of their peak"
+        parts += _place(found, place, colours[_kind(place.name)], left, top)
+    for replica in range(found.replicas if found.replicas > 1 else 0):
+        places = [place for place in found.floorplan if place.replica == replica]
+        x, y = (min(getattr(place, at) for place in places) for at in "xy")
+        right = max(place.x + place.width for place in places)
+        bottom = max(place.y + place.height for place in places)
+        parts.append(
+            f'<rect x="{left + x * scale:.1f}" y="{top + y * scale:.1f}" class="replica" '
+            f'width="{(right - x) * scale:.1f}" height="{(bottom - y) * scale:.1f}"/>'
         )
-        if found.replicas > 1:
-            title = f"replica {place.replica + 1}, {title}"
-        colour = shade(place.utilisation / most)
-        parts.append(rectangle(x, y, width, height, colour, title, "place"))
-        if height > 13 and width > 40:
-            capacity = int(width / 6.2)
-            name = place.name if len(place.name) <= capacity else place.name[: capacity - 1] + "…"
-            light = place.utilisation / most > 0.45
-            middle = (x + width / 2, y + height / 2 + 4)
-            parts.append(text(*middle, name, "middle", "light" if light else "dark"))
     parts.append(text(left, 16, f"{system.columns:,} columns of cores"))
     parts.append(text(left - 8, top + high / 2, f"{system.rows} rows", "end"))
-    legend = left + wide + 30
-    parts.append(text(legend, top + 10, "share of the peak"))
-    for i in range(20):
-        value = 1 - i / 19
-        parts.append(
-            rectangle(legend, top + 20 + 9 * i, 24, 9, shade(value), f"{value * most:.0%}")
-        )
-    parts.append(text(legend + 32, top + 30, f"{most:.1%}"))
-    parts.append(text(legend + 32, top + 198, "0 %"))
+    parts += _floorplan_legend(found, colours, left + wide + 20, top)
     return drawing(top + high + 10, parts, "Floor plan of the wafer")
+
+
+def _place(
+    found: Prediction, place: Rectangle, colour: str, left: float, top: float
+) -> Iterator[str]:
+    """A place of the floor plan, with its name and the share of the peak if there is space."""
+    scale = _WAFER_WIDTH / found.system.columns
+    x, y = left + place.x * scale, top + place.y * scale
+    width, height = place.width * scale, place.height * scale
+    share = f"{place.utilisation:.1%} of peak"
+    title = f"{place.name}: {place.width} x {place.height} = {place.cores:,} cores, {share}"
+    if found.replicas > 1:
+        title = f"replica {place.replica + 1}, {title}"
+    yield rectangle(x, y, width, height, colour, title, "place")
+    capacity = int(width / 6.2)
+    if height > 13 and width > 40:
+        name = place.name if len(place.name) <= capacity else place.name[: capacity - 1] + "…"
+        both = height > 30 and len(share) <= capacity
+        middle = x + width / 2, y + height / 2 + (-3 if both else 4)
+        yield text(*middle, name, "middle", "dark")
+        if both:
+            yield text(middle[0], middle[1] + 15, share, "middle", "dark")
+
+
+def _floorplan_legend(
+    found: Prediction, colours: dict[str, str], x: float, top: float
+) -> Iterator[str]:
+    """The kinds of places, and the cores that each takes and that are free."""
+    cores = dict.fromkeys(colours, 0)
+    for place in found.floorplan:
+        cores[_kind(place.name)] += place.cores
+    free = found.system.rows * found.system.columns - sum(cores.values())
+    rows = [(name, colour, cores[name]) for name, colour in colours.items()]
+    shown = rows[:_MAX_KINDS]
+    if more := rows[_MAX_KINDS:]:
+        shown.append((f"{len(more)} more", "none", sum(row[2] for row in more)))
+    yield text(x, top + 12, "share of the cores")
+    all_cores = found.system.rows * found.system.columns
+    for number, (name, colour, count) in enumerate([*shown, ("free", _FREE, free)]):
+        y = top + 24 + 24 * number
+        label = f"{name}: {count / all_cores:.1%}"
+        yield rectangle(x, y, 14, 14, colour, label)
+        yield text(x + 20, y + 11, label if len(label) < 37 else f"{label[:20]}…{label[-14:]}")
 
 
 def _axis(until_s: float, y: float, left: float) -> list[str]:
@@ -199,7 +243,9 @@ def memory_over_time(found: Prediction) -> str:
     until = moments[-1].at_s or 1.0
     left, height = 110.0, 180.0
     peak = max(m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments)
-    top = 1.1 * max(capacity, peak)
+    # A small model's activations would be a line at the bottom of the wafer's memory.
+    is_small = peak < _SMALL_SHARE * capacity
+    top = 1.1 * (peak or 1.0 if is_small else max(capacity, peak))
     width = _WIDTH - left
 
     def x(at: float) -> float:
@@ -215,7 +261,7 @@ def memory_over_time(found: Prediction) -> str:
             f'<polygon points="{" ".join(points)}" fill="{colour}"><title>{title}</title></polygon>'
         )
 
-    zero, limit = [0.0] * len(moments), y(capacity)
+    zero = [0.0] * len(moments)
     kept = [m.kept_bytes for m in moments]
     kept_and_working = [m.kept_bytes + m.working_bytes for m in moments]
     all_bytes = [m.kept_bytes + m.working_bytes + m.spilled_bytes for m in moments]
@@ -223,11 +269,10 @@ def memory_over_time(found: Prediction) -> str:
         area(zero, kept, "#0b5fa5", "kept on the wafer for the backward pass"),
         area(kept, kept_and_working, "#7fb2dd", "of the running layer"),
         area(kept_and_working, all_bytes, "#d1495b", "on activation servers"),
-        f'<line x1="{left}" x2="{_WIDTH}" y1="{limit:.1f}" y2="{limit:.1f}" class="limit"/>',
-        text(_WIDTH, limit - 5, f"the wafer's {capacity / 1e9:.0f} GB", "end"),
-        text(left - 8, y(peak) + 4, f"{peak / 1e9:.3g} GB", "end"),
+        text(left - 8, y(peak) + 4, in_bytes(peak), "end"),
         text(left - 8, y(0) + 4, "0", "end"),
     ]
+    parts += _capacity_line(capacity, peak, left, None if is_small else y(capacity))
     parts += _axis(until, 10 + height, left)
     named = [("#0b5fa5", "kept on the wafer"), ("#7fb2dd", "running layer")]
     if found.activations.spilled_bytes:
@@ -238,17 +283,27 @@ def memory_over_time(found: Prediction) -> str:
     return drawing(height + 62, parts, "Activations over a step")
 
 
+def _capacity_line(capacity: float, peak: float, left: float, y: Optional[float]) -> Iterator[str]:
+    """The wafer's memory as a line; without a height, as a note above the picture."""
+    if y is None:
+        yield text(
+            _WIDTH, 10, f"{peak / capacity:.1%} of the wafer's {capacity / 1e9:.0f} GB", "end"
+        )
+        return
+    yield f'<line x1="{left}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" class="limit"/>'
+    yield text(_WIDTH, y - 5, f"the wafer's {capacity / 1e9:.0f} GB", "end")
+
+
 _EDGE = 255  # white lines between layers
 _EMPTY = 238
 
 
 def floorplan_pixels(found: Prediction) -> npt.NDArray[np.uint8]:
     """uint8 [rows, columns, 3]: one pixel per core, in the report's colours."""
-    system = found.system
+    system, colours = found.system, _colours(found)
     pixels = np.full((system.rows, system.columns, 3), _EMPTY, np.uint8)
-    most = max((place.utilisation for place in found.floorplan), default=1.0) or 1.0
     for place in found.floorplan:
-        colour = shade(place.utilisation / most)
+        colour = colours[_kind(place.name)]
         inside = pixels[place.y : place.y + place.height, place.x : place.x + place.width]
         inside[:] = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
         inside[-1:] = inside[:, -1:] = _EDGE

@@ -12,6 +12,7 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.quantities import number, seconds
 from cerebras_tf.report.compare import compare_page, compare_text
 from cerebras_tf.report.page import report_page
+from cerebras_tf.report.pictures import floorplan_pixels, memory_over_time
 from cerebras_tf.report.record import read_record, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
 from cerebras_tf.wafer.pipelined import predict_pipelined
@@ -94,10 +95,31 @@ def test_a_page_says_what_is_predicted(rows):
         assert f">{quantity.name}<" in page
 
 
-def test_every_rectangle_of_the_floor_plan_is_drawn(rows):
+@pytest.mark.parametrize("name, word", [("fitting", "fits"), ("spilling", "spills")])
+def test_a_page_says_once_whether_the_model_fits(name, word, rows):
+    page = report_page(PREDICTIONS[name], [], rows)
+    assert re.findall(r"<b>(fits|spills|does not fit)</b>", page) == [word]
+
+
+@pytest.mark.parametrize("name, is_small", [("spilling", False), ("fitting", True)])
+def test_the_memory_of_small_models_has_its_own_scale(name, is_small):
+    drawn = memory_over_time(PREDICTIONS[name])
+    points = " ".join(re.findall('points="(.*?)"', drawn))
+    heights = [float(y) for y in re.findall(r",(\S+)", points)]
+    assert max(heights) - min(heights) > 120  # of 180
+    assert ('class="limit"' in drawn) is not is_small
+    assert bool(re.search(r"[\d.]+% of the wafer's 40 GB", drawn)) is is_small
+
+
+def test_every_rectangle_of_the_floor_plan_is_drawn_in_the_colour_of_its_kind(rows):
     found = PREDICTIONS["copies"]
     page = report_page(found, [], rows)
-    assert page.count('class="place"') == len(found.floorplan) == 26 * found.replicas
+    fills = re.findall(r'fill="(\S+)" class="place"><title>[^:]*, (\w+?)(?:_\d+)?:', page)
+    assert len(fills) == len(found.floorplan) == 26 * found.replicas
+    assert len(set(fills)) == len({kind for _, kind in fills}) == 4
+    assert page.count('class="replica"') == found.replicas
+    colours = {tuple(pixel) for pixel in floorplan_pixels(found).reshape(-1, 3)[::97]}
+    assert {tuple(bytes.fromhex(fill[1:])) for fill, kind in fills if kind == "ffn"} <= colours
 
 
 def test_suggestions_are_predictions():
