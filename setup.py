@@ -58,6 +58,8 @@ PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
 LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]
 # Input files of data preparation.
 PARQUET = ["pyarrow>=14"]
+# Logs to Weights & Biases, of the option loggers.
+WANDB = ["wandb>=0.18"]
 MPI = ["mpi4py>=4.1", "mpich>=5"]
 DOCS = ["sphinx>=8", "myst-parser>=4", "furo>=2024.8.6"]
 
@@ -139,6 +141,7 @@ setup(
         "peers": PEERS,
         "lm-eval": LM_EVAL,
         "parquet": PARQUET,
+        "wandb": WANDB,
         "mpi": MPI,
         "docs": DOCS,
     },

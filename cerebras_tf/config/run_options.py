@@ -38,6 +38,15 @@ MODES = {
 _OF_CLUSTER = "Accepted for compatibility with params files of the platform. Has no effect."
 
 
+TENSORBOARD, CSV, WANDB = LOGGERS = ("tensorboard", "csv", "wandb")
+
+
+def _loggers_problem(names: tuple[str, ...]) -> Optional[str]:
+    if all(name in LOGGERS for name in names):
+        return None
+    return f"must be a list of {', '.join(LOGGERS)}."
+
+
 def _folder_problem(folder: str) -> Optional[str]:
     if folder.strip() and not re.search(r"\0|^~|://", folder):
         return None
@@ -155,6 +164,14 @@ class SharedOptions:
         "replicas together.",
         flag="",
         on_wafer=(False,),
+    )
+    loggers: tuple[str, ...] = field(
+        (TENSORBOARD,),
+        "Logs of the scalars of training and evaluation. tensorboard: event files, which are "
+        "always written. csv: also `metrics.csv` in model_dir and, for evaluations, in its folder "
+        "`eval`. wandb: also a run of Weights & Biases, which must be installed (`pip install "
+        "wandb`); its environment variables, such as WANDB_PROJECT, apply.",
+        check=_loggers_problem,
     )
     num_threads: Optional[int] = field(
         None,

@@ -15,7 +15,7 @@ import itertools
 import numbers
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import Any, Optional, Union
 
 import tensorflow as tf
@@ -27,7 +27,9 @@ from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.collector import paused_collector
+from cerebras_tf.config.run_options import WANDB
 from cerebras_tf.console.log import is_silent, log_info
+from cerebras_tf.console.loggers import logging_scalars, require_wandb
 from cerebras_tf.console.progress import EvaluationBarHook, PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
@@ -125,6 +127,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call = CallContext(bool(use_cs))
         self._users_config = self._config
         self._config: Any = as_cs_run_config(self._config)
+        if WANDB in self._config.loggers:
+            require_wandb()
         self._systems = self._config.num_csx
         self._batches_per_step = max(_checked(batches_per_step), self._systems)
         if self._config.micro_batches > 1 and self._batches_per_step > job.wafers():
@@ -240,6 +244,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             alone,
             stopping as stop,
             FreezeObjectsHook() as lasting,
+            self._logged(self.model_dir, "train"),
             training(bound._call),
             closing(bound._call),
         ):
@@ -273,7 +278,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if job.wafers() > 1:  # each wafer evaluates its shard of the batches
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
-        with pause_training(), _process_state(), closing(bound._call), closing(bar):
+        logged = self._logged(self.eval_dir(name), "eval")
+        with pause_training(), _process_state(), closing(bound._call), closing(bar), logged:
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
             )
@@ -310,6 +316,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         )
         with _process_state(), closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
+
+    def _logged(self, folder: str, prefix: str) -> AbstractContextManager[None]:
+        """Within: the loggers of the run configuration receive the scalars of a folder."""
+        if not job.is_first():
+            return contextlib.nullcontext()
+        given = self._config.loggers
+        return logging_scalars(given, self.model_dir, folder, prefix, self.params)
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs which parts of a checkpoint are missing; refuses a damaged list of checkpoints."""

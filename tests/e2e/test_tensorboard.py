@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -22,9 +25,15 @@ def run(tmp_path_factory):
     """What TensorBoard reads of the folder of a finished run."""
     zoo = CommandLine(tmp_path_factory.mktemp("zoo"))
     zoo.change(("learning_rate: 1e-2", "learning_rate: 1e-2\n    log_hists: True"))
-    assert zoo("train", "--max_steps", str(STEPS)).exit_code == 0
-    read = EventAccumulator(str(zoo.folder / "out"), {"tensors": 0, "scalars": 0, "histograms": 0})
-    return read.Reload()
+    logs = "runconfig.loggers=[csv]"
+    assert zoo("train", "--max_steps", str(STEPS), "--set", logs).exit_code == 0
+    assert zoo("eval", "--set", logs).exit_code == 0
+    return read(zoo.folder / "out")
+
+
+def read(folder):
+    sizes = {"tensors": 0, "scalars": 0, "histograms": 0}
+    return EventAccumulator(str(folder), sizes).Reload()
 
 
 def scalar(run, tag):
@@ -38,6 +47,21 @@ def test_loss_learning_rate_and_the_state_of_the_optimizer_are_shown(run):
     assert list(scalar(run, "train/lr").values()) == pytest.approx([0.01] * len(loss))
     own = {"train/unclipped_grad_norm", "train/loss_scale", "train/lm_cost"}
     assert own <= set(run.Tags()["scalars"])
+
+
+def test_charts_show_training_and_evaluation(run):
+    evaluation = read(Path(run.path, "eval"))
+    for tag in ("loss", "perplexity", "bits_per_byte"):
+        assert max(scalar(run, tag)) == max(scalar(evaluation, tag)) == STEPS
+    assert scalar(run, "perplexity") == scalar(run, "train/lm_perplexity")
+    assert scalar(evaluation, "perplexity") == scalar(evaluation, "eval/lm_perplexity")
+
+
+def test_scalars_are_also_rows_of_a_csv_file(run):
+    for folder, tag in ((Path(run.path), "loss"), (Path(run.path, "eval"), "eval/accuracy")):
+        with open(folder / "metrics.csv", newline="") as file:
+            found = {int(row["step"]): float(row[tag]) for row in csv.DictReader(file)}
+        assert found == pytest.approx(scalar(read(folder), tag), rel=1e-6)
 
 
 def test_rates_and_the_memory_mark_are_shown(run):

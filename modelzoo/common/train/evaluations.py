@@ -25,9 +25,25 @@ from modelzoo.common.model_dir.checkpoint_files import (
 )
 from modelzoo.common.model_dir.source_files import copy_between
 
+# Metrics that training shows too, with the tag of both; a chart of TensorBoard is that of a tag.
+CHARTED = {"eval/lm_perplexity": "perplexity", "eval/bits_per_byte": "bits_per_byte"}
 BEST = "best"  # folder in model_dir
 # Files of model_dir that are copied with the best checkpoint, for training or converting it.
 COPIED = (*CARRIED, "params.yaml")
+
+
+def chart_with_training(model_dir, step, found):
+    """Writes the metrics of an evaluation that training shows too, into the chart of training."""
+    values = [
+        tf.Summary.Value(tag=CHARTED[key], simple_value=float(value))
+        for key, value in found.items()
+        if key in CHARTED
+    ]
+    if values and job.is_first():
+        with tf.Graph().as_default():
+            writer = tf.summary.FileWriterCache.get(os.path.join(model_dir, "eval"))
+            writer.add_summary(tf.Summary(value=values), step)
+            writer.flush()
 
 
 class Evaluations(tf.estimator.Exporter):
@@ -60,6 +76,7 @@ class Evaluations(tf.estimator.Exporter):
         found = {key: float(value) for key, value in eval_result.items()}
         step = int(found.pop("global_step"))
         self.check_metrics(found)
+        chart_with_training(self._folder, step, found)
         self._metrics[step] = found
         if job.is_first():
             self._write(checkpoint_path, step, found)

@@ -57,12 +57,16 @@ def language_model_spec(
 
 
 def other_units(params, shown):
-    """Returns the mean cost of a token as perplexity and, where known, bits per byte, by tags."""
+    """Returns the mean cost of a token as perplexity and, where known, bits per byte, by tags.
+
+    The second tag of each is that of an evaluation too: TensorBoard shows both in one chart.
+    """
     cost = shown[COST]
     ratio = tokens_per_byte(params.train_input, training=True)
-    found = {"train/lm_perplexity": metrics.perplexity(cost)}
+    found = dict.fromkeys(["train/lm_perplexity", "perplexity"], metrics.perplexity(cost))
     if ratio is not None:
-        found["train/lm_bpb"] = metrics.bits_per_byte(cost, ratio)
+        bits = metrics.bits_per_byte(cost, ratio)
+        found |= dict.fromkeys(["train/lm_bpb", "bits_per_byte"], bits)
     return found
 
 

@@ -458,6 +458,7 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
         chosen_checkpoint,
     )
     from modelzoo.common.train.estimator import BatchesHook, CheckpointHook
+    from modelzoo.common.train.evaluations import chart_with_training
 
     paths = all_checkpoints(runconfig.model_dir) if mode == "eval_all" else []
     paths, evaluated = paths or [chosen_checkpoint(runconfig)], 0
@@ -466,7 +467,9 @@ def evaluate(estimator, data, mode, runconfig, use_cs):
         tf.logging.info("evaluating %s", path)
         hooks = [CheckpointHook(path), BatchesHook()]
         try:
-            estimator.evaluate(data.INPUTS.eval, eval_steps(runconfig), hooks, path, use_cs=use_cs)
+            steps = eval_steps(runconfig)
+            found = estimator.evaluate(data.INPUTS.eval, steps, hooks, path, use_cs=use_cs)
+            chart_with_training(runconfig.model_dir, found["global_step"], found)
             evaluated += 1
         except (CheckpointError, tf.OpError, ValueError):
             # Of several wafers, others may have opened it in time.
