@@ -38,7 +38,7 @@ MODES = {
 _OF_CLUSTER = "Accepted for compatibility with params files of the platform. Has no effect."
 
 
-TENSORBOARD, CSV, WANDB = LOGGERS = ("tensorboard", "csv", "wandb")
+LOGGERS = ("tensorboard", "csv", "wandb")
 
 
 def _loggers_problem(names: tuple[str, ...]) -> Optional[str]:
@@ -166,7 +166,7 @@ class SharedOptions:
         on_wafer=(False,),
     )
     loggers: tuple[str, ...] = field(
-        (TENSORBOARD,),
+        ("tensorboard",),
         "Logs of the scalars of training and evaluation. tensorboard: event files, which are "
         "always written. csv: also `metrics.csv` in model_dir and, for evaluations, in its folder "
         "`eval`. wandb: also a run of Weights & Biases, which must be installed (`pip install "

@@ -14,11 +14,11 @@ from typing import Any, Optional, Protocol
 
 import tensorflow as tf
 
-from cerebras_tf.config.run_options import CSV, WANDB
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.whole_file import write_whole
 
+CSV, WANDB = "csv", "wandb"  # of the option `loggers`
 METRICS = "metrics.csv"
 _RUN_ID = "wandb_run_id"
 _STEP, _GLOBAL_STEP = "step", "global_step"

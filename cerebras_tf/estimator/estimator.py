@@ -27,9 +27,8 @@ from cerebras_tf.checkpoints.folder_lock import locked
 from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.collector import paused_collector
-from cerebras_tf.config.run_options import WANDB
 from cerebras_tf.console.log import is_silent, log_info
-from cerebras_tf.console.loggers import logging_scalars, require_wandb
+from cerebras_tf.console.loggers import WANDB, logging_scalars, require_wandb
 from cerebras_tf.console.progress import EvaluationBarHook, PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError

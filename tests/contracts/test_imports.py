@@ -66,7 +66,7 @@ PACKAGES = {
     "tf_compat": package(outside="tensorflow triton"),
     "capture": package("ir ops kernels tf_compat", outside="tensorflow numpy"),
     "console": package(
-        "ir kernels memoryx runtime swarmx tf_compat", outside="tensorflow numpy tqdm"
+        "ir kernels memoryx runtime swarmx tf_compat", outside="tensorflow numpy tqdm wandb"
     ),
     "tf_session": package("ir kernels memoryx tf_compat capture", outside="tensorflow numpy"),
     # What any front end needs: no framework here.
