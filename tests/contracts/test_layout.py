@@ -15,6 +15,7 @@ TOP_LEVEL = {
     "CHANGELOG.md",
     "LICENSE",
     "NOTICE",
+    "Dockerfile",
     "cerebras_tf",
     "modelzoo",
     "configs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -53,14 +54,13 @@ def test_the_site_loads_nothing_from_elsewhere(site):
         assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', text), page.name
 
 
-@pytest.mark.tf
-def test_the_program_of_a_model_fn_of_ones_own_runs(tmp_path):
-    page = (ROOT / "docs" / "tutorials" / "model-fn.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+def run_program(code, folder):
+    """Runs the text of a program; returns what it prints on stdout and stderr."""
+    pytest.importorskip("sklearn")
+    (folder / "train.py").write_text(code, encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "train.py"],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -68,7 +68,28 @@ def test_the_program_of_a_model_fn_of_ones_own_runs(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     assert float(re.search(r"'accuracy': (?:np.float32\()?([\d.]+)", ran.stdout)[1]) > 0.8
-    assert re.search(r"global_step = 400, loss = ", ran.stderr)
+    return ran.stdout, ran.stderr
+
+
+@pytest.mark.tf
+def test_the_program_of_a_model_fn_of_ones_own_runs(tmp_path):
+    page = (ROOT / "docs" / "tutorials" / "model-fn.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    shown, logged = run_program(code, tmp_path)
+    assert re.search(r"global_step = 400, loss = ", logged) and "first predictions:" in shown
+
+
+@pytest.mark.tf
+def test_the_cells_of_the_notebook_run(tmp_path):
+    notebook = json.loads((ROOT / "docs" / "notebooks" / "digits.ipynb").read_text("utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+    assert kinds and set(kinds) == {"stream"}  # executed, without errors
+    text = "".join(line for cell in cells for out in cell["outputs"] for line in out["text"])
+    assert "Traceback" not in text and "Warning" not in text and str(ROOT) not in text
+    shown, _ = run_program("\n".join("".join(cell["source"]) for cell in cells), tmp_path)
+    assert re.search(r"^300 0\.0\d+$", shown, flags=re.MULTILINE)  # of metrics.csv
+    assert re.search(r"^9\d\.\d% of 297 digits are right$", shown, flags=re.MULTILINE)
 
 
 def test_the_first_page_is_short():
