@@ -121,6 +121,9 @@ ROOT = Command(
             "modelzoo.commands.report",
         ),
         "compare": Command("compare compile reports", "cerebras_tf.cli.compare"),
+        "tensorboard": Command(
+            "show the charts of runs in TensorBoard", "modelzoo.commands.tensorboard"
+        ),
         "scaling": Command("fit scaling laws and plan training runs", commands=SCALING),
         "bench": Command(
             "run a benchmark (only in a checkout)", commands=BENCHMARKS, default="training"
