@@ -338,12 +338,15 @@ class Budget:
         speeds: returns the speeds of this computer; called if a step does not fit.
         report: is called with the choices if a step does not fit.
         spill_space: returns where a program may spill; None if it cannot.
+        finds_least: whether to find the least memory with spilling, for the error of a step that
+            does not fit.
     """
 
     bytes: int
     speeds: Callable[[], Speeds]
     report: Callable[[Fitting], None]
     spill_space: Callable[[Program], Optional[SpillSpace]] = lambda program: None
+    finds_least: bool = True
 
 
 def fit_activations(
@@ -376,7 +379,7 @@ def fit_activations(
         None if space is None else _spilling_cost(space, program, available, speeds)
     )
     least: Optional[int] = None
-    if taken > available and space is None and streaming:
+    if taken > available and space is None and streaming and budget.finds_least:
         _, least = chosen(Spilling(program.arena_bytes, 0.0))
         least += scratch
     recompute_activations(step.graph, segments_of(choices))

@@ -76,7 +76,8 @@ class ActivationBudget:
         available = self.bytes()
         if available is None:
             return options
-        budget = Budget(available, self._speeds, found.append, self._spill_space)
+        is_given = self._memory_gb is not None  # its error shows the least memory
+        budget = Budget(available, self._speeds, found.append, self._spill_space, is_given)
         return replace(options, budget=budget)
 
     def check(self, fitting: Fitting) -> None:
