@@ -294,6 +294,15 @@ def _capacity_line(capacity: float, peak: float, left: float, y: Optional[float]
     yield text(_WIDTH, y - 5, f"the wafer's {capacity / 1e9:.0f} GB", "end")
 
 
+# A font of 5 x 7 pixels: a byte for each column of a character, the lowest bit on top.
+_CHARACTERS = " %-./0123456789,_abcdefghijklmnopqrstuvwxyz"
+_COLUMNS = bytes.fromhex(
+    "000000000023130864620808080808006060000020100804023E5149453E00427F400042615149462141454B31"
+    "1814127F1027454545393C4A49493001710905033649494936064949291E005030000040404040402054545478"
+    "7F484444383844444420384444487F3854545418087E0901020C5252523E7F0804047800447D40002040443D00"
+    "7F1028440000417F40007C041804787C0804047838444444387C14141408081414187C7C080404084854545420"
+    "043F4440203C4040207C1C2040201C3C4030403C44281028440C5050503C4464544C44"
+)
 _EDGE = 255  # white lines between layers
 _EMPTY = 238
 
@@ -307,7 +316,24 @@ def floorplan_pixels(found: Prediction) -> npt.NDArray[np.uint8]:
         inside = pixels[place.y : place.y + place.height, place.x : place.x + place.width]
         inside[:] = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
         inside[-1:] = inside[:, -1:] = _EDGE
+        _write_name(inside, place.name)
     return pixels
+
+
+def _write_name(inside: npt.NDArray[np.uint8], name: str) -> None:
+    """Writes a name in black into the middle of a place, as large and whole as there is space."""
+    shown = [_CHARACTERS.find(letter) for letter in name.lower() if letter in _CHARACTERS]
+    shown = shown[: max(inside.shape[1] - 2, 0) // 6]
+    columns = [byte for at in shown for byte in (*_COLUMNS[5 * at : 5 * at + 5], 0)]
+    if not columns:
+        return
+    bits = np.array(columns, np.uint8) >> np.arange(7, dtype=np.uint8)[:, None] & 1
+    size = min(4, (inside.shape[0] - 2) // 7, (inside.shape[1] - 2) // len(columns))
+    if size < 1:
+        return
+    ink = bits.repeat(size, 0).repeat(size, 1).astype(bool)
+    top, left = ((a - b) // 2 for a, b in zip(inside.shape, ink.shape))
+    inside[top : top + ink.shape[0], left : left + ink.shape[1]][ink] = 0
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:

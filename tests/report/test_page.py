@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from cerebras_tf.errors import ConfigError
@@ -120,6 +121,17 @@ def test_every_rectangle_of_the_floor_plan_is_drawn_in_the_colour_of_its_kind(ro
     assert page.count('class="replica"') == found.replicas
     colours = {tuple(pixel) for pixel in floorplan_pixels(found).reshape(-1, 3)[::97]}
     assert {tuple(bytes.fromhex(fill[1:])) for fill, kind in fills if kind == "ffn"} <= colours
+
+
+def test_the_image_of_the_floor_plan_has_names():
+    found = PREDICTIONS["pipelined"]
+    place = next(place for place in found.floorplan if place.name == "ffn_0")
+    pixels = floorplan_pixels(found)[place.y : place.y + place.height]
+    ink = (pixels[:, place.x : place.x + place.width] == 0).all(axis=2)
+    columns = np.flatnonzero(ink.any(axis=0))
+    letters = len("ffn_0") * 6  # columns of the font
+    assert 0.5 * place.width < letters * round(np.ptp(columns) / letters) <= place.width
+    assert abs(columns.mean() - place.width / 2) < 0.1 * place.width
 
 
 def test_suggestions_are_predictions():
