@@ -177,24 +177,33 @@ def logging_scalars(
         prefix: see WandbRun.
         config: parameters of the model.
     """
-    loggers: list[Logger] = []
-    if CSV in names:
-        os.makedirs(folder, exist_ok=True)
-        loggers.append(MetricsFile(Path(folder, METRICS)))
-    if WANDB in names:
-        loggers.append(WandbRun(model_dir, prefix, config))
-    if not loggers:
+    if CSV not in names and WANDB not in names:
         yield
         return
-    with tf.Graph().as_default():  # as a writer requires
-        writer = tf.compat.v1.summary.FileWriterCache.get(folder)
-    with contextlib.ExitStack() as ends:
-        ends.callback(vars(writer).pop, "add_summary")
-        ends.callback(vars(writer).pop, "add_session_log")
-        for logger in loggers:
-            ends.callback(logger.close)
-        writer.add_summary = _with_loggers(writer.add_summary, loggers)
-        writer.add_session_log = _with_restarts(writer.add_session_log, loggers)
+    cache, own = tf.compat.v1.summary.FileWriterCache, os.path.abspath(folder)
+    opened: list[Any] = []
+    ends, original = contextlib.ExitStack(), cache.get
+
+    def get(logdir: str) -> Any:
+        """The writer of a folder; loggers start with it, so that a refused run starts none."""
+        writer = original(logdir)
+        if os.path.abspath(logdir) == own and not opened:
+            opened.append(writer)
+            loggers: list[Logger] = []
+            if CSV in names:
+                loggers.append(MetricsFile(Path(folder, METRICS)))
+            if WANDB in names:
+                loggers.append(WandbRun(model_dir, prefix, config))
+            for name, wrap in (("add_summary", _with_loggers), ("add_session_log", _with_restarts)):
+                ends.callback(vars(writer).pop, name)
+                setattr(writer, name, wrap(getattr(writer, name), loggers))
+            for logger in loggers:
+                ends.callback(logger.close)
+        return writer
+
+    with ends:
+        ends.callback(setattr, cache, "get", staticmethod(original))
+        cache.get = staticmethod(get)
         yield
 
 

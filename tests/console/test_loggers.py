@@ -57,6 +57,14 @@ def test_a_resumed_run_drops_the_rows_of_lost_steps(tmp_path):
     assert [row["loss"] for row in rows(tmp_path)] == [1, 2, 3, 40]
 
 
+def test_a_run_that_writes_nothing_makes_no_file(tmp_path):
+    get = tf.compat.v1.summary.FileWriterCache.get
+    with csv_log(tmp_path), csv_log(tmp_path / "eval"):
+        pass
+    assert not list(tmp_path.iterdir())
+    assert tf.compat.v1.summary.FileWriterCache.get is get
+
+
 def test_an_evaluation_of_the_same_step_replaces_its_row(tmp_path):
     for value in (1.0, 2.0):
         log = MetricsFile(tmp_path / METRICS)
@@ -69,7 +77,7 @@ def test_an_evaluation_of_the_same_step_replaces_its_row(tmp_path):
 def test_a_file_of_other_rows_is_refused(tmp_path):
     (tmp_path / METRICS).write_text("name,loss\na,1\n")
     with pytest.raises(ConfigError) as error, csv_log(tmp_path):
-        pass
+        write(tmp_path, (1, {"loss": 1.0}))
     assert names(error.value, tmp_path / METRICS, "step")
 
 
