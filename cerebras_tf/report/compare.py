@@ -48,6 +48,8 @@ def rows_of(records: Sequence[Record]) -> list[list[str]]:
             text_of_value = (
                 ("yes" if value else "no") if isinstance(value, bool) else form.format(value)
             )
+            if key == "fits" and value and record["spilled_gb"]:
+                text_of_value = "with spilling"
             if key in _RATIOS and record is not records[0] and records[0][key]:
                 text_of_value += f" (x {record[key] / records[0][key]:.3g})"
             row.append(text_of_value)

@@ -168,6 +168,7 @@ def test_reports_are_compared(tmp_path, rows):
     )
     told = compare_text(records)
     ratio = PREDICTIONS["spilling"].step_s / PREDICTIONS["fitting"].step_s
+    assert re.search(r"^fits +yes +with spilling$", told, flags=re.MULTILINE)
     assert f"(x {ratio:.3g})" in told and "activations spilled, GB" in told
     parser = Balance()
     parser.feed(compare_page(records))
