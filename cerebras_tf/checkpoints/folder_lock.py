@@ -11,26 +11,31 @@ from cerebras_tf.bundle.links import remove_begun
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.memoryx import process_folder
 
+_FILE = ".lock"
 # Locked folders, with the process and the thread that hold the lock.
 _held: set[tuple[str, int, int]] = set()
 
 
 @contextlib.contextmanager
-def locked(model_dir: str) -> Iterator[None]:
+def locked(model_dir: str, writes: bool = True) -> Iterator[None]:
     """Creates a folder and locks it for training.
 
     The lock is reentrant: a runner takes it before it reads data, and the estimator again when it
     trains. It ends with the process. Folders of other file systems, such as gs://bucket/run, are
     not locked. Unfinished files that TensorFlow left in the folder are removed at both ends.
 
+    Args:
+        writes: False to write nothing, and to lock a folder only if it was locked before.
+
     Raises:
         ConfigError: the folder cannot be created, or another process or thread trains in it.
     """
     holder = os.path.realpath(model_dir), os.getpid(), threading.get_ident()
-    if "://" in model_dir or holder in _held:
+    absent = not writes and not os.path.exists(os.path.join(model_dir, _FILE))
+    if "://" in model_dir or holder in _held or absent:
         yield
         return
-    with _locked_file(model_dir):
+    with _locked_file(model_dir, writes):
         _held.add(holder)
         try:
             yield
@@ -39,12 +44,12 @@ def locked(model_dir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked_file(model_dir: str) -> Iterator[None]:
+def _locked_file(model_dir: str, writes: bool) -> Iterator[None]:
     """Holds the lock file of the folder, which contains the id of this process."""
     try:
         os.makedirs(model_dir, exist_ok=True)
         file = open(  # noqa: SIM115 - held open by the block below
-            os.path.join(model_dir, ".lock"), "ab+", buffering=0
+            os.path.join(model_dir, _FILE), "ab+" if writes else "rb", buffering=0
         )
     except OSError as error:
         raise ConfigError(
@@ -63,6 +68,9 @@ def _locked_file(model_dir: str) -> Iterator[None]:
             ) from error
         except OSError:  # a file system without locks
             pass
+        if not writes:
+            yield
+            return
         try:
             file.truncate(0)
             file.write(f"{os.getpid()}\n".encode())

@@ -43,6 +43,15 @@ def test_evaluation_during_training_is_allowed_and_the_lock_ends_with_training(t
         assert build(tmp_path).evaluate(dataset, steps=1)["global_step"] == 1
 
 
+def test_a_lock_that_writes_nothing_is_held_where_there_was_one(tmp_path, other_training):
+    with raises(ConfigError, "process 123"), locked(str(tmp_path), writes=False):
+        pass
+    with locked(str(tmp_path / "new"), writes=False):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert (tmp_path / ".lock").read_text() == "123\n"
+
+
 def test_the_lock_is_reentrant_and_held_by_a_thread(tmp_path):
     refused = []
 

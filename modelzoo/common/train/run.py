@@ -100,13 +100,12 @@ def will_train(params, mode):
 
 
 def lock_for(mode, runconfig):
-    """Locks the model folder for training, before data are read; to validate, only if it exists."""
-    exists = os.path.exists(os.path.join(runconfig.model_dir, ".lock"))
-    if mode not in TRAINING or not job.is_first() or (runconfig.validate_only and not exists):
+    """Locks the model folder for training, before data are read; writes nothing to validate."""
+    if mode not in TRAINING or not job.is_first():
         return contextlib.nullcontext()
     from cerebras_tf.api import locked
 
-    return locked(runconfig.model_dir)
+    return locked(runconfig.model_dir, writes=not runconfig.validate_only)
 
 
 def read_params(args, model_name=None):
