@@ -143,7 +143,7 @@ def _summary(done):
         text += f" Not found: {'; '.join(done.missing)}. Set --config_from to the folder of the "
         text += "original model, if there is one."
     if done.left:
-        text += f" Not copied, although the name suggests a tokenizer file: {', '.join(done.left)}."
+        text += f" Not copied: {', '.join(done.left)}."
     return text
 
 

@@ -53,7 +53,7 @@ def to_tensorflow(source, output, program="hugging_face", overwrite=False, advan
     reader = program.open(source)
     architecture, tree, layout = describe(program, reader)
     names = match_theirs(reader, layout, architecture.canonical)
-    carried = find_carried(reader.folder, program.carried)
+    carried = find_carried(reader.folder, program.carried, is_theirs=True)
     tree = _with_text(tree, output, carried)
     _check_copies(reader, layout, names)
 

@@ -11,6 +11,11 @@ from cerebras_tf.errors import CheckpointError
 from modelzoo.common.model_dir.source_files import TOKENIZER
 
 _SEEMS_OF_A_TOKENIZER = re.compile(r"token|vocab|merges|\.(model|spm|bpe|codes)$", re.IGNORECASE)
+# Hidden files, weights in any format, and what describes them.
+_OF_WEIGHTS = re.compile(
+    r"^\.|\.(safetensors|bin|h5|msgpack|ot|onnx|gguf|pth?)(\.index\.json)?$"
+    r"|\.(index|meta|data-\d{5}-of-\d{5})$|^checkpoint$|^(bert_)?config\.json$"
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,8 @@ class CarriedFiles:
     Attributes:
         tokenizer: names of the files that a tokenizer may have, none where there is none to copy:
             those of another must not be left next to it.
-        left: names of files that seem to be a tokenizer's, and are not known here.
+        left: names of files that are not copied: of the other program's model all but weights, of
+            a checkpoint those that seem to be a tokenizer's.
     """
 
     paths: tuple[Path, ...]
@@ -28,11 +34,13 @@ class CarriedFiles:
     left: tuple[str, ...]
 
 
-def find_carried(folder, names):
+def find_carried(folder, names, is_theirs=False):
     """Finds the files of a folder that a conversion copies.
 
     Args:
         folder: of the other program's model, or of the checkpoint made of it.
+        names: files that are copied besides those of a tokenizer.
+        is_theirs: whether the folder is that of the other program's model.
 
     Returns:
         CarriedFiles.
@@ -49,7 +57,12 @@ def find_carried(folder, names):
             ) from error
     has_tokenizer = any(path.name in TOKENIZER for path in paths)
     there = sorted(os.listdir(folder)) if folder.is_dir() else []
-    left = [name for name in there if _SEEMS_OF_A_TOKENIZER.search(name) and name not in TOKENIZER]
+    others = [name for name in there if name not in (*names, *TOKENIZER)]
+    left = [
+        name
+        for name in others
+        if (is_theirs and not _OF_WEIGHTS.search(name)) or _SEEMS_OF_A_TOKENIZER.search(name)
+    ]
     return CarriedFiles(tuple(paths), TOKENIZER if has_tokenizer else (), tuple(left))
 
 

@@ -255,7 +255,7 @@ class Conversion:
     """What was converted.
 
     Attributes:
-        left: names of files next to the source that seem to be a tokenizer's, and were not copied.
+        left: names of files next to the source that were not copied; see folders.CarriedFiles.
         missing: what the other program's model usually has and the source's folder lacks.
     """
 

@@ -135,7 +135,7 @@ def test_the_tokenizer_goes_with_a_model_and_comes_back(tmp_path):
     write_model(theirs, "gpt_neox")
     content = write_tokenizer(theirs, *TOKENIZER)
     write_tokenizer(theirs, "README.md", "sp10m.spm", "vocab.bpe")
-    assert to_tensorflow(theirs, tmp_path / "ours").left == ("sp10m.spm", "vocab.bpe")
+    assert to_tensorflow(theirs, tmp_path / "ours").left == ("README.md", "sp10m.spm", "vocab.bpe")
     assert from_tensorflow(tmp_path / "ours", back).left == ()
     for folder in (tmp_path / "ours", back):
         assert {name: (folder / name).read_bytes() for name in TOKENIZER} == content
