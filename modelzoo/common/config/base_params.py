@@ -108,7 +108,7 @@ class BaseParams:
             yield (
                 "train_input.eval_fraction",
                 "must be 0 if eval_input has its own data_dir. Received: "
-                f"{max(fractions)}. Remove one of them.",
+                f"{max(fractions)}. Set it to 0, so that both are read completely.",
             )
         for name, section in self.inputs():
             length = getattr(section, "max_sequence_length", None) or 0

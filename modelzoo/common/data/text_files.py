@@ -319,16 +319,13 @@ def _encoded(paths, text_key, tokenizer, on_read):
                 continue
             by_blocks = is_text and isinstance(tokenizer, ByteLevelTokenizer)
             documents = text_sources.read_documents(path, text_key, on_read=on_read)
-            for pieces in [_pieces_of(path, on_read)] if by_blocks else map(_whole, documents):
+            texts = ([text] for text in documents if text)
+            for pieces in [_pieces_of(path, on_read)] if by_blocks else texts:
                 for piece in pieces:
                     yield tokenizer.encode(piece), len(piece.encode("utf-8"))
                 yield end, 0
         except OSError as error:
             raise _unreadable(path, error) from error
-
-
-def _whole(text):
-    return [text]
 
 
 def _blocks_of(path, on_read):

@@ -186,7 +186,7 @@ def make_tokenizer(folder):
 def test_a_tokenizer_makes_the_tokens_in_memory_or_in_a_file(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(text_files, "MAX_MEMORY_BYTES", limit)
     made, cache = make_tokenizer(tmp_path / "model"), tmp_path / "cache"
-    (tmp_path / "a.jsonl").write_text('{"text": "to be or"}\n{"text": "be"}\n')
+    (tmp_path / "a.jsonl").write_text('{"text": "to be or"}\n{"text": ""}\n{"text": "be"}\n')
     given = {"data_dir": tmp_path / "a.jsonl", "vocab_size": 300, "cache_dir": str(cache)}
     for path in (made, made / "tokenizer.json", made):  # the file is written once
         found = text_files.read_text(keys(**given, tokenizer=str(path)), False)
