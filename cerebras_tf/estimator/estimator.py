@@ -243,7 +243,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             alone,
             stopping as stop,
             FreezeObjectsHook() as lasting,
-            self._logged(self.model_dir, "train"),
+            self._logged("train"),
             training(bound._call),
             closing(bound._call),
         ):
@@ -277,7 +277,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if job.wafers() > 1:  # each wafer evaluates its shard of the batches
             bound._call.steps, steps = steps, None
             hooks.append(cluster.SumOfMetricsHook())
-        logged = self._logged(self.eval_dir(name), "eval")
+        logged = self._logged("eval", name)
         with pause_training(), _process_state(), closing(bound._call), closing(bar), logged:
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
@@ -316,12 +316,12 @@ class CerebrasEstimator(tf.estimator.Estimator):
         with _process_state(), closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
 
-    def _logged(self, folder: str, prefix: str) -> AbstractContextManager[None]:
-        """Within: the loggers of the run configuration receive the scalars of a folder."""
+    def _logged(self, mode: str, name: Optional[str] = None) -> AbstractContextManager[None]:
+        """Within: the loggers receive the scalars of training, or of an evaluation of a name."""
         if not job.is_first():
             return contextlib.nullcontext()
-        given = self._config.loggers
-        return logging_scalars(given, self.model_dir, folder, prefix, self.params)
+        folder = self.model_dir if mode == "train" else self.eval_dir(name)
+        return logging_scalars(self._config.loggers, self.model_dir, folder, mode, self.params)
 
     def _check_checkpoint(self, checkpoint_path: Optional[str]) -> None:
         """Logs which parts of a checkpoint are missing; refuses a damaged list of checkpoints."""
