@@ -126,8 +126,6 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call = CallContext(bool(use_cs))
         self._users_config = self._config
         self._config: Any = as_cs_run_config(self._config)
-        if WANDB in self._config.loggers:
-            require_wandb()
         self._systems = self._config.num_csx
         self._batches_per_step = max(_checked(batches_per_step), self._systems)
         if self._config.micro_batches > 1 and self._batches_per_step > job.wafers():
@@ -316,8 +314,14 @@ class CerebrasEstimator(tf.estimator.Estimator):
         with _process_state(), closing(bound._call), closing(items):
             yield from itertools.islice(items, num_samples)
 
+    def _check_loggers(self) -> None:
+        """Raises ConfigError if a logger is not installed; prediction logs nothing."""
+        if WANDB in self._config.loggers:
+            require_wandb()
+
     def _logged(self, mode: str, name: Optional[str] = None) -> AbstractContextManager[None]:
         """Within: the loggers receive the scalars of training, or of an evaluation of a name."""
+        self._check_loggers()
         if not job.is_first():
             return contextlib.nullcontext()
         folder = self.model_dir if mode == "train" else self.eval_dir(name)
@@ -363,6 +367,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
             UnsupportedOpError: the model needs operations without an IR form; all are listed.
             CapacityError: the model does not fit in this machine's memory, and is not saved.
         """
+        if mode != tf.estimator.ModeKeys.PREDICT:
+            self._check_loggers()
         bound = self._in_call(True, runs=False, sparsifier=sparsifier)
         call = bound._call
         with _process_state(), self._new_graph(), closing(call):
