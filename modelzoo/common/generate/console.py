@@ -5,7 +5,7 @@ import io
 import sys
 
 from cerebras_tf.api import progress_bar
-from modelzoo.common.generate.generate import TextStream, stream
+from modelzoo.common.generate.generate import TextStream, stream, without_controls
 from modelzoo.common.generate.prediction import make_requests
 
 
@@ -47,5 +47,5 @@ def _complete(decoder, tokenizer, request, limit):
 
 
 def _write(text):
-    sys.stdout.write(text)
+    sys.stdout.write(without_controls(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

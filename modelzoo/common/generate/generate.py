@@ -1,6 +1,7 @@
 """Generates completions of prompts: in batches, or one token by token."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from modelzoo.common.generate.sampling import Sampler
 
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 END_OF_TEXT, STOP, LENGTH = "end_of_text", "stop", "length"
 
 
@@ -120,6 +122,11 @@ class TextStream:
         if len(text) > self._written:
             self._write(text[self._written :])
             self._written = len(text)
+
+
+def without_controls(text):
+    """Replaces control characters by U+FFFD, except tab and line break, to show on a terminal."""
+    return CONTROLS.sub("\ufffd", text)
 
 
 def _begun(text, stop):

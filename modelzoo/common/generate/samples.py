@@ -6,7 +6,7 @@ from cerebras_tf.api import pause_training, progress_bar
 from modelzoo.common.config.input_sections import GptPromptsInput
 from modelzoo.common.data.model_tokenizer import TokenizerKeys, load_model_tokenizer
 from modelzoo.common.data.prompts import make_prompt
-from modelzoo.common.generate.generate import stream
+from modelzoo.common.generate.generate import stream, without_controls
 from modelzoo.common.generate.prediction import make_requests, max_length, open_decoder
 from modelzoo.common.model_dir.checkpoint_files import latest_checkpoint
 from modelzoo.common.model_dir.folder import write_text_summary
@@ -54,6 +54,6 @@ class SampleListener(tf.estimator.CheckpointSaverListener):
                     bar.update()
         finally:
             tf.logging.set_verbosity(verbosity)
-        text = prompt.text + request.text
+        text = without_controls(prompt.text + request.text)
         tf.logging.info("sample at step %d:\n%s", step, text)
         write_text_summary(runconfig.model_dir, text, step, "sample")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelzoo.common.generate.generate import Request, TextStream, generate, stream
+from modelzoo.common.generate.generate import (
+    Request,
+    TextStream,
+    generate,
+    stream,
+    without_controls,
+)
 from modelzoo.common.generate.sampling import (
     Sampler,
     filter_top_k,
@@ -251,3 +257,7 @@ def test_a_stream_continues_beyond_the_positions_of_the_model():
     list(stream(Counted(ABC), asked, ByteTokenizer(), 6))
     assert asked.text == "bcabcabca"
     assert starts == [b"xxxxxa", b"xab", b"abc"]
+
+
+def test_control_characters_are_not_shown():
+    assert without_controls("a\x1b[31m\tb\r\n\x00\x9b") == "a\ufffd[31m\tb\ufffd\n\ufffd\ufffd"
