@@ -121,7 +121,8 @@ def read_params(args, model_name=None):
         )
     check_options(args, runconfig, isinstance(params, LanguageModelParams))
     model_dir = runconfig.model_dir or folder.default_model_dir(args.params)
-    runconfig = dataclasses.replace(runconfig, model_dir=model_dir, **replaced_ends(args))
+    changed = {"model_dir": model_dir, **replaced_ends(args), **replaced_start(args, model_dir)}
+    runconfig = dataclasses.replace(runconfig, **changed)
     folder.check_places(runconfig, args.mode)
     return dataclasses.replace(params, runconfig=runconfig)
 
@@ -129,8 +130,24 @@ def read_params(args, model_name=None):
 def replaced_ends(args):
     """Returns steps or max_steps, with None, if the command line sets only the other of them."""
     ends = {"steps", "max_steps"}
-    given = ends & {*args.given, *(key.removeprefix("runconfig.") for key, _ in args.settings)}
+    given = ends & given_keys(args)
     return dict.fromkeys(ends - given) if given else {}
+
+
+def replaced_start(args, model_dir):
+    """Returns checkpoint_path, with None, for an evaluation by the params.yaml of a model folder.
+
+    There the key is the checkpoint that training started from, not the one to evaluate.
+    """
+    own = os.path.join(model_dir, "params.yaml")
+    if args.mode in TRAINING or "checkpoint_path" in given_keys(args) or not os.path.exists(own):
+        return {}
+    return {"checkpoint_path": None} if os.path.samefile(own, args.params) else {}
+
+
+def given_keys(args):
+    """Returns the keys of runconfig that the command line sets."""
+    return {*args.given, *(key.removeprefix("runconfig.") for key, _ in args.settings)}
 
 
 def launchers_overrides():

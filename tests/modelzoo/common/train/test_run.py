@@ -399,3 +399,14 @@ def test_samples_are_generated_from_checkpoints_of_language_models(call):
         call("train", "--sample_every", "4")
     with raises(ConfigError, "runconfig.sample_prompt", "sample_every"):
         call("train", "--sample_prompt", "x")
+
+
+def test_the_params_file_of_a_model_folder_evaluates_its_own_checkpoint(call, tmp_path, caplog):
+    start = call("train", "--max_steps", "3", out="start")
+    folder = call("train", "--checkpoint_path", start, "--max_steps", "2")
+    call.path = tmp_path / "out" / "params.yaml"
+    for more, evaluated in (((), folder), (("--checkpoint_path", start), start)):
+        caplog.clear()
+        run.main(["-m", "eval", "-p", str(call.path), "-o", folder, *more])
+        lines = [r.getMessage() for r in caplog.records]
+        assert any(line.startswith(f"evaluating {evaluated}/model.ckpt-") for line in lines)
