@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import pytest
@@ -16,6 +17,7 @@ from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.main import run_command
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from tests.messages import raises
+from tests.modelzoo.common.convert.models import write_model
 from tests.modelzoo.language_models import POSITIONS, SmallModel, small_tree
 
 GREEDY = ("--do_sample", "false", "--device", "/cpu:0")
@@ -112,3 +114,30 @@ def test_the_model_needs_a_tokenizer(tmp_path):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
     with raises(ConfigError, tmp_path, "tokenizer.json", "--tokenizer_type"):
         run_command(["generate", "-o", str(tmp_path), "--prompt", "a"])
+
+
+def test_a_hugging_face_model_goes_from_rows_to_text_and_back(tmp_path, monkeypatch, capsys):
+    library = pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "theirs", "gpt2", eos_token_id=0)
+    words = ["<|endoftext|>", *(f"w{number}" for number in range(12))]
+    model = library.models.WordLevel({word: number for number, word in enumerate(words)}, "w0")
+    tokenizer = library.Tokenizer(model)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save("theirs/tokenizer.json")
+    (tmp_path / "rows").mkdir()
+    for name in "ab":
+        text = " ".join(words[1:]) + " "
+        (tmp_path / "rows" / f"{name}.jsonl").write_text(json.dumps({"text": 20 * text}) + "\n")
+    run_command(["convert", "to_tf", "theirs", "ours"])
+    start = ["-p", "ours/params.yaml", "--checkpoint_path", "ours", "-o", "mine"]
+    data = ["--set", "train_input.data_dir=rows", "--max_steps", "2"]
+    run_command(["train_and_eval", *start, *data, "--device", "/cpu:0"])
+    (tmp_path / "ours").rename("moved")  # mine is complete
+    run_command(["convert", "from_tf", "mine", "back"])
+    tokens = (tmp_path / "back" / "tokenizer.json").read_bytes()
+    assert tokens == (tmp_path / "theirs" / "tokenizer.json").read_bytes()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"] == 0
+    capsys.readouterr()
+    run_command(["generate", "-o", "mine", "--prompt", "w1 w2", "--max_new_tokens", "9"])
+    assert set(capsys.readouterr().out.replace("w1 w2", "w1 w2 ", 1).split()) <= set(words)
