@@ -1,29 +1,36 @@
 """Counts named entities in tagged sentences by the rules of CoNLL.
 
-A sentence is a list of tags: ``O``, or ``B`` or ``I`` with or without a type after a hyphen. Other
-tags count as ``O``.
+A sentence is a list of tags: ``O``, or a letter with or without a type after a hyphen, in one of
+the schemes IOB1, IOB2 (``B``, ``I``), IOBES (also ``E``, ``S``), BMES and BILOU. Other tags count
+as ``O``.
 """
 
 import numpy as np
+
+CONTINUING = ("I", "M", "E", "L")  # within an entity
+LAST = ("E", "L", "S", "U")  # the last token of an entity, or its only one
 
 
 def entity_spans(tags):
     """Finds the entities of a sentence, as the CoNLL-2000 shared task counts chunks.
 
-    An entity starts at a ``B``, and at an ``I`` that does not continue an entity of its type. It
-    ends before the next entity or ``O`` (Tjong Kim Sang and Buchholz 2000, and their conlleval).
+    An entity starts at ``B``, ``S`` or ``U``, and at a tag of CONTINUING that does not continue an
+    entity of its type. It ends at a tag of LAST, and before the next entity or ``O`` (Tjong Kim
+    Sang and Buchholz 2000, and their conlleval).
 
     Returns:
         A set of (first, last + 1, type).
     """
-    spans, start, kind = set(), None, None
+    spans, start, kind, previous = set(), None, None, "O"
     for place, tag in enumerate([*tags, "O"]):
         head, _, tail = tag.partition("-")
-        if start is not None and not (head == "I" and tail == kind):
+        continues = head in CONTINUING and previous not in LAST and tail == kind
+        if start is not None and not continues:
             spans.add((start, place, kind))
             start = None
-        if start is None and head in ("B", "I"):
+        if start is None and head in ("B", *CONTINUING, *LAST):
             start, kind = place, tail
+        previous = head
     return spans
 
 

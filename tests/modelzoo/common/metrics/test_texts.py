@@ -301,6 +301,10 @@ def test_the_first_answers_of_the_dev_set_score_full_marks():
         ("I I O I", {(0, 2, ""), (3, 4, "")}),
         ("B-PER I-LOC I-LOC", {(0, 1, "PER"), (1, 3, "LOC")}),
         ("B-PER I-PER B-PER", {(0, 2, "PER"), (2, 3, "PER")}),
+        # IOBES, BMES and BILOU, complete and with missing tags.
+        ("B-P E-P S-P O S-L", {(0, 2, "P"), (2, 3, "P"), (4, 5, "L")}),
+        ("B-P M-P M-P E-P E-P", {(0, 4, "P"), (4, 5, "P")}),
+        ("B-P I-P L-P U-P I-P L-L", {(0, 3, "P"), (3, 4, "P"), (4, 5, "P"), (5, 6, "L")}),
         # Whatever is neither ends it.
         ("B X I", {(0, 1, ""), (2, 3, "")}),
         ("[CLS] B-GPE [SEP]", {(1, 2, "GPE")}),
