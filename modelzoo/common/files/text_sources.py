@@ -45,7 +45,10 @@ SUFFIXES = (
 DIVISIBLE = (".jsonl", ".ndjson", ".parquet")  # names of files that can be read in parts
 BUFFER_BYTES = 1 << 17
 HEAD_BYTES = 4096  # that are checked before a file is read as text
-OTHERS = (b"%PDF-", b"{\\rtf", b"PK\3\4", b"ARROW1", b"SQLite format")  # their first bytes
+OTHERS = (  # their first bytes
+    *(b"%PDF-", b"{\\rtf", b"PK\3\4", b"ARROW1", b"SQLite format"),
+    *(b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"BZh91AY"),  # compressed
+)
 NUL_SHARE = 16  # a text has at most one NUL among as many bytes
 ROW = re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"\s*:')  # the first object of JSON
 ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
@@ -209,10 +212,10 @@ def check_is_text(head, path, name):
     Args:
         head: up to HEAD_BYTES.
     """
-    if head.count(0) * NUL_SHARE > len(head):
-        received = "many NUL bytes, as of UTF-16 or a binary file"
-    elif head.startswith(OTHERS):
+    if head.startswith(OTHERS):
         received = "PDF, RTF, a zip archive, a database or the like, according to its first bytes"
+    elif head.count(0) * NUL_SHARE > len(head):
+        received = "many NUL bytes, as of UTF-16 or a binary file"
     elif ".txt" not in name.lower() and ROW.match(head):
         received = "JSON, according to the beginning"
     else:

@@ -150,6 +150,9 @@ def test_text_files_come_before_rows_and_rows_are_no_text(tmp_path):
         tokens_of(data_dir=tmp_path / "rows")
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"c"))
     assert tokens_of(data_dir=tmp_path / "c.txt.gz").tolist() == [99, END_OF_DOCUMENT]
+    (tmp_path / "d.txt").write_bytes(gzip.compress(b"d"))
+    with raises(DataError, "d.txt", "first bytes"):
+        tokens_of(data_dir=tmp_path / "d.txt")
     (tmp_path / "c.txt.bz2").write_bytes(b"BZh9")
     with raises(DataError, "c.txt.bz2", "Unpack"):
         tokens_of(data_dir=tmp_path / "c.txt.bz2")
