@@ -255,8 +255,11 @@ def _read_text(stamps, text_key, keys, vocab_size, cache_dir):
             names = json.dumps([stamps, text_key, tokenizer.facts, tokenizer.eos_id])
             name = f"{hashlib.sha256(names.encode()).hexdigest()[:32]}.tokens"
             return _cached(Path(cache_dir or default_cache_folder(), name), parts, dtype)
-        arrays, sizes = zip(*((tokens.astype(dtype), size) for tokens, size in parts))
-        return Text(np.concatenate(arrays), sum(sizes))
+        arrays, text_bytes = [np.empty(0, dtype)], 0
+        for tokens, size in parts:
+            arrays.append(tokens.astype(dtype))
+            text_bytes += size
+        return Text(np.concatenate(arrays), text_bytes)
 
 
 def _expansion(path):
@@ -312,12 +315,7 @@ def _encoded(paths, text_key, tokenizer, on_read):
             )
         try:
             is_text = text_sources.form_of(path) == text_sources.TEXT and not is_compressed(path)
-            if is_text and isinstance(tokenizer, ByteTokenizer):
-                for block in _blocks_of(path, on_read):
-                    yield np.frombuffer(block, np.uint8), len(block)
-                yield end, 0
-                continue
-            by_blocks = is_text and isinstance(tokenizer, ByteLevelTokenizer)
+            by_blocks = is_text and isinstance(tokenizer, (ByteTokenizer, ByteLevelTokenizer))
             documents = text_sources.read_documents(path, text_key, on_read=on_read)
             texts = ([text] for text in documents if text)
             for pieces in [_pieces_of(path, on_read)] if by_blocks else texts:

@@ -37,7 +37,7 @@ class MultipleChoice:
         texts = isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)
         if not texts or len(choices) < 2:
             raise DataError(
-                f"{where}: choices must be a list of at least two strings. Received: "
+                f"{where}: choices must be at least two strings, none empty. Received: "
                 f"{choices!r:.60}. Fix the line."
             )
         for choice in choices:

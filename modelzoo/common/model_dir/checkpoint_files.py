@@ -178,6 +178,19 @@ def chosen_checkpoint(runconfig):
     return find_checkpoint(runconfig.checkpoint_path or runconfig.model_dir)
 
 
+def warn_of_checkpoint(params_file, runconfig):
+    """Warns if training starts from random weights next to a checkpoint of its params file."""
+    folder = os.path.dirname(os.path.abspath(params_file))
+    begins = not runconfig.checkpoint_path and not runconfig.resume_from
+    if begins and not latest_checkpoint(runconfig.model_dir) and latest_checkpoint(folder):
+        tf.logging.warning(
+            "training starts from random weights, although the folder of %s has a checkpoint; "
+            "--checkpoint_path %s trains from it",
+            params_file,
+            folder,
+        )
+
+
 def check_start(runconfig):
     """Checks where training starts, before anything is written.
 

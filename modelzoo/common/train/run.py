@@ -89,6 +89,10 @@ def execute(args, model_name=None):
     place = "before its first step" if "train" in args.mode else "before its end"
     set_stop_message(f"{args.mode} was stopped {place}; run the same command to start again")
     with file_errors_named(params, SECTIONS[args.mode]), lock_for(args.mode, runconfig):
+        if args.mode in TRAINING:
+            from modelzoo.common.model_dir.checkpoint_files import warn_of_checkpoint
+
+            warn_of_checkpoint(args.params, runconfig)
         run_mode(args.mode, params)
 
 

@@ -92,8 +92,8 @@ def test_no_fraction_means_no_split(folder):
 
 def test_tokens_are_bytes_with_an_end_after_each_file(tmp_path):
     for name in "ab":
-        (tmp_path / f"{name}.txt").write_bytes("é\n".encode() + b"\xff")  # bytes of any encoding
-    assert tokens_of(data_dir=tmp_path).tolist() == [0xC3, 0xA9, 10, 0xFF, END_OF_DOCUMENT] * 2
+        (tmp_path / f"{name}.txt").write_bytes("é\n".encode())
+    assert tokens_of(data_dir=tmp_path).tolist() == [0xC3, 0xA9, 10, END_OF_DOCUMENT] * 2
 
 
 def test_a_single_file_is_split_by_position(tmp_path):
@@ -139,6 +139,20 @@ def test_a_row_is_a_document(tmp_path, suffix):
     assert tokens_of(data_dir=tmp_path, text_key="content").tolist() == sum(ends, [])
     with raises(DataError, f"a{suffix}", "'text'", "content"):
         tokens_of(data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xef", "caf\u00e9".encode("latin-1") * 9, bytes(range(128, 256))]
+)
+def test_what_is_no_utf8_is_refused(content, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"text\n" + content)
+    with raises(DataError, "a.txt:2", "UTF-8"):
+        tokens_of(data_dir=tmp_path)
+
+
+def test_a_table_without_rows_has_no_tokens(tmp_path):
+    (tmp_path / "a.csv").write_text("text,id\n")
+    assert tokens_of(data_dir=tmp_path).size == 0
 
 
 def test_text_files_come_before_rows_and_rows_are_no_text(tmp_path):

@@ -306,6 +306,16 @@ def test_data_that_ends_before_the_last_step_is_logged(call, caplog):
     names(caplog.text, "train_input", "step 52 of 1000")
 
 
+def test_random_weights_next_to_a_checkpoint_are_logged(call, caplog, tmp_path):
+    caplog.set_level("WARNING", logger="tensorflow")
+    folder = call("train", "--max_steps", "1")
+    call("train", "--max_steps", "2")
+    assert "random weights" not in caplog.text
+    own, other = f"{folder}/params.yaml", str(tmp_path / "other")
+    run.main(["-m", "train", "-p", own, "-o", other, "--device", "/cpu:0", "--max_steps", "1"])
+    names(caplog.text, "random weights", "--checkpoint_path", folder)
+
+
 def test_a_profile_needs_training_on_the_wafer(call):
     for mode, device, place in (("train", "/cpu:0", "/cpu:0"), ("eval", None, "mode eval")):
         with raises(ConfigError, "profile", 3, place):
