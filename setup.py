@@ -51,6 +51,8 @@ TEST = [
     "ruff>=0.17",
     "types-PyYAML",
 ]
+# Capture of PyTorch models.
+TORCH = ["torch>=2.8"]
 # Independent implementations of models and scores, for tests that compare with them. An extra
 # cannot name PyTorch's index of builds without CUDA: see cerebras_tf/installing.py.
 PEERS = ["torch>=2.5", "transformers>=5", "rouge-score>=0.1.2"]
@@ -138,6 +140,7 @@ setup(
         "tensorflow": TENSORFLOW,
         "data": DATA,
         "test": TEST,
+        "torch": TORCH,
         "peers": PEERS,
         "lm-eval": LM_EVAL,
         "parquet": PARQUET,

@@ -71,6 +71,8 @@ PACKAGES = {
     "tf_session": package("ir kernels memoryx tf_compat capture", outside="tensorflow numpy"),
     # What any front end needs: no framework here.
     "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
+    "capture_torch": package("ir ops kernels", outside="torch numpy"),
+    "torch_step": package("ir compiler memoryx frontend capture_torch", outside="torch"),
     "step": package(
         "ir kernels compiler memoryx swarmx runtime frontend tf_compat capture console tf_session",
         outside="tensorflow numpy",

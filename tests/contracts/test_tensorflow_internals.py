@@ -17,6 +17,8 @@ OTHERS = {"_asdict", "_exit", "_hash", "_option_string_actions", "_parse_optiona
 OTHERS |= {"_CacheLocator", "_cache", "_ensure_finalized", "_final_module", "_shared_module"}
 OTHERS |= {"_finalize_dynamic_globals", "_get_module_for_linking", "_verify_declare_only_symbols"}
 OTHERS |= {"_impl", "_load_overload"}
+# Of torch (capture_torch/internals.py).
+OTHERS |= {"_backward_hooks", "_backward_pre_hooks", "_parameters"}
 
 
 def members() -> list[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""Captures a PyTorch model, its loss and its optimizer step as a StepGraph."""

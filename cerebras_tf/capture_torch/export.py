@@ -1,0 +1,270 @@
+"""Exports a model with its loss as a graph of aten ops, and lowers it for types of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+import torch
+
+from cerebras_tf.capture_torch import (  # noqa: F401  # these register their rules
+    attention,
+    elementwise,
+    internals,
+    losses,
+    normalization,
+    products,
+    shapes,
+)
+from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
+from cerebras_tf.errors import CerebrasError, ConfigError, DataError, UnsupportedOpError
+from cerebras_tf.ir import Size, TensorType, Value, Variable
+
+Batch = Mapping[str, torch.Tensor]
+# The loss of a batch; by default what the model returns, or the `loss` of it.
+LossFunction = Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor]
+# Buffers that checkpoints leave out are constants up to this size, such as positions and masks.
+_CONSTANT_BYTES = 1 << 20
+
+
+class ExportedModel:
+    """A model and its loss as a graph, for all sizes of a batch that the model allows.
+
+    The graph is that of the model's current mode, train or eval. Tied parameters are one variable.
+
+    Args:
+        module: the model; tensors of a batch are keyword arguments of its forward.
+        example: a batch; dtypes and shapes are read.
+        loss: computes the loss; see LossFunction.
+        open_axes: axes that differ from batch to batch, by the name of a tensor. By default axis 0
+            of every tensor, and axis 1 of tensors of integers and bool.
+
+    Attributes:
+        features: dtype and shape of every tensor of a batch, with None for open sizes.
+        specs: parameters and buffers.
+        tensors: their torch tensors.
+        trained: names of the parameters that a gradient reaches.
+
+    Raises:
+        ConfigError: the loss is not a scalar.
+        UnsupportedOpError: the model cannot be exported, or contains what changes gradients outside
+            of the graph (hooks, custom autograd functions).
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        example: Batch,
+        loss: Optional[LossFunction] = None,
+        open_axes: Optional[Mapping[str, Sequence[int]]] = None,
+    ) -> None:
+        _check(module, example)
+        self._wrapped = _WithLoss(module, loss)
+        self._program = _exported(self._wrapped, example, open_axes)
+        self._roles = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
+        self._read_state(module)
+        places = [
+            node
+            for node in self._program.graph.nodes
+            if node.op == "placeholder" and self._roles[node.name].kind.name == "USER_INPUT"
+        ]
+        # The order of a dict is that of its tensors.
+        self._places = {node.name: name for node, name in zip(places, example)}
+        self._inputs = {name: node.meta["val"] for node, name in zip(places, example)}
+        self.features = {
+            name: (
+                DTYPES[value.dtype],
+                tuple(size if isinstance(size, int) else None for size in value.shape),
+            )
+            for name, value in self._inputs.items()
+        }
+        self._loss = self._output("USER_OUTPUT")
+        self.trained = self._reached()
+
+    def _read_state(self, module: torch.nn.Module) -> None:
+        """Names every parameter and buffer by its first name in the model."""
+        pairs = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        first: dict[int, str] = {}
+        self._names: dict[str, str] = {}  # of the wrapped module -> of the model
+        self.tensors: dict[str, torch.Tensor] = {}
+        for name, tensor in pairs:
+            known = first.setdefault(id(tensor), name)
+            self._names[f"model.{name}"] = known
+            self.tensors[known] = tensor
+        mutated = {
+            self._names[str(spec.target)]
+            for spec in self._program.graph_signature.output_specs
+            if spec.kind.name == "BUFFER_MUTATION"
+        }
+        kept = set(module.state_dict(keep_vars=True)) | mutated
+        self._constants = {
+            name
+            for name, tensor in self.tensors.items()
+            if name not in kept and tensor.nbytes <= _CONSTANT_BYTES
+        }
+        self.specs = {
+            name: Variable(
+                name,
+                TensorType(DTYPES[tensor.dtype], tuple(tensor.shape)),
+                isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad,
+            )
+            for name, tensor in self.tensors.items()
+            if name not in self._constants
+        }
+
+    def _output(self, kind: str) -> torch.fx.Node:
+        signature = self._program.graph_signature
+        (names,) = [{spec.arg.name for spec in signature.output_specs if spec.kind.name == kind}]
+        found = [node for node in self._program.graph.nodes if node.name in names]
+        if len(found) != 1 or not isinstance(found[0].meta.get("val"), torch.Tensor):
+            raise ConfigError(f"loss: must be one tensor. Received: {sorted(names)}.")
+        shape = tuple(found[0].meta["val"].shape)
+        if shape or not found[0].meta["val"].is_floating_point():
+            raise ConfigError(
+                f"loss: must be a floating point scalar. Received: shape {list(shape)}. "
+                "Pass a loss function that reduces it."
+            )
+        return found[0]
+
+    def _reached(self) -> list[str]:
+        """Trainable parameters that the loss depends on through differentiable values."""
+        seen: set[torch.fx.Node] = set()
+        stack = [self._loss]
+        while stack:
+            node = stack.pop()
+            if node in seen or "detach" in str(node.target):
+                continue
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and not value.is_floating_point():
+                continue
+            seen.add(node)
+            stack += node.all_input_nodes
+        names = {
+            self._names.get(str(self._roles[node.name].target))
+            for node in seen
+            if node.op == "placeholder"
+        }
+        return [name for name, spec in self.specs.items() if spec.trainable and name in names]
+
+    def symbols(self, types: Mapping[str, TensorType]) -> dict[str, Size]:
+        """The sizes of torch's symbols in a batch of these types.
+
+        Raises:
+            DataError: sizes that the model requires to be equal differ.
+        """
+        found: dict[str, Size] = {}
+        for name, value in self._inputs.items():
+            for axis, (size, given) in enumerate(zip(value.shape, types[name].shape)):
+                symbol = internals.symbol_of(size)
+                if symbol is None or given is None:
+                    continue
+                if found.setdefault(symbol, given) != given:
+                    raise DataError(
+                        f"batch: axis {axis} of {name} must be {found[symbol]}, as the model "
+                        f"requires. Received: {given}. Correct the batch."
+                    )
+        return found
+
+    def lower(
+        self, low: Lowering, types: Mapping[str, TensorType]
+    ) -> tuple[Value, dict[str, Value]]:
+        """Lowers the graph.
+
+        Returns:
+            The loss, and the new values of buffers that the model changes, by name.
+        """
+        step = low.step
+        for name, type in types.items():
+            if name in self._inputs:
+                step.features[name] = step.graph.add_input(name, type)
+        for name, spec in self.specs.items():
+            step.variables[name] = step.graph.add_input(name, spec.type)
+            step.specs[name] = spec
+        for node in self._program.graph.nodes:
+            if node.op == "placeholder":
+                low.values[node] = self._placeholder(low, self._roles[node.name], node)
+        outputs = low.run(self._program.graph_module)
+        changed: dict[str, Value] = {}
+        for spec, value in zip(self._program.graph_signature.output_specs, outputs):
+            if spec.kind.name == "BUFFER_MUTATION":
+                changed[self._names[str(spec.target)]] = value
+            elif spec.kind.name != "USER_OUTPUT":
+                raise UnsupportedOpError(
+                    f"model: must change only its own buffers. Received: {spec.kind.name} of "
+                    f"{spec.target}. Copy the tensor first."
+                )
+        loss: Value = low.values[self._loss]
+        return loss, changed
+
+    def _placeholder(self, low: Lowering, role: Any, node: torch.fx.Node) -> Value:
+        if role.kind.name == "USER_INPUT":
+            return low.step.features[self._places[node.name]]
+        name = self._names.get(str(role.target))
+        if name in self.specs:
+            return low.step.variables[str(name)]
+        tensor = self._program.constants[role.target] if name is None else self.tensors[name]
+        return low.b.constant(array_of(tensor), DTYPES[tensor.dtype])
+
+
+class _WithLoss(torch.nn.Module):  # type: ignore[misc]
+    """The model as a module that returns the loss."""
+
+    def __init__(self, model: torch.nn.Module, loss: Optional[LossFunction]) -> None:
+        super().__init__()
+        self.training = model.training
+        self.model = model
+        self._function = loss
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> Any:
+        if self._function is not None:
+            return self._function(self.model, batch)
+        found = self.model(**batch)
+        if isinstance(found, Mapping) and "loss" in found:
+            return found["loss"]
+        return found[0] if isinstance(found, tuple) else getattr(found, "loss", found)
+
+
+def _check(module: torch.nn.Module, example: Batch) -> None:
+    for name, tensor in example.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ConfigError(
+                f"batch: every value must be a tensor. Received: {type(tensor).__name__} for "
+                f"{name}. Convert or remove it."
+            )
+    hooked = internals.gradient_hooks(module)
+    if hooked:
+        raise UnsupportedOpError(
+            "model: hooks must not change gradients. Received: backward hooks of "
+            f"{', '.join(hooked)}. Remove them."
+        )
+
+
+def _exported(
+    module: torch.nn.Module, example: Batch, open_axes: Optional[Mapping[str, Sequence[int]]]
+) -> torch.export.ExportedProgram:
+    dynamic, given = {}, {}
+    for name, tensor in example.items():
+        axes: Sequence[int] = range(min(tensor.ndim, 1 if tensor.is_floating_point() else 2))
+        if open_axes is not None:
+            axes = open_axes.get(name, ())
+        dynamic[name] = dict.fromkeys(axes, torch.export.Dim.AUTO)
+        for axis in axes:
+            if tensor.shape[axis] == 1:  # export takes a size of 1 for a constant
+                tensor = torch.cat([tensor, tensor], axis)
+        given[name] = tensor
+    try:
+        with internals.refused_while_exported():
+            program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
+        internals.detach_no_grad(program)
+        return program.run_decompositions({})
+    except CerebrasError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedOpError(
+            f"model: torch.export must be able to trace it. Received: {type(error).__name__}: "
+            f"{reason}. Remove branches that depend on data."
+        ) from error

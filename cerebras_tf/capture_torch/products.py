@@ -1,0 +1,156 @@
+"""Rules of matrix products, convolutions, pooling and embeddings.
+
+Images are [N, C, H, W] in torch and [N, H, W, C] in the IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from cerebras_tf.capture_torch.lowering import Lowering
+from cerebras_tf.capture_torch.registry import lowers
+from cerebras_tf.capture_torch.shapes import transposed
+from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.ir import Value
+from cerebras_tf.ops.inference import broadcast_shapes
+from cerebras_tf.ops.shape import reshape
+
+
+def _product(low: Lowering, x: Value, y: Value, transpose_b: bool = False) -> Value:
+    return low.b.op("matmul", x, y, transpose_a=False, transpose_b=transpose_b)
+
+
+@lowers("linear")
+def _linear(low: Lowering, x: Value, weight: Value, bias: Optional[Value]) -> Value:
+    """x [..., H] weight^T [H, K] + bias [K]"""
+    rows = x if x.type.rank == 2 else reshape(low.b, x, (None, x.shape[-1]))
+    result = _product(low, rows, weight, transpose_b=True)
+    if bias is not None:
+        result = low.b.op("add", result, bias)
+    return reshape(low.b, result, low.shape)
+
+
+@lowers("addmm")
+def _addmm(low: Lowering, x: Value, mat1: Value, mat2: Value) -> Value:
+    return low.b.op("add", _product(low, mat1, mat2), x)
+
+
+@lowers("mm", "bmm")
+def _mm(low: Lowering, x: Value, mat2: Value) -> Value:
+    return _product(low, x, mat2)
+
+
+@lowers("matmul")
+def _matmul(low: Lowering, x: Value, other: Value) -> Value:
+    if min(x.type.rank, other.type.rank) < 2:
+        left = reshape(low.b, x, (1, *x.shape)) if x.type.rank == 1 else x
+        right = reshape(low.b, other, (*other.shape, 1)) if other.type.rank == 1 else other
+        return reshape(low.b, _batched(low, left, right), low.shape)
+    return _batched(low, x, other)
+
+
+def _batched(low: Lowering, x: Value, other: Value) -> Value:
+    if other.type.rank == 2 and x.type.rank > 2:
+        rows = _product(low, reshape(low.b, x, (None, x.shape[-1])), other)
+        return reshape(low.b, rows, (*x.shape[:-1], other.shape[1]))
+    batch = broadcast_shapes([x.shape[:-2], other.shape[:-2]])
+
+    def expanded(value: Value) -> Value:
+        shape = (*batch, *value.shape[-2:])
+        return value if value.shape == shape else low.b.op("broadcast_to", value, shape=shape)
+
+    return _product(low, expanded(x), expanded(other))
+
+
+@lowers("embedding")
+def _embedding(low: Lowering, weight: Value, indices: Value, padding_idx: int) -> Value:
+    """Rows of a table. The row of padding_idx receives no gradient."""
+    b = low.b
+    rows = b.op("gather", weight, indices, axis=0, batch_dims=0)
+    if padding_idx < 0:
+        return rows
+    is_padding = b.op("equal", indices, b.constant(padding_idx, indices.dtype))
+    column = reshape(b, is_padding, (*indices.shape, 1))
+    return b.op("select", column, b.op("stop_gradient", rows), rows)
+
+
+def _nhwc(low: Lowering, x: Value) -> Value:
+    return transposed(low, x, (0, 2, 3, 1))
+
+
+def _nchw(low: Lowering, x: Value) -> Value:
+    return transposed(low, x, (0, 3, 1, 2))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return items[0], items[-1]
+
+
+def _around(padding: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    vertical, horizontal = _pair(padding)
+    return (vertical, vertical), (horizontal, horizontal)
+
+
+@lowers("conv2d")
+def _conv2d(
+    low: Lowering,
+    x: Value,
+    weight: Value,
+    bias: Optional[Value],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Value:
+    """x [N, C, H, W], weight [K, C, R, S]; depthwise with groups = C, weight [C M, 1, R, S]"""
+    attrs = {"strides": _pair(stride), "padding": _around(padding), "dilations": _pair(dilation)}
+    images = _nhwc(low, x)
+    if groups == 1:
+        result = low.b.op("conv2d", images, transposed(low, weight, (2, 3, 1, 0)), **attrs)
+    elif groups == x.shape[1]:
+        outputs, _, *window = weight.shape
+        filters = transposed(low, weight, (2, 3, 1, 0))
+        filters = reshape(low.b, filters, (*window, groups, (outputs or 0) // groups))
+        result = low.b.op("depthwise_conv2d", images, filters, **attrs)
+    else:
+        raise UnsupportedOpError(
+            f"conv2d: groups must be 1 or the channels, {x.shape[1]}. Received: {groups}."
+        )
+    if bias is not None:
+        result = low.b.op("add", result, bias)
+    return _nchw(low, result)
+
+
+@lowers("max_pool2d")
+def _max_pool2d(low: Lowering, x: Value, kernel_size: Any, stride: Any, padding: Any) -> Value:
+    return _nchw(low, low.b.op("max_pool", _nhwc(low, x), **_windows(kernel_size, stride, padding)))
+
+
+@lowers("avg_pool2d")
+def _avg_pool2d(
+    low: Lowering, x: Value, kernel_size: Any, stride: Any, padding: Any, count_include_pad: bool
+) -> Value:
+    if count_include_pad and any(_pair(padding)):
+        raise UnsupportedOpError(
+            "avg_pool2d: count_include_pad must be False with padding. Received: True."
+        )
+    return _nchw(low, low.b.op("avg_pool", _nhwc(low, x), **_windows(kernel_size, stride, padding)))
+
+
+def _windows(kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    return {
+        "window": _pair(kernel_size),
+        "strides": _pair(stride or kernel_size),
+        "padding": _around(padding),
+    }
+
+
+@lowers("adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) -> Value:
+    if list(output_size) != [1, 1]:
+        raise UnsupportedOpError(
+            f"adaptive_avg_pool2d: output_size must be 1. Received: {list(output_size)}."
+        )
+    return low.b.op("mean", x, axes=(2, 3), keepdims=True)

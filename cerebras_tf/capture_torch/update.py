@@ -1,0 +1,333 @@
+"""Traces what a training loop does after `loss.backward()`: clipping and the optimizer's step."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from cerebras_tf.capture_torch import internals
+from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
+from cerebras_tf.errors import CerebrasError, ConfigError, UnsupportedOpError
+from cerebras_tf.ir import Array, TensorType, Value, Variable
+
+Parameters = Mapping[str, torch.Tensor]
+# A feature, float64 []: the learning rate of a group of parameters.
+RATE = "learning_rate/{}"
+
+
+class TracedUpdate:
+    """The update of the parameters as the user wrote it, as a graph.
+
+    Args:
+        module: the model.
+        optimizer: a torch optimizer whose step has no branch that depends on data.
+        parameters: those that have a gradient, by name.
+        update: is called without arguments where a training loop has its gradients. It may change
+            the gradients of `module.parameters()` and must call `optimizer.step()`, which is the
+            default.
+
+    Attributes:
+        slots: the optimizer's state, by name, with its values before the first step.
+
+    Raises:
+        UnsupportedOpError: the update cannot be traced, or its first step differs from later ones.
+
+    Example:
+        def update():
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parameters: Parameters,
+        update: Optional[Callable[[], Any]] = None,
+    ) -> None:
+        self._module, self._optimizer = module, optimizer
+        self._run = update or optimizer.step
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        unknown = own - {id(p) for p in module.parameters()}
+        if unknown:
+            raise ConfigError(
+                "optimizer: its parameters must be the model's. Received: "
+                f"{len(unknown)} others. Make it from model.parameters()."
+            )
+        self._gradients = list(parameters)
+        self._trained = {name: p for name, p in parameters.items() if id(p) in own}
+        self._settings = self._fixed_settings()
+        with _traceable(optimizer):
+            self._states = _first_states(optimizer, self._trained)
+        self.slots = {
+            f"{name}/{key}": array_of(value)
+            for name, state in self._states.items()
+            for key, value in state.tensors.items()
+        }
+        self._graph = self._trace(parameters)
+
+    @property
+    def specs(self) -> dict[str, Variable]:
+        """Variables of the optimizer's state."""
+        return {
+            f"{name}/{key}": Variable(
+                f"{name}/{key}", TensorType(DTYPES[value.dtype], tuple(value.shape))
+            )
+            for name, state in self._states.items()
+            for key, value in state.tensors.items()
+        }
+
+    def rates(self) -> dict[str, Array]:
+        """The learning rates that the optimizer has now, as features of a step.
+
+        Raises:
+            ConfigError: another setting of a group was changed since the update was traced.
+        """
+        for index, (old, new) in enumerate(zip(self._settings, self._fixed_settings())):
+            changed = [key for key in new if new[key] != old.get(key)]
+            if changed:
+                raise ConfigError(
+                    f"optimizer: only the learning rate may change. Received: {changed[0]} = "
+                    f"{new[changed[0]]} in group {index}, was {old.get(changed[0])}."
+                )
+        return {
+            RATE.format(index): np.array(float(group["lr"]), np.float64)
+            for index, group in enumerate(self._optimizer.param_groups)
+        }
+
+    def _fixed_settings(self) -> list[dict[str, Any]]:
+        varying = ("params", "lr", "initial_lr")
+        return [
+            {key: value for key, value in group.items() if key not in varying}
+            for group in self._optimizer.param_groups
+        ]
+
+    def lower(self, low: Lowering, gradients: Mapping[str, Value]) -> dict[str, Value]:
+        """Lowers the update; returns new values of parameters and state, by name."""
+        low.differentiates = False
+        step = low.step
+        for name, spec in self.specs.items():
+            step.variables[name] = step.graph.add_input(name, spec.type)
+            step.specs[name] = spec
+        for name in self.rates():
+            step.features[name] = step.graph.add_input(name, TensorType("float64", ()))
+        given = [
+            *(step.variables[name] for name in self._gradients),
+            *(gradients[name] for name in self._gradients),
+            *(step.variables[name] for name in self.specs),
+            *(step.features[name] for name in self.rates()),
+        ]
+        places = [node for node in self._graph.graph.nodes if node.op == "placeholder"]
+        low.values.update(zip(places, given))
+        outputs = low.run(self._graph)
+        return dict(zip([*self._trained, *self.specs], outputs))
+
+    def _trace(self, parameters: Parameters) -> torch.fx.GraphModule:
+        names, held = self._gradients, list(parameters.values())
+        slots = [
+            [torch.empty((), dtype=v.dtype).expand(v.shape) for v in state.tensors.values()]
+            for state in self._states.values()
+        ]
+        rates = [torch.zeros((), dtype=torch.float64) for _ in self._optimizer.param_groups]
+
+        def function(params: Any, grads: Any, slots: Any, rates: Any) -> Any:
+            new = [p.clone() for p in params]
+            for tensor, gradient in zip(new, grads):
+                tensor.grad = gradient.clone()
+            by_name, states = dict(zip(names, new)), {}
+            for (name, state), values in zip(self._states.items(), slots):
+                tensors = {key: v.clone() for key, v in zip(state.tensors, values)}
+                states[by_name[name]] = {**state.others, **tensors}
+            replaced = dict(zip(held, new))
+            with (
+                internals.replaced_parameters(self._module, replaced),
+                _driven(self._optimizer, replaced, states, rates),
+            ):
+                self._run()
+            found = [
+                [states[by_name[name]][key] for key in state.tensors]
+                for name, state in self._states.items()
+            ]
+            return [by_name[name] for name in self._trained], found
+
+        with torch.no_grad(), _traceable(self._optimizer):
+            return internals.trace(function, [held, held, slots, rates])
+
+
+@contextlib.contextmanager
+def _traceable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within: other errors become UnsupportedOpError."""
+    try:
+        yield
+    except CerebrasError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedOpError(
+            f"optimizer {type(optimizer).__name__}: its step must be traceable. Received: "
+            f"{type(error).__name__}: {reason}. Use one without closures and without branches that "
+            "depend on data."
+        ) from error
+
+
+@contextlib.contextmanager
+def _driven(
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[torch.Tensor, torch.Tensor],
+    states: Mapping[torch.Tensor, dict[str, Any]],
+    rates: Sequence[torch.Tensor],
+) -> Iterator[None]:
+    """Within: the optimizer steps on other tensors, with other state and learning rates."""
+    groups, state = optimizer.param_groups, optimizer.state
+    plain = {"foreach": False, "fused": False}
+    optimizer.param_groups = [
+        {
+            **group,
+            **{key: value for key, value in plain.items() if key in group},
+            "lr": rate,
+            "params": [tensors[p] for p in group["params"] if p in tensors],
+        }
+        for group, rate in zip(groups, rates)
+    ]
+    optimizer.state = defaultdict(dict, states)
+    try:
+        yield
+    finally:
+        optimizer.param_groups, optimizer.state = groups, state
+
+
+@dataclass
+class _State:
+    """The state of a parameter before the first step: tensors, and what else never changes."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+class _Recorder(dict[str, Any]):
+    """State of a parameter that keeps the value every key was first set to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, Any] = {}
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in self.first:
+            self.first[key] = value.clone() if isinstance(value, torch.Tensor) else value
+        super().__setitem__(key, value)
+
+
+def _first_states(optimizer: torch.optim.Optimizer, parameters: Parameters) -> dict[str, _State]:
+    """The state that the optimizer has, or that its first step makes, by parameter."""
+    states: dict[str, _State] = {}
+    samples: dict[tuple[int, int, torch.dtype], tuple[tuple[int, ...], _State]] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for name, parameter in parameters.items():
+            if not any(parameter is p for p in group["params"]):
+                continue
+            present = optimizer.state.get(parameter)
+            if present:
+                states[name] = _split(present, present)
+                continue
+            kind = (index, parameter.ndim, parameter.dtype)
+            if kind not in samples:
+                shape = tuple(range(2, 2 + parameter.ndim))
+                samples[kind] = shape, _sampled(optimizer, group, shape, parameter.dtype)
+            shape, sample = samples[kind]
+            states[name] = _State(
+                {
+                    key: _filled(optimizer, key, value, parameter, shape)
+                    for key, value in sample.tensors.items()
+                },
+                sample.others,
+            )
+    return {name: states[name] for name in parameters}
+
+
+def _split(first: Mapping[str, Any], last: Mapping[str, Any]) -> _State:
+    state = _State()
+    for key, value in first.items():
+        if isinstance(value, torch.Tensor):
+            state.tensors[key] = value.detach()
+        elif value is not None and last.get(key) == value:
+            state.others[key] = value
+        else:
+            raise UnsupportedOpError(
+                f"optimizer: state that changes must be tensors. Received: {key} = {value}. "
+                "Use torch.optim's optimizers, or store it as a tensor."
+            )
+    return state
+
+
+def _filled(
+    optimizer: torch.optim.Optimizer,
+    key: str,
+    sample: torch.Tensor,
+    parameter: torch.Tensor,
+    shape: tuple[int, ...],
+) -> torch.Tensor:
+    """The value of a slot for a parameter, from that for a small one of the same rank."""
+    number = sample.reshape(-1)[0]
+    if sample.ndim and tuple(sample.shape) != shape or not bool((sample == number).all()):
+        raise UnsupportedOpError(
+            f"optimizer {type(optimizer).__name__}: state must be a scalar, or constant and of its "
+            f"parameter's shape. Received: {key} of shape {list(sample.shape)}."
+        )
+    return number.expand(parameter.shape) if sample.ndim else number
+
+
+def _sampled(
+    optimizer: torch.optim.Optimizer, group: Any, shape: tuple[int, ...], dtype: torch.dtype
+) -> _State:
+    """The first state of a small parameter; checks that all steps run the same operations.
+
+    State is recorded with zeros as parameter and gradient, since some optimizers create it from
+    these at the end of their first step.
+    """
+    zeros = torch.zeros(shape, dtype=dtype)
+    recorder = _Recorder()
+    _step(optimizer, group, zeros, zeros, recorder)
+    state = _split(recorder.first, recorder)
+    generator = torch.Generator().manual_seed(0)
+    value, gradient = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    given: dict[str, Any] = {
+        **state.others,
+        **{key: tensor.clone() for key, tensor in state.tensors.items()},
+    }
+    made: dict[str, Any] = {}
+    first = _step(optimizer, group, value, gradient, made)
+    again = _step(optimizer, group, value, gradient, given)
+    if not torch.equal(first, again) or any(
+        isinstance(made[key], torch.Tensor) and not torch.equal(made[key], given[key])
+        for key in made
+    ):
+        raise UnsupportedOpError(
+            f"optimizer {type(optimizer).__name__}: its first step must do what later ones do. "
+            "Received: other results from state before the first step. Set dampening=0 if it is "
+            "SGD with momentum."
+        )
+    return state
+
+
+def _step(
+    optimizer: torch.optim.Optimizer,
+    group: Any,
+    value: torch.Tensor,
+    gradient: torch.Tensor,
+    state: dict[str, Any],
+) -> torch.Tensor:
+    """The parameter after a step from a state, which is changed."""
+    parameter = torch.nn.Parameter(value.clone())
+    parameter.grad = gradient.clone()
+    twin = copy.copy(optimizer)
+    twin.param_groups = [dict(group, params=[parameter])]
+    twin.state = defaultdict(dict, {parameter: state})
+    type(twin).step(twin)
+    return parameter.detach()

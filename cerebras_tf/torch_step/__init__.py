@@ -1,0 +1,1 @@
+"""Trains captured PyTorch models on the runtime."""

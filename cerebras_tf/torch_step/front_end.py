@@ -1,0 +1,90 @@
+"""A PyTorch model as a front end: what a program source asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Optional
+
+import torch
+
+from cerebras_tf.capture_torch.capture import GRADIENT_OF, LOSS, capture_step
+from cerebras_tf.capture_torch.export import Batch, ExportedModel, LossFunction
+from cerebras_tf.capture_torch.update import RATE, TracedUpdate
+from cerebras_tf.frontend.front_end import Feature
+from cerebras_tf.ir import StepGraph, TensorType, Variable
+
+
+class TorchModel:
+    """A model, its loss and its update; see frontend.front_end.FrontEnd.
+
+    Args:
+        module: the model, in the mode (train or eval) that is captured.
+        example: a batch; tensors are keyword arguments of the model's forward.
+        optimizer: updates the model; None for a model that is evaluated.
+        loss: computes the loss; by default what the model returns, or the `loss` of it.
+        update: what follows `loss.backward()`; see capture_torch.update.TracedUpdate.
+        seed: of the random operations; by default that of torch.
+    """
+
+    global_step, has_fallback = "global_step", False
+    loss: Optional[str] = LOSS
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        example: Batch,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        loss: Optional[LossFunction] = None,
+        update: Optional[Callable[[], Any]] = None,
+        seed: Optional[int] = None,
+    ) -> None:
+        self.exported = ExportedModel(module, example, loss)
+        self.update: Optional[TracedUpdate] = None
+        if optimizer is not None:
+            trained = {name: self.exported.tensors[name] for name in self.exported.trained}
+            self.update = TracedUpdate(module, optimizer, trained, update)
+        self._seed = (torch.initial_seed() if seed is None else seed) & (2**62 - 1)
+        rates = self.update.rates() if self.update is not None else {}
+        self.features = [
+            *(Feature(name, *kind) for name, kind in self.exported.features.items()),
+            *(Feature(RATE.format(index), "float64", ()) for index in range(len(rates))),
+        ]
+
+    @property
+    def trains(self) -> bool:
+        """Whether steps update the model."""
+        return self.update is not None
+
+    @property
+    def results(self) -> dict[str, TensorType]:
+        """The loss, and the gradients of parameters."""
+        specs, trained = self.exported.specs, self.exported.trained
+        return {
+            LOSS: TensorType("float32", ()),
+            **{GRADIENT_OF.format(name): specs[name].type for name in trained},
+        }
+
+    @property
+    def specs(self) -> dict[str, Variable]:
+        """All variables: parameters, buffers and the optimizer's state."""
+        slots = self.update.specs if self.update is not None else {}
+        return {**self.exported.specs, **slots}
+
+    def capture(
+        self,
+        types: Mapping[str, TensorType],
+        results: Collection[str],
+        updates: bool,
+        fallback: bool = False,
+    ) -> StepGraph:
+        """Captures one step; see FrontEnd."""
+        update = self.update if updates else None
+        return capture_step(self.exported, update, types, results, self._seed)
+
+    def digest(self, results: Iterable[str], updates: bool) -> Optional[str]:
+        """None: programs are compiled in every process."""
+        return None
+
+    def seed(self) -> int:
+        """Seed of the random operations."""
+        return self._seed
