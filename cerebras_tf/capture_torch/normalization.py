@@ -73,7 +73,13 @@ def _var(low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool) -> V
     mean = b.op("mean", x, axes=axes, keepdims=True)
     total = b.op("sum", b.op("square", b.op("sub", x, mean)), axes=axes, keepdims=keepdim)
     count = x.type.with_shape(tuple(x.shape[axis] for axis in axes)).size
-    divisor = count - (1 if correction is None else int(correction))
+    freedom = 1 if correction is None else int(correction)
+    if freedom > 1 and not isinstance(count, int):
+        raise UnsupportedOpError(
+            f"var: correction must be 0 or 1 over an open axis. Received: {freedom}."
+        )
+    # Without degrees of freedom the result is not finite, as in torch.
+    divisor = max(count - freedom, 0) if isinstance(count, int) else count - freedom
     return b.op("div", total, counts(b, divisor, x.dtype))
 
 

@@ -77,6 +77,8 @@ def lowered(call):
 def check(call):
     """Compares forward and gradients; raises CerebrasError where the sample is refused."""
     low, outputs = lowered(call)
+    if low.step.features:
+        return  # it draws random numbers
     graph = low.step.graph
     inputs = list(graph.inputs)
     tensors = [t.clone().requires_grad_(t.is_floating_point()) for t in call.tensors]
@@ -84,7 +86,8 @@ def check(call):
     ys = [pair for pair in zip(outputs, expected) if pair[1].requires_grad]
     xs = [pair for pair in zip(inputs, tensors) if pair[1].requires_grad]
     graph.outputs, wanted = list(outputs), [item.detach().numpy() for item in expected]
-    if ys and xs:
+    is_defined = all(np.isfinite(array).all() for array in wanted)
+    if ys and xs and is_defined:
         dys = [torch.randn(y.shape, generator=torch.Generator().manual_seed(0)) for _, y in ys]
         wanted += [
             gradient.numpy()
