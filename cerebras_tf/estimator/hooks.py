@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.collector import paused_collector
 from cerebras_tf.console.progress import Clock, StepWindow
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.errors import NumericsError
@@ -216,21 +217,15 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
 
     def __init__(self) -> None:
         self._is_due = self._has_looked = self._has_frozen = False
-        self._is_paused = False
+        self._pause = contextlib.ExitStack()
 
     def __enter__(self) -> FreezeObjectsHook:
         self._is_due = True
-        self._is_paused = gc.isenabled()
-        gc.disable()
+        self._pause.enter_context(paused_collector())
         return self
 
-    def _resume(self) -> None:
-        if self._is_paused:
-            gc.enable()
-        self._is_paused = False
-
     def __exit__(self, *_: object) -> None:
-        self._resume()
+        self._pause.close()
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
         if self._has_frozen:
@@ -241,7 +236,7 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
         """Waits for a full collection after the first step."""
         if self._is_due:
             self._is_due = False
-            self._resume()
+            self._pause.close()
             gc.callbacks.append(self._collected)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:

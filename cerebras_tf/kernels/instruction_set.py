@@ -59,6 +59,11 @@ def features() -> frozenset[str]:
     return has
 
 
+def features_digest() -> str:
+    """Digest of `features`, for names of files."""
+    return hashlib.sha256(",".join(sorted(features())).encode()).hexdigest()[:12]
+
+
 def llvm_features() -> str:
     """Features of the target of compiled kernels, as LLVM's options."""
     on = features()
@@ -139,8 +144,7 @@ def _cached_trial(trial: Callable[[], float], folder: Optional[Path]) -> float:
     """The trial's result, from the folder if a processor with these features ran it."""
     if folder is None:
         return trial()
-    digest = hashlib.sha256(",".join(sorted(features())).encode()).hexdigest()[:12]
-    path = folder / f"trial-{digest}.json"
+    path = folder / f"trial-{features_digest()}.json"
     try:
         return float(json.loads(path.read_text(encoding="utf-8"))["gain"])
     except (OSError, ValueError, KeyError, TypeError):

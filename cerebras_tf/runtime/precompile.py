@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import hashlib
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from cerebras_tf.ir import Node, TensorType
 from cerebras_tf.ir.program import Instruction
 from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
 from cerebras_tf.kernels.compiled_threads import num_threads, set_num_threads
-from cerebras_tf.kernels.instruction_set import features
+from cerebras_tf.kernels.instruction_set import features_digest
 from cerebras_tf.ops import infer
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.rank import end_with_parent
@@ -74,8 +73,7 @@ def precompile() -> None:
 
 def _done_file(folder: Path) -> Path:
     """A file that is there if a processor with these features has compiled `STEP`."""
-    digest = hashlib.sha256(",".join(sorted(features())).encode()).hexdigest()[:12]
-    return folder / f"step-{digest}"
+    return folder / f"step-{features_digest()}"
 
 
 def _type(text: str) -> TensorType:

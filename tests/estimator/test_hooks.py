@@ -155,9 +155,6 @@ def frozen(monkeypatch):
     counts = []
     fake = SimpleNamespace(
         callbacks=gc.callbacks,
-        isenabled=gc.isenabled,
-        enable=gc.enable,
-        disable=gc.disable,
         freeze=lambda: counts.append(1),
         unfreeze=counts.clear,
         get_freeze_count=lambda: len(counts),

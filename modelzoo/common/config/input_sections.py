@@ -15,19 +15,7 @@ TEXT_PATTERNS = ("*.txt", "*.md", "*.rst", "*.py")
 
 @dataclass(frozen=True, kw_only=True)
 class TextFileKeys(OrderKeys):
-    """Which text an input section reads, and which of it is for evaluation.
-
-    `data_dir` is a folder, a file, a glob or a list of them. null reads the data of `train_input`,
-    and there the included plays. In folders, files that match one of `file_patterns` are read; with
-    the default patterns and no such file, the files of rows: JSON lines, CSV, TSV, Parquet and
-    Arrow (a folder of `datasets.save_to_disk`). A row has its text under `text_key`.
-
-    The fraction `eval_fraction` is for evaluation. A hash of their path in the folder selects the
-    files. If that leaves no file on one side, such as of a single file, all text is one sequence,
-    and its end is for evaluation.
-
-    Text that is larger than memory is stored as tokens in `cache_dir` and read from there.
-    """
+    """Which text a section reads, and which of it is for evaluation; see GptTextDataInput."""
 
     data_dir: Union[str, list[str], None] = field(None, path=True)
     file_patterns: list[str] = field(TEXT_PATTERNS)
