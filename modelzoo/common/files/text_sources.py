@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import math
 import os
 import re
@@ -216,10 +217,17 @@ def check_is_text(head, path, name):
         received = "PDF, RTF, a zip archive, a database or the like, according to its first bytes"
     elif head.count(0) * NUL_SHARE > len(head):
         received = "many NUL bytes, as of UTF-16 or a binary file"
-    elif ".txt" not in name.lower() and ROW.match(head):
-        received = "JSON, according to the beginning"
-    else:
+    elif not ROW.match(head):
         return
+    elif ".txt" in name.lower():
+        logging.getLogger("cerebras_tf").warning(
+            "%s: begins as JSON and is read as plain text, because of its name. If it has JSON "
+            "rows, rename it to .jsonl",
+            path,
+        )
+        return
+    else:
+        received = "JSON, according to the beginning"
     raise DataError(
         f"{path}: must be UTF-8 text. Received: {received}. Convert it, or give it the name of its "
         f"form ({', '.join(FORMS)})."

@@ -68,8 +68,12 @@ def copy_between(source, target, names=SOURCE_FILES):
         if path.is_file():
             partial = Path(target, f".{name}.{os.getpid()}")
             os.makedirs(target, exist_ok=True)
-            shutil.copyfile(path, partial)
-            os.replace(partial, Path(target, name))
+            try:
+                shutil.copyfile(path, partial)
+                os.replace(partial, Path(target, name))
+            except BaseException:  # such as a full disk
+                partial.unlink(missing_ok=True)
+                raise
 
 
 def _folder_of(checkpoint):

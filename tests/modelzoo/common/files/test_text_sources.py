@@ -181,6 +181,13 @@ def test_a_file_of_another_form_is_refused(tmp_path, name, data, facts):
         read(tmp_path / name)
 
 
+def test_a_text_file_that_begins_as_json_is_read_with_a_warning(tmp_path, caplog):
+    (tmp_path / "a.txt").write_bytes(ROWS)
+    assert read(tmp_path / "a.txt") == [ROWS.decode()]
+    (record,) = caplog.records
+    assert "a.txt" in record.getMessage() and ".jsonl" in record.getMessage()
+
+
 @pytest.mark.parametrize("data", [b"PAR1", b"PAR1" * 9])
 def test_a_damaged_parquet_file_is_refused(tmp_path, data):
     pytest.importorskip("pyarrow")
