@@ -24,9 +24,13 @@ class TorchModel:
         loss: computes the loss; by default what the model returns, or the `loss` of it.
         update: what follows `loss.backward()`; see capture_torch.update.TracedUpdate.
         seed: of the random operations; by default that of torch.
+
+    Attributes:
+        gradients: names of the parameters whose gradients are results of a step.
     """
 
     global_step, has_fallback = "global_step", False
+    gradients: Collection[str] = ()
     loss: Optional[str] = LOSS
 
     def __init__(
@@ -57,11 +61,11 @@ class TorchModel:
 
     @property
     def results(self) -> dict[str, TensorType]:
-        """The loss, and the gradients of parameters."""
-        specs, trained = self.exported.specs, self.exported.trained
+        """The loss, and gradients."""
+        specs = self.exported.specs
         return {
             LOSS: TensorType("float32", ()),
-            **{GRADIENT_OF.format(name): specs[name].type for name in trained},
+            **{GRADIENT_OF.format(name): specs[name].type for name in self.gradients},
         }
 
     @property

@@ -72,7 +72,9 @@ PACKAGES = {
     # What any front end needs: no framework here.
     "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
     "capture_torch": package("ir ops kernels", outside="torch numpy"),
-    "torch_step": package("ir compiler memoryx frontend capture_torch", outside="torch"),
+    "torch_step": package(
+        "config ir kernels compiler memoryx swarmx runtime frontend capture_torch", outside="torch"
+    ),
     "step": package(
         "ir kernels compiler memoryx swarmx runtime frontend tf_compat capture console tf_session",
         outside="tensorflow numpy",

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from cerebras_tf.capture_torch.capture import GRADIENT_OF
 from cerebras_tf.torch_step.front_end import TorchModel
-from cerebras_tf.torch_step.in_memory import InMemoryTraining
+from cerebras_tf.torch_step.training import TorchTraining
 
 LOSS, GRADIENT = 1e-5, 1e-5
 
@@ -43,7 +44,7 @@ def train(module, batches, optimizer=None, update=None, loss=None, after=lambda:
     update = update or optimizer.step
     model = TorchModel(module, batches[0], optimizer, loss, update)
     trained = model.exported.trained
-    training = InMemoryTraining(model, trained)
+    training = TorchTraining(model, gradients=trained)
     worst = [0.0, 0.0]
     for batch in batches:
         found = training.step(batch)
@@ -54,10 +55,10 @@ def train(module, batches, optimizer=None, update=None, loss=None, after=lambda:
         assert trained == [n for n, p in parameters.items() if p.grad is not None]
         largest = max(float(parameters[name].grad.abs().max()) for name in trained)
         for name in trained:
-            gap = np.abs(training.gradient(name) - parameters[name].grad.numpy()).max()
+            gap = np.abs(found[GRADIENT_OF.format(name)] - parameters[name].grad.numpy()).max()
             worst[1] = max(worst[1], float(gap) / largest)
         value = float(expected.detach())
-        worst[0] = max(worst[0], abs(found - value) / max(abs(value), 1e-3))
+        worst[0] = max(worst[0], abs(found["loss"] - value) / max(abs(value), 1e-3))
         update()
         after()
     return Differences(*worst), training

@@ -1,0 +1,80 @@
+"""How a PyTorch model is trained on the wafer: options that CSRunConfig has too."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from typing import Any, Optional
+
+from cerebras_tf.config.run_options import SharedOptions
+from cerebras_tf.config.schema import Refused, Report, check_value
+from cerebras_tf.errors import ConfigError
+
+_SHARED = {each.name: each for each in dataclasses.fields(SharedOptions)}
+
+
+def _shared(name: str, default: Any = None) -> Any:
+    """A field with the text and the checks that the option has elsewhere."""
+    return dataclasses.field(default=default, metadata=_SHARED[name].metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Settings of a training; see docs/guides/pytorch.md.
+
+    Attributes:
+        precision: of matrix products: float32, bfloat16 or emulate.
+        keep_float32: with bfloat16, regular expressions of module paths whose products stay
+            float32.
+        memoryx_dir: folder of the files that store weights and optimizer state; None: in memory.
+        memoryx_ram_gb: main memory for these with `memoryx_dir`; None: half of what is free.
+        memoryx_moment_dtype: storage dtype of the moments of Adam; None: that of the optimizer.
+        wafer_memory_gb: memory for activations; None: 90 % of what is free.
+        micro_batches: number of equal parts that a batch is split into.
+        num_csx: number of wafers; each trains on a batch of its own in every step.
+        num_threads: threads of kernels; None: one per core.
+        remove_padding: whether padding is removed if results do not change.
+        compile_dir: folder of compiled programs, which later runs load; None: none.
+
+    Raises:
+        ConfigError: a value is invalid.
+    """
+
+    precision: str = _shared("precision", "float32")
+    keep_float32: tuple[str, ...] = _shared("keep_float32", ())
+    memoryx_dir: Optional[str] = _shared("memoryx_dir")
+    memoryx_ram_gb: Optional[float] = _shared("memoryx_ram_gb")
+    memoryx_moment_dtype: Optional[str] = _shared("memoryx_moment_dtype")
+    wafer_memory_gb: Optional[float] = _shared("wafer_memory_gb")
+    micro_batches: int = _shared("micro_batches", 1)
+    num_csx: int = _shared("num_csx", 1)
+    num_threads: Optional[int] = _shared("num_threads")
+    remove_padding: bool = True
+    compile_dir: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        report, hints = Report("settings"), typing.get_type_hints(type(self))
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+            try:
+                value = (
+                    check_value(hints[each.name], each.metadata, value)
+                    if _given(each, value)
+                    else value
+                )
+            except Refused as refused:
+                report.add(each.name, f"{each.name} {refused.text}", refused.received)
+            object.__setattr__(self, each.name, value)
+        if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
+            report.add("memoryx_ram_gb", "memoryx_ram_gb has no effect without memoryx_dir.")
+        if self.keep_float32 and self.precision != "bfloat16":
+            report.add("keep_float32", "keep_float32 has no effect without precision bfloat16.")
+        if report.messages:
+            raise ConfigError(report.text())
+
+
+def _given(each: Any, value: Any) -> bool:
+    return not (value is None and each.default is None)
