@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Iterator
 from typing import Any, Optional
+
+from cerebras_tf.console.log import get_logger
 
 _open: list[Any] = []  # the bars, the visible one last
 
@@ -17,7 +18,7 @@ def progress_bar(
 ) -> Iterator[Any]:
     """Draws a bar with rate and time left on stderr, if that is a terminal.
 
-    Log lines of TensorFlow are written above it. A bar that is already there is hidden meanwhile.
+    Log lines are written above it. A bar that is already there is hidden meanwhile.
 
     Example:
         with progress_bar(len(files), "file") as bar:
@@ -40,7 +41,7 @@ def progress_bar(
     with contextlib.ExitStack() as stack:
         is_terminal = sys.stderr.isatty()
         if is_terminal:
-            stack.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
+            stack.enter_context(logging_redirect_tqdm([get_logger()]))
             stack.enter_context(_hidden(_open[-1:]))
         bar = tqdm(
             desc=text,

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
-import tensorflow as tf
+
+class _Stderr(logging.StreamHandler):
+    """Writes lines on stderr, unless the script has set up logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
+def get_logger() -> logging.Logger:
+    """TensorFlow's logger if TensorFlow is imported, whose level scripts set; else our own."""
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is not None and hasattr(tensorflow, "get_logger"):
+        found: logging.Logger = tensorflow.get_logger()
+        return found
+    logger = logging.getLogger("cerebras_tf")
+    if not logger.handlers:
+        logger.addHandler(_Stderr())
+    return logger
 
 
 def log_info(message: str, *arguments: Any) -> None:
-    """Logs a line on the progress of a run, by TensorFlow's logger at level INFO.
+    """Logs a line on the progress of a run, at level INFO; see get_logger.
 
     By default that logger shows only warnings. Lines of progress are shown nevertheless, unless the
     script sets the logger's level, sets up logging, or calls `logging.disable`.
     """
-    logger = tf.get_logger()
+    logger = get_logger()
     if logger.isEnabledFor(logging.INFO):
         logger.info(message, *arguments)
     elif not _is_set_up(logger):
@@ -26,7 +46,7 @@ def log_info(message: str, *arguments: Any) -> None:
 
 def is_silent() -> bool:
     """Whether TensorFlow's own lines of progress are hidden because logging is not set up."""
-    logger = tf.get_logger()
+    logger = get_logger()
     return not logger.isEnabledFor(logging.INFO) and not _is_set_up(logger)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import importlib
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Protocol
-
-import tensorflow as tf
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
@@ -165,69 +162,19 @@ def require_wandb() -> Any:
     return found
 
 
-@contextlib.contextmanager
-def logging_scalars(
+def scalar_loggers(
     names: Sequence[str], model_dir: str, folder: str, prefix: str, config: Mapping[str, Any]
-) -> Iterator[None]:
-    """Within: scalars written to the event file of a folder are also logged.
+) -> list[Logger]:
+    """The loggers of the option `loggers` besides event files.
 
     Args:
-        names: the loggers, of the option `loggers`.
-        folder: of the event file, model_dir or a folder in it.
+        folder: of the CSV file, model_dir or a folder in it.
         prefix: see WandbRun.
         config: parameters of the model.
     """
-    if CSV not in names and WANDB not in names:
-        yield
-        return
-    cache, own = tf.compat.v1.summary.FileWriterCache, os.path.abspath(folder)
-    opened: list[Any] = []
-    ends, original = contextlib.ExitStack(), cache.get
-
-    def get(logdir: str) -> Any:
-        """The writer of a folder; loggers start with it, so that a refused run starts none."""
-        writer = original(logdir)
-        if os.path.abspath(logdir) == own and not opened:
-            opened.append(writer)
-            loggers: list[Logger] = []
-            if CSV in names:
-                loggers.append(MetricsFile(Path(folder, METRICS)))
-            if WANDB in names:
-                loggers.append(WandbRun(model_dir, prefix, config))
-            for name, wrap in (("add_summary", _with_loggers), ("add_session_log", _with_restarts)):
-                ends.callback(vars(writer).pop, name)
-                setattr(writer, name, wrap(getattr(writer, name), loggers))
-            for logger in loggers:
-                ends.callback(logger.close)
-        return writer
-
-    with ends:
-        ends.callback(setattr, cache, "get", staticmethod(original))
-        cache.get = staticmethod(get)
-        yield
-
-
-def _with_loggers(add_summary: Callable[..., Any], loggers: Sequence[Logger]) -> Any:
-    def add(summary: Any, global_step: Any = None) -> None:
-        add_summary(summary, global_step)
-        if isinstance(summary, bytes):
-            summary = tf.compat.v1.Summary.FromString(summary)
-        values = {
-            value.tag: float(value.simple_value)
-            for value in summary.value
-            if value.HasField("simple_value")
-        }
-        for logger in loggers if values else ():
-            logger.log(int(global_step), values)
-
-    return add
-
-
-def _with_restarts(add_session_log: Callable[..., Any], loggers: Sequence[Logger]) -> Any:
-    def add(session_log: Any, global_step: Any = None) -> None:
-        add_session_log(session_log, global_step)
-        if session_log.status == tf.compat.v1.SessionLog.START:
-            for logger in loggers:
-                logger.restart(int(global_step))
-
-    return add
+    found: list[Logger] = []
+    if CSV in names:
+        found.append(MetricsFile(Path(folder, METRICS)))
+    if WANDB in names:
+        found.append(WandbRun(model_dir, prefix, config))
+    return found

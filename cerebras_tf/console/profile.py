@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
-import tensorflow as tf
-
-from cerebras_tf.console.log import log_info
+from cerebras_tf.console.log import get_logger, log_info
 from cerebras_tf.kernels.blas import library_name
 from cerebras_tf.runtime.profile_tables import tables
 from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler, write_trace
@@ -21,7 +18,7 @@ WARM_UP_STEPS = 2
 _SIDE = 2048
 
 
-class ProfileHook(tf.estimator.SessionRunHook):
+class StepProfile:
     """Records steps after the first ones, then writes `profile/trace.json` and logs its tables.
 
     Of several wafers, the first one's are recorded.
@@ -37,7 +34,7 @@ class ProfileHook(tf.estimator.SessionRunHook):
         self._seen = self._recorded = 0
         self._before = 0.0
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_step(self) -> None:
         """Begins, counts and ends."""
         now = time.perf_counter()
         self._seen += 1
@@ -51,7 +48,7 @@ class ProfileHook(tf.estimator.SessionRunHook):
             self._profiler.start()
         self._before = time.perf_counter()
 
-    def end(self, session: Any) -> None:
+    def end(self) -> None:
         """Writes what was recorded if training ended early."""
         if self._recorded < self._steps:
             self._finish()
@@ -59,13 +56,13 @@ class ProfileHook(tf.estimator.SessionRunHook):
     def _finish(self) -> None:
         self._profiler.stop()
         if not self._recorded:
-            tf.compat.v1.logging.warning(
+            get_logger().warning(
                 "profile: training ended within the %d warm-up steps; nothing was recorded",
                 WARM_UP_STEPS,
             )
             return
         if self._recorded < self._steps:
-            tf.compat.v1.logging.warning(
+            get_logger().warning(
                 "profile: training ended when %d of %d steps were recorded, after %d warm-up steps",
                 *(self._recorded, self._steps, WARM_UP_STEPS),
             )

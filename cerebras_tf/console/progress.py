@@ -1,6 +1,6 @@
 """What the console shows of a run: named phases with their seconds, step lines, a progress bar.
 
-hooks.py and shown_steps.py write event files.
+estimator/console_hooks.py calls it from tf.estimator's loop.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
-import tensorflow as tf
 from tqdm import tqdm
 
 from cerebras_tf.console.bar import progress_bar
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.shown_steps import ShownSteps
-from cerebras_tf.tf_compat.internals import training_util
 
 Clock = Callable[[], float]
 
@@ -129,34 +127,28 @@ class StepWindow:
         return steps, max(self._time_s - started, 1e-9)
 
 
-class ProgressHook(tf.estimator.SessionRunHook):
+class ProgressLines:
     """Prints a line for each step that is shown, and a progress bar on a terminal.
 
     The line reads `global_step = 50, loss = 7.30078125, rate = 0.492 steps/sec, 252 tokens/sec,
     03:23 left`; the rate is that of the steps since the last line. The time left is omitted if the
-    bar shows it. The bar is drawn on stderr if that is a terminal. `log_step_count_steps=None`
-    turns off tf.estimator's own lines.
+    bar shows it. The bar is drawn on stderr if that is a terminal.
 
     Args:
-      loss: scalar tensor.
-      tokens_per_step: tokens in a step; None to omit their rate.
-      about: returns the lines about the model that are logged before training.
+      tokens_per_step: tokens in a step; None to omit their rate, or to give tokens with each step.
       clock: a monotonic clock in seconds, which stops during evaluations; None for one that does
         not stop.
     """
 
     def __init__(
         self,
-        loss: Any,
         shown: ShownSteps,
         tokens_per_step: Optional[int] = None,
-        about: Optional[Callable[[], str]] = None,
         clock: Optional[TrainingClock] = None,
     ) -> None:
-        self._loss = loss
         self._shown = shown
         self._tokens_per_step = tokens_per_step
-        self._about = about
+        self._tokens = 0  # of the window
         self._clock = clock or TrainingClock()
         self._window = StepWindow(self._clock)
         self._started_s = 0.0
@@ -165,45 +157,42 @@ class ProgressHook(tf.estimator.SessionRunHook):
         self._bar: Any = None
         self._terminal = contextlib.ExitStack()
 
-    def begin(self) -> None:
-        """Finds the tensor that reads the global step."""
-        self._global_step = training_util._get_or_create_global_step_read()
+    def begin(self, start: int, about: str = "") -> None:
+        """Logs the first step and draws the bar.
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Logs the first step and draws the bar."""
-        start = self._reported_step = int(session.run(self._global_step))
+        Args:
+          about: lines about the model, which are logged first.
+        """
+        self._reported_step = start
         self._shown.begin(start)
         self._started_s = self._clock()
         last = self._shown.last
-        if self._about is not None:
-            for line in self._about().splitlines():
-                log_info("%s", line)
+        for line in about.splitlines():
+            log_info("%s", line)
         log_info("training from step %d%s ...", start, "" if last is None else f" to {last}")
         if sys.stderr.isatty():
             self._bar = self._terminal.enter_context(progress_bar(last, "step", start))
 
-    def before_run(self, run_context: Any) -> Any:
-        """Asks for the loss and the global step."""
-        return tf.estimator.SessionRunArgs({"loss": self._loss, "step": self._global_step})
+    def reads(self, step: int) -> bool:
+        """Whether `update` needs the exact global step, which may be `step` or the one after."""
+        due = any(step + late in self._shown for late in (0, 1))
+        return self._bar is not None or not self._window.is_open or due
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def update(self, global_step: int, loss: float, tokens: Optional[int] = None) -> None:
         """Moves the bar, and prints a line if this step is shown.
 
-        The step fetched along with a run may be the one before or after its update, so it is read
-        again wherever that matters.
+        Args:
+          tokens: of this step, where `tokens_per_step` is None.
         """
-        fetched = int(run_values.results["step"])
-        due = any(fetched + late in self._shown for late in (0, 1))
-        if self._bar is None and self._window.is_open and not due:
-            return
-        global_step = int(run_context.session.run(self._global_step))
+        self._tokens += tokens or 0
         if self._bar is not None:
             self._exclude_pauses()
             self._bar.update(global_step - self._bar.n)
         if global_step in self._shown and global_step > self._reported_step:
-            self._report(global_step, float(run_values.results["loss"]))
+            self._report(global_step, loss)
         if not self._window.is_open and global_step > self._shown.start:
             self._window.open(global_step)
+            self._tokens = 0
 
     def _exclude_pauses(self) -> None:
         """Moves the times that the bar computes its rate from by those of new evaluations."""
@@ -223,6 +212,9 @@ class ProgressHook(tf.estimator.SessionRunHook):
         more = ""
         if self._tokens_per_step is not None:
             more += f", {rate * self._tokens_per_step:.0f} tokens/sec"
+        elif self._tokens:
+            more += f", {self._tokens / seconds:.0f} tokens/sec"
+        self._tokens = 0
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
         elif window and self._shown.last is not None and self._shown.last > global_step:
@@ -230,54 +222,13 @@ class ProgressHook(tf.estimator.SessionRunHook):
         line = "global_step = %d, loss = %.9g, rate = %s steps/sec%s"
         log_info(line, global_step, loss, format_rate(rate), more)
 
-    def end(self, session: Any) -> None:
+    def end(self, global_step: int) -> None:
         """Removes the bar and logs how long training took."""
         self.close()
-        steps = int(session.run(self._global_step)) - self._shown.start
+        steps = global_step - self._shown.start
         log_info("training: %d steps in %.1f s", steps, self._clock() - self._started_s)
 
     def close(self) -> None:
         """Removes the bar; for runs that end in an exception, where `end` is not called."""
         self._bar = None
-        self._terminal.close()
-
-
-class EvaluationBarHook(tf.estimator.SessionRunHook):
-    """Draws a bar of the batches of an evaluation, if stderr is a terminal.
-
-    Args:
-        steps: maximum number of batches; None for all.
-        dataset: returns the batches, to count them.
-    """
-
-    def __init__(self, steps: Optional[int], dataset: Callable[[], Any]) -> None:
-        self._steps = steps
-        self._dataset = dataset
-        self._count: Any = None
-        self._bar: Any = None
-        self._terminal = contextlib.ExitStack()
-
-    def begin(self) -> None:
-        """Makes the tensor that counts the batches."""
-        batches = self._dataset()
-        if isinstance(batches, tf.data.Dataset) and sys.stderr.isatty():
-            self._count = tf.data.experimental.cardinality(batches)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Draws the bar."""
-        count = -1 if self._count is None else int(session.run(self._count))
-        counts = [self._steps, count if count >= 0 else None]  # unknown and infinite are below 0
-        total = min((each for each in counts if each is not None), default=None)
-        self._bar = self._terminal.enter_context(progress_bar(total, "batch", text="evaluation"))
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Moves the bar."""
-        self._bar.update()
-
-    def end(self, session: Any) -> None:
-        """Removes the bar."""
-        self.close()
-
-    def close(self) -> None:
-        """Removes the bar; for runs that end in an exception, where `end` is not called."""
         self._terminal.close()

@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from cerebras_tf import quantities
 from cerebras_tf.console import log
 from cerebras_tf.memoryx.store import IoStats
 from cerebras_tf.swarmx.swarm import Traffic
-from cerebras_tf.tf_compat.internals import training_util
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +23,17 @@ class Moved:
 
 # Reports two readings of a meter, given the steps and seconds between them.
 Read = Callable[[Any, Any, int, float], Moved]
+# Step, seconds, and what the meter returned.
+Reading = tuple[int, float, Any]
 
 
-class TrafficHook(tf.estimator.SessionRunHook):
-    """Writes summaries of traffic, and logs the totals of the run at the end.
+class TrafficMeter:
+    """Traffic of a run, and of the steps between two summaries.
 
     The first step, which fills the memory, is not counted. Neither is traffic after the last step:
     a checkpoint writes what a further step would have written later.
 
     Args:
-        output_dir: folder of the event files; None writes none.
         every_n_steps: steps between summaries, at multiples of it.
         meter: returns the traffic so far, a dataclass.
         read: makes a report of two such values.
@@ -44,54 +42,34 @@ class TrafficHook(tf.estimator.SessionRunHook):
 
     def __init__(
         self,
-        output_dir: str | None,
         every_n_steps: int,
         meter: Callable[[], Any],
         read: Read,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._output_dir = output_dir
         self._every_n_steps = every_n_steps
         self._meter = meter
         self._read = read
         self._clock = clock
-        self._first: tuple[int, float, Any] | None = None
-        self._last: tuple[int, float, Any] | None = None
-        self._latest: tuple[int, float, Any] | None = None
+        self._first: Reading | None = None
+        self._last: Reading | None = None
+        self._latest: Reading | None = None
 
-    def begin(self) -> None:
-        """Opens the event file shared with TensorFlow's hooks."""
-        self._global_step = training_util._get_or_create_global_step_read()
-        self._writer = None
-        if self._output_dir is not None:
-            self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Writes summaries if they are due."""
-        now = self._latest = self._now(run_context.session)
+    def after_step(self, step: int) -> dict[str, float] | None:
+        """Counts a step; returns the scalars since the last summary if one is due."""
+        now = self._latest = step, self._clock(), dataclasses.replace(self._meter())
         if self._first is None:
             self._first = self._last = now
-        elif now[0] % self._every_n_steps == 0 and self._last and now[0] > self._last[0]:
-            self._write(self._last, now)
-            self._last = now
+        elif step % self._every_n_steps == 0 and self._last and step > self._last[0]:
+            before, self._last = self._last, now
+            return self._moved(before, now).tags
+        return None
 
-    def _now(self, session: Any) -> tuple[int, float, Any]:
-        step = int(session.run(self._global_step))
-        return step, self._clock(), dataclasses.replace(self._meter())
-
-    def _moved(self, before: tuple[int, float, Any], now: tuple[int, float, Any]) -> Moved:
+    def _moved(self, before: Reading, now: Reading) -> Moved:
         seconds = max(now[1] - before[1], 1e-9)
         return self._read(before[2], now[2], now[0] - before[0], seconds)
 
-    def _write(self, before: tuple[int, float, Any], now: tuple[int, float, Any]) -> None:
-        if self._writer is None:
-            return
-        summary = tf.compat.v1.Summary()
-        for tag, value in self._moved(before, now).tags.items():
-            summary.value.add(tag=tag, simple_value=value)
-        self._writer.add_summary(summary, now[0])
-
-    def end(self, session: Any) -> None:
+    def end(self) -> None:
         """Logs the traffic of the whole run."""
         now = self._latest
         if self._first is not None and now is not None and now[0] > self._first[0]:

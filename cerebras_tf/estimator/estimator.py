@@ -28,8 +28,8 @@ from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.collector import paused_collector
 from cerebras_tf.console.log import is_silent, log_info
-from cerebras_tf.console.loggers import WANDB, logging_scalars, require_wandb
-from cerebras_tf.console.progress import EvaluationBarHook, PhaseReporter
+from cerebras_tf.console.loggers import WANDB, require_wandb
+from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.call import (
@@ -39,6 +39,7 @@ from cerebras_tf.estimator.call import (
     pause_training,
     training,
 )
+from cerebras_tf.estimator.console_hooks import EvaluationBarHook, logging_scalars
 from cerebras_tf.estimator.hooks import EvaluationStopHook, FreezeObjectsHook, GracefulStopHook
 from cerebras_tf.estimator.model_graph import build
 from cerebras_tf.estimator.options import compiler_options, warn_of_ignored_options

@@ -15,11 +15,10 @@ import tensorflow as tf
 
 from cerebras_tf.checkpoints.saver import SaverHook
 from cerebras_tf.console.log import log_info
-from cerebras_tf.console.profile import ProfileHook
-from cerebras_tf.console.progress import ProgressHook
-from cerebras_tf.console.shown_steps import ShownSteps, SummaryHook
-from cerebras_tf.console.traffic import TrafficHook, of_files, of_wafers
+from cerebras_tf.console.shown_steps import ShownSteps
+from cerebras_tf.console.traffic import of_files, of_wafers
 from cerebras_tf.estimator.call import CallContext
+from cerebras_tf.estimator.console_hooks import ProfileHook, ProgressHook, SummaryHook, TrafficHook
 from cerebras_tf.estimator.hooks import (
     FiniteStateListener,
     LossWatch,

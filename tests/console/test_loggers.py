@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from cerebras_tf.console.loggers import METRICS, MetricsFile, logging_scalars
+from cerebras_tf.console.loggers import METRICS, MetricsFile
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.estimator.console_hooks import logging_scalars
 from tests.messages import names
 
 

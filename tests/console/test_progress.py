@@ -16,15 +16,9 @@ import tensorflow as tf
 
 from cerebras_tf.console import log, progress
 from cerebras_tf.console.bar import progress_bar
-from cerebras_tf.console.progress import (
-    EvaluationBarHook,
-    PhaseReporter,
-    ProgressHook,
-    StepWindow,
-    TrainingClock,
-    format_rate,
-)
+from cerebras_tf.console.progress import PhaseReporter, StepWindow, TrainingClock, format_rate
 from cerebras_tf.console.shown_steps import ShownSteps
+from cerebras_tf.estimator.console_hooks import EvaluationBarHook, ProgressHook
 
 pytestmark = pytest.mark.tf
 

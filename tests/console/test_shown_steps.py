@@ -8,7 +8,8 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.console.shown_steps import ShownSteps, SummaryHook
+from cerebras_tf.console.shown_steps import ShownSteps
+from cerebras_tf.estimator.console_hooks import SummaryHook
 
 pytestmark = pytest.mark.tf
 

@@ -65,9 +65,7 @@ PACKAGES = {
     # The only package that imports private names of TensorFlow, see test_tensorflow_internals.py.
     "tf_compat": package(outside="tensorflow triton"),
     "capture": package("ir ops kernels tf_compat", outside="tensorflow numpy"),
-    "console": package(
-        "ir kernels memoryx runtime swarmx tf_compat", outside="tensorflow numpy tqdm wandb"
-    ),
+    "console": package("ir kernels memoryx runtime swarmx", outside="numpy tqdm wandb"),
     "tf_session": package("ir kernels memoryx tf_compat capture", outside="tensorflow numpy"),
     # What any front end needs: no framework here.
     "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
