@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -43,6 +44,7 @@ class ExportedModel:
         features: dtype and shape of every tensor of a batch, with None for open sizes.
         specs: parameters and buffers.
         tensors: their torch tensors.
+        ties: further names of tensors, with the first name of each.
         trained: names of the parameters that a gradient reaches.
 
     Raises:
@@ -90,10 +92,13 @@ class ExportedModel:
         first: dict[int, str] = {}
         self._names: dict[str, str] = {}  # of the wrapped module -> of the model
         self.tensors: dict[str, torch.Tensor] = {}
+        self.ties: dict[str, str] = {}
         for name, tensor in pairs:
             known = first.setdefault(id(tensor), name)
             self._names[f"model.{name}"] = known
             self.tensors[known] = tensor
+            if known != name:
+                self.ties[name] = known
         mutated = {
             self._names[str(spec.target)]
             for spec in self._program.graph_signature.output_specs
@@ -148,6 +153,10 @@ class ExportedModel:
             if node.op == "placeholder"
         }
         return [name for name, spec in self.specs.items() if spec.trainable and name in names]
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The parameters, each once."""
+        return [t for t in self.tensors.values() if isinstance(t, torch.nn.Parameter)]
 
     def symbols(self, types: Mapping[str, TensorType]) -> dict[str, Size]:
         """The sizes of torch's symbols in a batch of these types.
@@ -256,10 +265,12 @@ def _exported(
                 tensor = torch.cat([tensor, tensor], axis)
         given[name] = tensor
     try:
-        with internals.refused_while_exported():
+        with internals.refused_while_exported(), warnings.catch_warnings():
+            # torch's own use of its deprecated names
+            warnings.filterwarnings("ignore", category=FutureWarning)
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
-        internals.detach_no_grad(program)
-        return program.run_decompositions({})
+            internals.detach_no_grad(program)
+            return program.run_decompositions({})
     except CerebrasError:
         raise
     except Exception as error:

@@ -16,7 +16,7 @@ from cerebras_tf.capture_torch import internals
 from cerebras_tf.capture_torch.registry import RULES, arguments
 from cerebras_tf.errors import SizeLimitError, UnsupportedOpError
 from cerebras_tf.ir import Dim, Size, StepGraph, TensorType, Value
-from cerebras_tf.ir.program import RANDOM_STEP
+from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.sizes import counts
@@ -129,13 +129,29 @@ class Lowering:
 
     def draw(self) -> tuple[Value, Value]:
         """The step and the seeds of the node's random numbers, for ops that draw."""
-        if RANDOM_STEP not in self.step.features:
-            kind = TensorType("int64", ())
-            self.step.features[RANDOM_STEP] = self.step.graph.add_input(RANDOM_STEP, kind)
         digest = hashlib.blake2b(self.node.name.encode(), digest_size=8).digest()
         own = int.from_bytes(digest, "little") >> 1
         seeds = self.b.constant(np.array([self._seed, own], np.int64))
-        return self.step.features[RANDOM_STEP], seeds
+        return self._random_step(RANDOM_STEP), seeds
+
+    def rounded(self, value: Value, name: str) -> Value:
+        """A new value of a variable in bfloat16, rounded stochastically.
+
+        The result depends only on the variable's name, the step and the element's index; see
+        capture.capture.
+        """
+        digest = hashlib.blake2b(f"{name} at rest".encode(), digest_size=16).digest()
+        seeds = self.b.constant(np.frombuffer(digest, "<i8").astype(np.int64))
+        step, limits = self._random_step(COMMON_RANDOM_STEP), {"low": 0, "high": 2**63 - 1}
+        key = self.b.op("random_uniform_int", step, seeds, shape=(), dtype="int64", **limits)
+        return self.b.op("round_randomly", value, key)
+
+    def _random_step(self, name: str) -> Value:
+        """The feature that counts earlier draws."""
+        if name not in self.step.features:
+            kind = TensorType("int64", ())
+            self.step.features[name] = self.step.graph.add_input(name, kind)
+        return self.step.features[name]
 
     def is_trained(self, value: Value) -> bool:
         """Whether a gradient may be taken of a value: it depends on floating inputs."""

@@ -14,12 +14,14 @@ import torch
 
 from cerebras_tf.capture_torch import internals
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
-from cerebras_tf.errors import CerebrasError, ConfigError, UnsupportedOpError
+from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, UnsupportedOpError
 from cerebras_tf.ir import Array, TensorType, Value, Variable
 
 Parameters = Mapping[str, torch.Tensor]
 # A feature, float64 []: the learning rate of a group of parameters.
 RATE = "learning_rate/{}"
+# Keys of the moving averages of torch's Adam, AdamW, NAdam, RAdam and Adamax.
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class TracedUpdate:
@@ -34,7 +36,7 @@ class TracedUpdate:
             default.
 
     Attributes:
-        slots: the optimizer's state, by name, with its values before the first step.
+        stored: storage dtypes of slots, where they differ from the optimizer's.
 
     Raises:
         UnsupportedOpError: the update cannot be traced, or its first step differs from later ones.
@@ -66,23 +68,87 @@ class TracedUpdate:
         self._settings = self._fixed_settings()
         with _traceable(optimizer):
             self._states = _first_states(optimizer, self._trained)
-        self.slots = {
-            f"{name}/{key}": array_of(value)
-            for name, state in self._states.items()
-            for key, value in state.tensors.items()
-        }
+        self.stored: dict[str, str] = {}
         self._graph = self._trace(parameters)
 
     @property
     def specs(self) -> dict[str, Variable]:
-        """Variables of the optimizer's state."""
+        """Variables of the optimizer's state, in their storage dtypes."""
         return {
-            f"{name}/{key}": Variable(
-                f"{name}/{key}", TensorType(DTYPES[value.dtype], tuple(value.shape))
+            name: Variable(
+                name, TensorType(self.stored.get(name, DTYPES[value.dtype]), tuple(value.shape))
             )
+            for name, value in self._tensors().items()
+        }
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{name}/{key}": value
             for name, state in self._states.items()
             for key, value in state.tensors.items()
         }
+
+    def first_value(self, name: str) -> Array:
+        """The value of a slot before the first step."""
+        return np.asarray(array_of(self._tensors()[name]))
+
+    def store_moments(self, dtype: str) -> None:
+        """Stores the moments of Adam and its variants in a dtype.
+
+        Raises:
+            ConfigError: the optimizer has none.
+        """
+        moments = [
+            name
+            for name, value in self._tensors().items()
+            if name.rpartition("/")[2] in _MOMENTS and value.dtype == torch.float32 and value.ndim
+        ]
+        if not moments:
+            raise ConfigError(
+                "memoryx_moment_dtype: the optimizer must have moving averages of gradients, "
+                f"{' and '.join(_MOMENTS)}, as Adam and AdamW do. Received: "
+                f"{type(self._optimizer).__name__}. Remove memoryx_moment_dtype."
+            )
+        self.stored = dict.fromkeys(moments, dtype)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The settings of the optimizer's groups, with the names of their parameters."""
+        names = {id(p): name for name, p in self._module.named_parameters()}
+        return [
+            {**group, "params": [names[id(p)] for p in group["params"]]}
+            for group in self._optimizer.param_groups
+        ]
+
+    def restore_rates(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Sets the learning rates to those of a checkpoint.
+
+        Args:
+            groups: what `groups` returned.
+
+        Raises:
+            CheckpointError: the groups have other parameters.
+        """
+        own = self.groups()
+        if [group["params"] for group in own] != [group["params"] for group in groups]:
+            raise CheckpointError(
+                "optimizer: its groups must have the parameters of the checkpoint. Received: "
+                f"{len(own)} groups, and {len(groups)} in the checkpoint. Make the optimizer in "
+                "the same way."
+            )
+        for group, saved in zip(self._optimizer.param_groups, groups):
+            group.update({key: saved[key] for key in ("lr", "initial_lr") if key in saved})
+
+    def copy_back(self, value: Callable[[str], torch.Tensor]) -> None:
+        """Sets the optimizer's state.
+
+        Args:
+            value: the tensor of a slot, by name.
+        """
+        for name, state in self._states.items():
+            found = self._optimizer.state[self._trained[name]]
+            found.update(state.others)
+            for key, old in state.tensors.items():
+                found[key] = value(f"{name}/{key}").to(old.dtype)
 
     def rates(self) -> dict[str, Array]:
         """The learning rates that the optimizer has now, as features of a step.
@@ -113,21 +179,24 @@ class TracedUpdate:
         """Lowers the update; returns new values of parameters and state, by name."""
         low.differentiates = False
         step = low.step
+        tensors, slots = self._tensors(), {}
         for name, spec in self.specs.items():
             step.variables[name] = step.graph.add_input(name, spec.type)
             step.specs[name] = spec
+            slots[name] = low.value(step.variables[name], DTYPES[tensors[name].dtype])
         for name in self.rates():
             step.features[name] = step.graph.add_input(name, TensorType("float64", ()))
         given = [
             *(step.variables[name] for name in self._gradients),
             *(gradients[name] for name in self._gradients),
-            *(step.variables[name] for name in self.specs),
+            *slots.values(),
             *(step.features[name] for name in self.rates()),
         ]
         places = [node for node in self._graph.graph.nodes if node.op == "placeholder"]
         low.values.update(zip(places, given))
         outputs = low.run(self._graph)
-        return dict(zip([*self._trained, *self.specs], outputs))
+        found = dict(zip([*self._trained, *slots], outputs))
+        return {n: low.rounded(v, n) if n in self.stored else v for n, v in found.items()}
 
     def _trace(self, parameters: Parameters) -> torch.fx.GraphModule:
         names, held = self._gradients, list(parameters.values())

@@ -394,11 +394,18 @@ class _Assembler:
         return sum(self.step.variables[name].type.max_bytes for name in names)
 
     def _layer_name(self, index: int, names: list[str]) -> str:
-        """The folder of the layer's largest variable: 'decoder/ffn_1'; 'layer_3' if it has none."""
+        """The folder of the layer's largest variable: 'decoder/ffn_1'; 'layer_3' if it has none.
+
+        Of a PyTorch model: the module, up to its number in a list, such as 'bert.encoder.layer.3'.
+        """
         if not names:
             return f"layer_{index}"
         largest = max(names, key=lambda name: self.step.variables[name].type.max_bytes)
-        return "/".join(largest.split("/")[:-1][:2]) or largest
+        if "/" in largest:
+            return "/".join(largest.split("/")[:-1][:2])
+        *path, _ = largest.split(".")
+        number = next((at for at, part in enumerate(path) if part.isdigit()), len(path))
+        return ".".join(path[: number + 1]) or largest
 
 
 def _on_wafer(wafer: int, entries: list[Entry]) -> list[Entry]:

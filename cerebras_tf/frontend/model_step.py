@@ -190,9 +190,14 @@ class ModelStep:
                 )
         return client.global_step
 
-    def prepare(self) -> None:
-        """Compiles before the first step if the shapes of all features are known."""
-        types = self.static_types()
+    def prepare(self, types: Optional[Mapping[str, TensorType]] = None) -> None:
+        """Compiles before the first step if the shapes of all features are known.
+
+        Args:
+            types: of the features of a batch, or of a micro-batch; None for those that the model
+                declares.
+        """
+        types = self.static_types() if types is None else types
         if types is None:
             return
         requests = [self.request(types)]

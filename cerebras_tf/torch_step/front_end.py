@@ -9,7 +9,7 @@ import torch
 
 from cerebras_tf.capture_torch.capture import GRADIENT_OF, LOSS, capture_step
 from cerebras_tf.capture_torch.export import Batch, ExportedModel, LossFunction
-from cerebras_tf.capture_torch.update import RATE, TracedUpdate
+from cerebras_tf.capture_torch.update import TracedUpdate
 from cerebras_tf.frontend.front_end import Feature
 from cerebras_tf.ir import StepGraph, TensorType, Variable
 
@@ -27,10 +27,12 @@ class TorchModel:
 
     Attributes:
         gradients: names of the parameters whose gradients are results of a step.
+        rows: of a micro-batch that is a part of a batch; None if the number may differ.
     """
 
     global_step, has_fallback = "global_step", False
     gradients: Collection[str] = ()
+    rows: Optional[int] = None
     loss: Optional[str] = LOSS
 
     def __init__(
@@ -48,10 +50,21 @@ class TorchModel:
             trained = {name: self.exported.tensors[name] for name in self.exported.trained}
             self.update = TracedUpdate(module, optimizer, trained, update)
         self._seed = (torch.initial_seed() if seed is None else seed) & (2**62 - 1)
+
+    @property
+    def features(self) -> list[Feature]:
+        """Tensors of a batch, and the learning rates."""
         rates = self.update.rates() if self.update is not None else {}
-        self.features = [
-            *(Feature(name, *kind) for name, kind in self.exported.features.items()),
-            *(Feature(RATE.format(index), "float64", ()) for index in range(len(rates))),
+        return [
+            *(
+                Feature(
+                    name,
+                    dtype,
+                    shape if not shape or self.rows is None else (self.rows, *shape[1:]),
+                )
+                for name, (dtype, shape) in self.exported.features.items()
+            ),
+            *(Feature(name, "float64", ()) for name in rates),
         ]
 
     @property
@@ -92,3 +105,7 @@ class TorchModel:
     def seed(self) -> int:
         """Seed of the random operations."""
         return self._seed
+
+    def restore_seed(self, seed: int) -> None:
+        """Sets the seed to that of a checkpoint, before the first step."""
+        self._seed = seed

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import typing
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from cerebras_tf.config.run_options import SharedOptions
 from cerebras_tf.config.schema import Refused, Report, check_value
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.swarmx import job
 
 _SHARED = {each.name: each for each in dataclasses.fields(SharedOptions)}
 
@@ -33,6 +35,8 @@ class TrainingSettings:
         wafer_memory_gb: memory for activations; None: 90 % of what is free.
         micro_batches: number of equal parts that a batch is split into.
         num_csx: number of wafers; each trains on a batch of its own in every step.
+        batches_per_step: number of batches of a step, over all wafers, whose gradients are averaged
+            for one update; at least num_csx.
         num_threads: threads of kernels; None: one per core.
         remove_padding: whether padding is removed if results do not change.
         compile_dir: folder of compiled programs, which later runs load; None: none.
@@ -49,6 +53,7 @@ class TrainingSettings:
     wafer_memory_gb: Optional[float] = _shared("wafer_memory_gb")
     micro_batches: int = _shared("micro_batches", 1)
     num_csx: int = _shared("num_csx", 1)
+    batches_per_step: int = _shared("num_csx", 1)
     num_threads: Optional[int] = _shared("num_threads")
     remove_padding: bool = True
     compile_dir: Optional[str] = None
@@ -59,22 +64,35 @@ class TrainingSettings:
             value = getattr(self, each.name)
             if isinstance(value, os.PathLike):
                 value = os.fspath(value)
+            if each.name == "num_csx" and value == 1:  # the number that the launcher started
+                value = job.wafers()
             try:
-                value = (
-                    check_value(hints[each.name], each.metadata, value)
-                    if _given(each, value)
-                    else value
-                )
+                if value is not None or each.default is not None:
+                    value = check_value(hints[each.name], each.metadata, value)
             except Refused as refused:
                 report.add(each.name, f"{each.name} {refused.text}", refused.received)
             object.__setattr__(self, each.name, value)
-        if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
-            report.add("memoryx_ram_gb", "memoryx_ram_gb has no effect without memoryx_dir.")
-        if self.keep_float32 and self.precision != "bfloat16":
-            report.add("keep_float32", "keep_float32 has no effect without precision bfloat16.")
+        if not report.messages:
+            for text in self.problems():
+                report.add("", text)
         if report.messages:
             raise ConfigError(report.text())
 
+    def problems(self) -> Iterator[str]:
+        """What is wrong between settings."""
+        if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
+            yield "memoryx_ram_gb has no effect without memoryx_dir. Set that too."
+        if self.keep_float32 and self.precision != "bfloat16":
+            yield "keep_float32 has no effect without precision bfloat16. Remove it."
+        for name in ("num_csx", "batches_per_step"):
+            count = getattr(self, name)
+            if count % job.wafers() and count > 1:
+                yield (
+                    f"{name} must be a multiple of the {job.wafers()} processes of this job. "
+                    f"Received: {count}. Start with csrun_wse --num_csx {count}."
+                )
 
-def _given(each: Any, value: Any) -> bool:
-    return not (value is None and each.default is None)
+    @property
+    def batches_here(self) -> int:
+        """Batches of a step that this process computes."""
+        return max(self.num_csx, self.batches_per_step) // job.wafers()

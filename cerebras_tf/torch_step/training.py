@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Optional, Union
 
 import torch
@@ -11,12 +15,22 @@ from cerebras_tf.capture_torch.capture import LOSS
 from cerebras_tf.capture_torch.export import Batch
 from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.frontend.description import describe
 from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
-from cerebras_tf.ir import Array
+from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.kernels.compiled_threads import set_num_threads
+from cerebras_tf.memoryx.disk import FileDisk
+from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.capacity import available_bytes, memory_share
+from cerebras_tf.runtime.profiler import Profiler
+from cerebras_tf.runtime.shared_store import SharedStore
+from cerebras_tf.runtime.streaming_plan import check_disk
+from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.torch_step.checkpoint import load_checkpoint, save_checkpoint
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.settings import TrainingSettings
 
@@ -24,10 +38,25 @@ from cerebras_tf.torch_step.settings import TrainingSettings
 Weight = Callable[[], Array]
 
 
+@dataclass(frozen=True)
+class Reports:
+    """Where a training reports what it does.
+
+    Attributes:
+        log: logs a line.
+        phase: context manager that logs a named phase.
+        profiler: times every instruction; None for no profile.
+    """
+
+    log: Callable[[str], Any] = lambda line: None
+    phase: Callable[[str], Any] = nullcontext
+    profiler: Optional[Profiler] = None
+
+
 class TorchTraining:
     """Steps of a captured model on the wafer.
 
-    Weights and optimizer state are copied from the torch objects when this is made, and back by
+    Weights and optimizer state are copied from the torch objects before the first step, and back by
     `copy_back`.
 
     Args:
@@ -36,9 +65,15 @@ class TorchTraining:
         weights: values of parameters and buffers whose torch tensors have no data, by name. Each
             is called once, and released before the next.
         gradients: names of parameters whose gradients each step returns.
+        reports: see Reports.
 
     Attributes:
         global_step: steps made.
+        store: the variables.
+        swarm: the wafers, one process each, that make every step together.
+
+    Raises:
+        ConfigError: a setting does not fit the model or the number of processes.
 
     Example:
         model = TorchModel(module, batches[0], torch.optim.AdamW(module.parameters()))
@@ -55,99 +90,227 @@ class TorchTraining:
         settings: Optional[TrainingSettings] = None,
         weights: Optional[Mapping[str, Weight]] = None,
         gradients: Iterable[str] = (),
+        reports: Optional[Reports] = None,
     ) -> None:
         self.model = model
         self.settings = settings = settings or TrainingSettings()
         self.global_step = 0
-        set_num_threads(settings.num_threads)
-        self.store: Store = MemoryStore(model.specs.values())
+        self.reports = reports or Reports()
+        self._weights = dict(weights or {})
         model.gradients = tuple(gradients)
+        if settings.memoryx_moment_dtype is not None and model.update is not None:
+            model.update.store_moments(settings.memoryx_moment_dtype)
+        set_num_threads(settings.num_threads)
+        self.swarm = mpi.swarm()
+        model.restore_seed(self.swarm.objects(model.seed())[0])
+        self.batches_per_step = settings.batches_here
+        self.store = _make_store(model.specs.values(), settings)
+        self._is_filled = False
         self._step: Optional[ModelStep] = None
-        self._batches = 0  # of a step
-        _fill(self.store, model, weights or {})
+        self._draws: dict[str, int] = {}
 
     def step(self, batch: Union[Batch, Sequence[Batch]]) -> dict[str, Any]:
         """Runs a step.
 
         Args:
-            batch: a batch; or several, whose gradients are averaged for one update. Every step
-                must have the same number of batches.
+            batch: a batch; or a list of several, whose gradients are averaged for one update. Every
+                step must have the same number of batches.
 
         Returns:
-            "loss", a float, averaged over the batches; and "gradient/NAME" of the gradients that
-            were asked for.
+            "loss", a float, averaged over the batches and wafers; and "gradient/NAME" of the
+            gradients that were asked for.
+
+        Raises:
+            DataError: another number of batches, or a shape that the model does not allow.
         """
-        batches = [batch] if isinstance(batch, Mapping) else list(batch)
-        rates = self.model.update.rates() if self.model.update is not None else {}
-        given = [{**_arrays(each), **rates} for each in batches]
+        given = self._features(batch)
         step = self._step_for(given)
         step.run(given[0] if len(given) == 1 else given, self.global_step)
         self.global_step += self.model.trains
-        return {**step.results, LOSS: float(step.results[LOSS])}
+        names = self.model.results
+        found = {name: array for name, array in step.results.items() if name in names}
+        return {**found, LOSS: float(found[LOSS])}
+
+    def prepare(self, batch: Union[Batch, Sequence[Batch]]) -> str:
+        """Compiles for a step of these shapes; returns lines about the model and its memory."""
+        given = self._features(batch)
+        step = self._step_for(given)
+        split = step.micro_batches
+        first = given[0] if split is None or split.rows is None else split.parts(given[0])[0]
+        step.prepare({n: TensorType(a.dtype.name, a.shape) for n, a in first.items()})
+        count = sum(p.numel() for p in self.model.exported.parameters())
+        tokens = first["input_ids"].size if "input_ids" in first else None
+        return describe(count, tokens, self.settings.precision, step)
+
+    @property
+    def model_step(self) -> Optional[ModelStep]:
+        """What runs the steps; None before the first."""
+        return self._step
 
     @property
     def program(self) -> Any:
         """The program that ran last; None before."""
         return None if self._step is None else self._step.program
 
+    def fill(self) -> None:
+        """Writes the first values of all variables, unless that is done."""
+        if self._is_filled:
+            return
+        self._is_filled = True
+        update, tensors = self.model.update, self.model.exported.tensors
+        for name in self.store.specs:
+            if name in self._weights:
+                write(self.store, name, self._weights[name]())
+            elif name in tensors:
+                write(self.store, name, array_of(tensors[name]))
+            else:
+                assert update is not None
+                write(self.store, name, update.first_value(name))
+        self.store.broadcast(self.store.specs, 0)
+
+    def save(self, folder: Union[str, Path], state: Optional[Mapping[str, Any]] = None) -> None:
+        """Writes a checkpoint, completely or not at all; the first of several processes writes.
+
+        Args:
+            state: what else the run needs to continue; `restore` returns it.
+        """
+        self.fill()
+        draws = self._step.session.random_state() if self._step is not None else self._draws
+        update = self.model.update
+        found = {
+            "global_step": self.global_step,
+            "seed": self.model.seed(),
+            "draws": draws,
+            "groups": [] if update is None else update.groups(),
+            "run": dict(state or {}),
+        }
+        names, ties = self.model.exported.specs, self.model.exported.ties
+        save_checkpoint(Path(folder), self.store, names, ties, found, self.swarm.rank == 0)
+
+    def restore(self, folder: Union[str, Path]) -> dict[str, Any]:
+        """Continues from a checkpoint; returns the state that was given to `save`.
+
+        The learning rates of the optimizer become those of the checkpoint.
+
+        Raises:
+            CheckpointError: it is damaged, or of another model or optimizer.
+        """
+        found = load_checkpoint(Path(folder), self.store)
+        self._is_filled = True
+        self.global_step, self._draws = found["global_step"], found["draws"]
+        if found["seed"] != self.model.seed():
+            self._step = None  # its programs have the other seed
+            self.model.restore_seed(found["seed"])
+        if self.model.update is not None:
+            self.model.update.restore_rates(found["groups"])
+        if self._step is not None:
+            self._step.restore_draws(self._draws)
+        return dict(found["run"])
+
     def copy_back(self) -> None:
         """Copies parameters, buffers and the optimizer's state to the torch objects."""
+        if not self._is_filled:
+            return
         for name in self.model.exported.specs:
             tensor = self.model.exported.tensors[name]
             with reading(self.store, name) as array, torch.no_grad():
-                tensor.copy_(_tensor_of(array, tensor.dtype))
+                tensor.copy_(_tensor_of(array, self.store.specs[name].type.dtype))
+        if self.model.update is not None:
+            self.model.update.copy_back(self.tensor)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A copy of a variable: a parameter, a buffer, or "PARAMETER/KEY" of optimizer state."""
+        with reading(self.store, name) as array:
+            return _tensor_of(array, self.store.specs[name].type.dtype)
 
     def close(self) -> None:
         """Frees the variables; the training must not be used any more."""
         self._step = None
         self.store.close()
 
+    def _features(self, batch: Union[Batch, Sequence[Batch]]) -> list[dict[str, Array]]:
+        batches = [batch] if isinstance(batch, Mapping) else list(batch)
+        rates = self.model.update.rates() if self.model.update is not None else {}
+        return [
+            {**{name: array_of(tensor) for name, tensor in each.items()}, **rates}
+            for each in batches
+        ]
+
     def _step_for(self, given: Sequence[Mapping[str, Array]]) -> ModelStep:
         """The step for this number of batches."""
-        if self._step is not None and len(given) != self._batches:
-            raise DataError(
-                f"batches: every step must have the same number of batches, {self._batches}. "
-                f"Received: {len(given)}."
-            )
+        if len(given) != self.batches_per_step:
+            if self._step is not None or self.settings.batches_here > 1:
+                raise DataError(
+                    f"batches: every step must have the same number, {self.batches_per_step}. "
+                    f"Received: {len(given)}. Pass them as a list."
+                )
+            self.batches_per_step = len(given)
+        self.fill()
         if self._step is None:
-            self._batches = len(given)
-            run = RunSettings(self.settings.wafer_memory_gb, self._micro_batches(given))
-            self._step = ModelStep(self.model, self.store, self._options(), run)
+            settings, reports = self.settings, self.reports
+            run = RunSettings(
+                settings.wafer_memory_gb,
+                self._micro_batches(given),
+                self.swarm,
+                profiler=reports.profiler,
+                phase=reports.phase,
+                log=reports.log,
+            )
+            self._step = ModelStep(self.model, self.store, compiler_options(settings), run)
             self._step.want(self.model.results)
+            self._step.restore_draws(self._draws)
         return self._step
 
     def _micro_batches(self, given: Sequence[Mapping[str, Array]]) -> Optional[MicroBatches]:
-        names = {name: name for name in self.model.exported.features}
+        count = self.settings.micro_batches
+        names = [name for name in self.model.exported.features if given[0][name].ndim]
         if len(given) > 1:
-            return MicroBatches(len(given), None, names)
-        return None
-
-    def _options(self) -> Options:
-        settings = self.settings
-        return Options(
-            precision=settings.precision,
-            keep_float32=settings.keep_float32,
-            strip=settings.remove_padding,
-            staging=settings.memoryx_dir is not None,
-        )
-
-
-def _fill(store: Store, model: TorchModel, weights: Mapping[str, Weight]) -> None:
-    """Writes the first values of all variables."""
-    slots = model.update.slots if model.update is not None else {}
-    for name in model.specs:
-        if name in weights:
-            write(store, name, weights[name]())
-        else:
-            tensor = model.exported.tensors.get(name)
-            write(store, name, slots[name] if tensor is None else array_of(tensor))
+            if count > 1 or self.swarm.size > 1:
+                raise ConfigError(
+                    "micro_batches: several batches per step must be used without micro_batches "
+                    f"and in one process. Received: {len(given)} batches, micro_batches {count}, "
+                    f"{self.swarm.size} processes. Use smaller batches, and more of them."
+                )
+            return MicroBatches(len(given), None, {name: name for name in names})
+        if count == 1:
+            return None
+        rows = {given[0][name].shape[0] for name in names}
+        if self.swarm.size > 1 or len(rows) != 1 or next(iter(rows)) % count:
+            raise ConfigError(
+                "micro_batches: must divide the number of rows, which all tensors of a batch must "
+                f"have, in one process. Received: {count} for {sorted(rows)} rows, "
+                f"{self.swarm.size} processes. Set a divisor, or 1."
+            )
+        self.model.rows = next(iter(rows)) // count
+        return MicroBatches(count, self.model.rows, {name: name for name in names})
 
 
-def _arrays(batch: Batch) -> dict[str, Array]:
-    return {name: array_of(tensor) for name, tensor in batch.items()}
+def compiler_options(settings: TrainingSettings) -> Options:
+    """How programs are compiled."""
+    return Options(
+        precision=settings.precision,
+        keep_float32=settings.keep_float32,
+        strip=settings.remove_padding,
+        staging=settings.memoryx_dir is not None,
+        wafers=mpi.swarm().size,
+    )
 
 
-def _tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """A copy of a variable as a tensor."""
+def _make_store(specs: Iterable[Variable], settings: TrainingSettings) -> Store:
+    """The store of the settings, shared if there are several processes."""
+    specs, swarm, folder = list(specs), mpi.swarm(), settings.memoryx_dir
+    own: Store = MemoryStore(specs)
+    if folder is not None:
+        folder = os.path.abspath(folder)
+        folder = folder if swarm.size == 1 else folder_of(job.rank(), folder)
+        check_disk(specs, folder, swarm.size)
+        most = settings.memoryx_ram_gb
+        share = memory_share(swarm) or available_bytes()
+        own = FileStore(specs, FileDisk(folder, share // 2 if most is None else int(most * 1e9)))
+    return own if swarm.size == 1 else SharedStore(own, swarm)
+
+
+def _tensor_of(array: Array, dtype: str) -> torch.Tensor:
+    """A copy of a stored array as a tensor."""
     found = torch.from_numpy(array.copy())
-    return found.view(torch.bfloat16) if dtype == torch.bfloat16 else found
+    return found.view(torch.bfloat16) if dtype == "bfloat16" else found

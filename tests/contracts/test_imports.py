@@ -71,7 +71,12 @@ PACKAGES = {
     "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
     "capture_torch": package("ir ops kernels", outside="torch numpy"),
     "torch_step": package(
-        "config ir kernels compiler memoryx swarmx runtime frontend capture_torch", outside="torch"
+        "config ir kernels compiler memoryx swarmx runtime frontend capture_torch",
+        outside="torch numpy",
+    ),
+    "torch": package(
+        "config ir kernels memoryx swarmx runtime frontend console capture_torch torch_step",
+        outside="torch numpy",
     ),
     "step": package(
         "ir kernels compiler memoryx swarmx runtime frontend tf_compat capture console tf_session",

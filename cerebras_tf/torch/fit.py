@@ -1,0 +1,347 @@
+"""Trains a PyTorch model on the wafer in one call, with checkpoints and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+from cerebras_tf.capture_torch.capture import LOSS
+from cerebras_tf.console.log import log_info
+from cerebras_tf.console.progress import PhaseReporter, TrainingClock
+from cerebras_tf.errors import ConfigError, NumericsError
+from cerebras_tf.memoryx.folder_lock import locked_folder
+from cerebras_tf.runtime.profiler import Profiler
+from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.swarmx.heartbeats import record_checkpoint
+from cerebras_tf.torch.options import FitOptions
+from cerebras_tf.torch.reports import RunReports
+from cerebras_tf.torch_step.batch_form import BatchForm
+from cerebras_tf.torch_step.checkpoint import (
+    checkpoints,
+    folder_of_step,
+    keep_newest,
+    load_checkpoint,
+    remove_unfinished,
+)
+from cerebras_tf.torch_step.data_order import DataOrder
+from cerebras_tf.torch_step.evaluation import TorchEvaluation
+from cerebras_tf.torch_step.front_end import TorchModel
+from cerebras_tf.torch_step.plain_state import keeping_random_state
+from cerebras_tf.torch_step.training import Reports, TorchTraining
+
+# Computes the loss of a batch as the loader returns it.
+Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
+_Evaluate = Callable[[], float]
+
+
+@dataclasses.dataclass
+class FitResult:
+    """What a training did.
+
+    Attributes:
+        global_step: steps made, those of earlier runs in the same model_dir included.
+        losses: the losses that were shown, by step.
+        evaluations: mean losses of evaluations, by step.
+        checkpoint: folder of the last checkpoint; None without model_dir.
+    """
+
+    global_step: int = 0
+    losses: dict[int, float] = dataclasses.field(default_factory=dict)
+    evaluations: dict[int, float] = dataclasses.field(default_factory=dict)
+    checkpoint: Optional[Path] = None
+
+
+def fit(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: Any,
+    *,
+    steps: int,
+    loss: Optional[Loss] = None,
+    scheduler: Any = None,
+    update: Optional[Callable[[], Any]] = None,
+    eval_loader: Any = None,
+    **options: Any,
+) -> FitResult:
+    """Trains a model on the emulated wafer.
+
+    The model's tensors and `optimizer.state` are updated at the end. With `model_dir`, the run
+    writes checkpoints there, and the same call continues from the newest one: after an interruption
+    it gives the same bits as without it.
+
+    Args:
+        model: a module, in train mode for dropout and batch normalization.
+        optimizer: an optimizer of its parameters.
+        loader: an iterable of batches that starts again, such as a DataLoader.
+        steps: global step at which training ends.
+        loss: returns the loss, given the model and a batch as the loader returns it. None: batches
+            are dicts of the model's arguments, and the model returns the loss, or an object with
+            the attribute `loss`.
+        scheduler: its `step()` is called after every step.
+        update: is called in place of `optimizer.step()`, with gradients set; it must call that.
+        eval_loader: batches of evaluations in eval mode.
+        options: see docs/guides/pytorch.md: precision, memoryx_dir, micro_batches, num_csx,
+            model_dir, save_every, log_every, clip and more.
+
+    Raises:
+        ConfigError: an option is invalid.
+        UnsupportedOpError: the model cannot be captured.
+        CheckpointError: the newest checkpoint is damaged, or of another model.
+
+    Example:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        cerebras_tf.torch.fit(model, optimizer, loader, steps=1000, model_dir="run", clip=1.0)
+    """
+    known = {each.name for each in dataclasses.fields(FitOptions)}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"fit: options must be among {', '.join(sorted(known))}. Received: "
+            f"{', '.join(unknown)}."
+        )
+    run = _Run(model, optimizer, loader, FitOptions(**options), loss, scheduler, update)
+    with _failing_together(), run.locked():
+        return run.train(steps, eval_loader)
+
+
+class _Run:
+    """A call of `fit`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: Any,
+        options: FitOptions,
+        loss: Optional[Loss],
+        scheduler: Any,
+        update: Optional[Callable[[], Any]],
+    ) -> None:
+        _check_scheduler(scheduler)
+        if update is not None and options.clip is not None:
+            raise ConfigError("clip: has no effect with update. Received: both. Clip in update.")
+        self._model, self._optimizer, self._loss = model, optimizer, loss
+        self._options, self._scheduler = options, scheduler
+        self._update = update or self._clipped_step
+        self._swarm = mpi.swarm()
+        self._order = DataOrder(loader, self._swarm.rank, self._swarm.size, _log)
+        self._clock = TrainingClock()
+        self._result = FitResult()
+        self._form: Optional[BatchForm] = None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within: the model folder is locked, by the first process."""
+        folder = self._options.model_dir
+        if folder is None or not job.is_first():
+            yield
+            return
+        with locked_folder(folder, clean=remove_unfinished):
+            yield
+
+    def train(self, steps: int, eval_loader: Any) -> FitResult:
+        """Trains up to a step; see fit."""
+        folder = self._begin()
+        batches = self._take()
+        with keeping_random_state():
+            training = self._make_training(batches[0])
+            evaluate = self._make_evaluation(training, eval_loader)
+        try:
+            if folder is not None:
+                training.restore(folder)
+                _log(f"resuming from {folder}")
+            with RunReports(self._options, training, steps, self._clock) as reports:
+                self._loop(training, reports, evaluate, batches, steps)
+            training.copy_back()
+        finally:
+            training.close()
+        self._result.global_step = training.global_step
+        return self._result
+
+    def _begin(self) -> Optional[Path]:
+        """Restores the position in the data; returns the checkpoint to resume from, if any."""
+        folder = self._options.model_dir
+        found = checkpoints(folder) if folder is not None else []
+        newest: Optional[Path] = self._swarm.objects(found[-1] if found else None)[0]
+        self._order.agree(self._swarm)
+        if newest is None:
+            return None
+        self._result.checkpoint = newest
+        state = load_checkpoint(newest, None)["run"]
+        if self._options.resume_data:
+            self._order.restore(state["data"])
+        if self._scheduler is not None:
+            if state["scheduler"] is None:
+                raise ConfigError(
+                    f"scheduler: must be None, as in the run that wrote {newest}. Received: "
+                    f"{type(self._scheduler).__name__}. Remove it, or use another model_dir."
+                )
+            self._scheduler.load_state_dict(state["scheduler"])
+        return newest
+
+    def _take(self) -> list[Any]:
+        """The batches of a step, of this process."""
+        batches = [self._order.take() for _ in range(self._options.batches_here)]
+        self._order.align()
+        return batches
+
+    def _tensors(self, batches: list[Any]) -> Any:
+        assert self._form is not None
+        found = [self._form.tensors(batch) for batch in batches]
+        return found if len(found) > 1 else found[0]
+
+    def _make_training(self, example: Any) -> TorchTraining:
+        form = self._form = BatchForm(example)
+        options, phases = self._options, PhaseReporter()
+        first = job.is_first()
+        profiler = Profiler() if options.profile is not None and first else None
+        phase = phases.phase if first else contextlib.nullcontext
+        with phase("exporting the model"):
+            model = TorchModel(
+                self._model,
+                form.tensors(example),
+                self._optimizer,
+                self._loss_of(form),
+                self._update,
+                options.seed,
+            )
+        return TorchTraining(model, options, reports=Reports(_log, phase, profiler))
+
+    def _loss_of(self, form: BatchForm) -> Optional[Loss]:
+        """The loss as a function of the model and named tensors."""
+        loss = self._loss
+        return None if loss is None else lambda model, tensors: loss(model, form.batch(tensors))
+
+    def _clipped_step(self) -> None:
+        if self._options.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._options.clip)
+        self._optimizer.step()
+
+    def _make_evaluation(self, training: TorchTraining, loader: Any) -> Optional[_Evaluate]:
+        """Returns the mean loss over the batches of a loader."""
+        if loader is None:
+            return None
+        form, modes = self._form, {item: item.training for item in self._model.modules()}
+        assert form is not None
+        self._model.eval()
+        try:
+            example = form.tensors(next(iter(loader)))
+            model = TorchModel(self._model, example, loss=self._loss_of(form))
+        finally:
+            for item, mode in modes.items():
+                item.training = mode
+        evaluation = TorchEvaluation(training, model)
+
+        def evaluate() -> float:
+            with keeping_random_state(), self._clock.paused():
+                batches = itertools.islice(loader, self._options.eval_steps)
+                return evaluation.loss(map(form.tensors, batches))
+
+        return evaluate
+
+    def _loop(
+        self,
+        training: TorchTraining,
+        reports: RunReports,
+        evaluate: Optional[_Evaluate],
+        batches: list[Any],
+        steps: int,
+    ) -> None:
+        options = self._options
+        if training.global_step >= steps:
+            return
+        reports.begin(training.global_step, training.prepare(self._tensors(batches)))
+        while training.global_step < steps:
+            rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+            tensors = self._tensors(batches)
+            loss = training.step(tensors)[LOSS]
+            step = training.global_step
+            self._check_finite(step, loss)
+            if self._scheduler is not None:
+                self._scheduler.step()
+            reports.after_step(step, loss, rates, _tokens(tensors) * self._swarm.size)
+            is_last = step == steps
+            if evaluate is not None and (is_last or _is_due(step, options.eval_every)):
+                found = self._result.evaluations[step] = evaluate()
+                reports.evaluated(step, found)
+            if is_last or _is_due(step, options.save_every):
+                self._save(training)
+            if not is_last:
+                batches = self._take()
+        reports.end(steps)
+        self._result.losses = reports.losses
+
+    def _check_finite(self, step: int, loss: float) -> None:
+        if not math.isfinite(loss):
+            last = self._result.checkpoint
+            raise NumericsError(
+                f"training, step {step}: the loss must be finite. Received: {loss}. Lower the "
+                "learning rate, set clip, or check the data of this step; "
+                f"{'there is no checkpoint' if last is None else f'the last checkpoint is {last}'}."
+            )
+
+    def _save(self, training: TorchTraining) -> None:
+        """Writes a checkpoint, if there is a model folder."""
+        if self._options.model_dir is None:
+            return
+        specs = training.store.specs
+        damaged = training.store.not_finite([n for n, spec in specs.items() if spec.trainable])
+        if damaged:
+            raise NumericsError(
+                f"checkpoint of step {training.global_step}: weights must be finite to be saved. "
+                f"Received: NaN or infinity in {len(damaged)} variables, the first {damaged[0]}. "
+                "Lower the learning rate, or set clip."
+            )
+        folder = folder_of_step(self._options.model_dir, training.global_step)
+        scheduler = None if self._scheduler is None else self._scheduler.state_dict()
+        training.save(folder, {"data": self._order.state(), "scheduler": scheduler})
+        self._result.checkpoint = folder
+        if job.is_first():
+            record_checkpoint(job.folder(), str(folder))
+            keep_newest(self._options.model_dir, self._options.keep)
+
+
+def _is_due(step: int, every: Optional[int]) -> bool:
+    return every is not None and step % every == 0
+
+
+def _tokens(tensors: Any) -> int:
+    """The tokens of a step's batches, if these have `input_ids`."""
+    batches = tensors if isinstance(tensors, list) else [tensors]
+    return sum(batch["input_ids"].numel() for batch in batches if "input_ids" in batch)
+
+
+def _check_scheduler(scheduler: Any) -> None:
+    """Raises ConfigError if a scheduler needs arguments at every step."""
+    kind = torch.optim.lr_scheduler.LRScheduler
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    if scheduler is not None and (
+        not isinstance(scheduler, kind) or isinstance(scheduler, plateau)
+    ):
+        raise ConfigError(
+            "scheduler: must be a torch.optim.lr_scheduler whose step() has no arguments. "
+            f"Received: {type(scheduler).__name__}. Use another."
+        )
+
+
+def _log(line: str) -> None:
+    if job.is_first():
+        log_info("%s", line)
+
+
+@contextlib.contextmanager
+def _failing_together() -> Iterator[None]:
+    """Within: an error ends this process at once, though others wait for it."""
+    try:
+        yield
+    except Exception:
+        if job.wafers() > 1:
+            mpi.fail()
+        raise
