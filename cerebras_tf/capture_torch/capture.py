@@ -22,6 +22,7 @@ def capture_step(
     types: Mapping[str, TensorType],
     results: Collection[str],
     seed: int,
+    trains: bool = False,
 ) -> StepGraph:
     """Captures one step.
 
@@ -30,6 +31,7 @@ def capture_step(
         types: types of the features; sizes are numbers or symbols.
         results: LOSS and names of gradients, GRADIENT_OF.
         seed: of the random operations.
+        trains: whether the step is a part of training, where losses are means over all wafers.
 
     Raises:
         UnsupportedOpError: operations have no IR form.
@@ -37,6 +39,7 @@ def capture_step(
     """
     step = StepGraph(Graph("step"))
     low = Lowering(step, seed, model.symbols(types))
+    low.trains = trains
     loss, changed = model.lower(low, types)
     step.results[LOSS] = loss
     names = model.trained

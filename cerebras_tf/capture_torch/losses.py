@@ -59,10 +59,18 @@ class _Labels:
 
 
 def _weighted(low: Lowering, loss: Value, weights: Value, reduction: int) -> Value:
-    """`loss` is multiplied by the weights already, whose sum the mean divides by."""
+    """`loss` is multiplied by the weights already, whose sum the mean divides by.
+
+    In training, that is the mean weight sum of all wafers or micro-batches, so that every row of
+    the global batch counts alike.
+    """
     if reduction != _MEAN:
         return _reduced(low, loss, reduction)
-    return low.b.op("div", _total(low, loss), _total(low, weights))
+    total, count = _total(low, loss), _total(low, weights)
+    if low.trains:
+        wafers = low.b.op("wafer_sum", low.b.constant(1.0, loss.dtype))
+        total, count = low.b.op("mul", total, wafers), low.b.op("wafer_sum", count)
+    return low.b.op("div", total, count)
 
 
 @lowers("cross_entropy_loss")

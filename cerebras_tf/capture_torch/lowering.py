@@ -62,6 +62,7 @@ class Lowering:
 
     Attributes:
         differentiates: whether gradients are taken of what is lowered.
+        trains: whether the step is a part of training.
         b: builder of the IR graph.
         values: what nodes of the FX graph became: Values, tuples of them, sizes or None.
         node: the node that is being lowered.
@@ -69,6 +70,7 @@ class Lowering:
 
     node: torch.fx.Node
     differentiates = True
+    trains = False
 
     def __init__(self, step: StepGraph, seed: int, symbols: Mapping[str, Size]) -> None:
         self.step, self.symbols = step, symbols

@@ -96,7 +96,7 @@ class TorchModel:
     ) -> StepGraph:
         """Captures one step; see FrontEnd."""
         update = self.update if updates else None
-        return capture_step(self.exported, update, types, results, self._seed)
+        return capture_step(self.exported, update, types, results, self._seed, self.trains)
 
     def digest(self, results: Iterable[str], updates: bool) -> Optional[str]:
         """None: programs are compiled in every process."""
