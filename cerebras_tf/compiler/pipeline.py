@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -10,7 +10,7 @@ from cerebras_tf.collector import paused_collector
 from cerebras_tf.compiler.assemble import assemble
 from cerebras_tf.compiler.fit_activations import Budget, fit_activations
 from cerebras_tf.compiler.order import assign_layers, order_nodes
-from cerebras_tf.compiler.sharding import ALONE, compute_norms_on_owners, shard_updates
+from cerebras_tf.compiler.sharding import ALONE, Ownership, compute_norms_on_owners, shard_updates
 from cerebras_tf.errors import CapacityError, CerebrasError, StoreError
 from cerebras_tf.ir import StepGraph, Value, verify
 from cerebras_tf.ir.program import Price, Program
@@ -60,6 +60,7 @@ class Options:
             None: no limit.
         unfitted: is called with the program without that limit.
         wafers: number of wafers; gradients are averaged over them.
+        owners: for a step without updates on several wafers: the rank that stores each variable.
         sparse: names of variables whose pruned entries stay zero.
     """
 
@@ -75,6 +76,7 @@ class Options:
     budget: Optional[Budget] = None
     unfitted: Optional[Callable[[Program], None]] = None
     wafers: int = 1
+    owners: Optional[Mapping[str, int]] = None
     sparse: tuple[str, ...] = ()
 
 
@@ -193,7 +195,11 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
         run_passes(step, groups)
     if options.wafers > 1:
         run_passes(step, [("sink_views", sink_views)])
-    owned = shard_updates(step, options.wafers) if options.wafers > 1 else ALONE
+    owned = ALONE
+    if options.wafers > 1 and options.owners is not None and not step.updates:
+        owned = Ownership(options.wafers, owners=dict(options.owners))
+    elif options.wafers > 1:
+        owned = shard_updates(step, options.wafers)
     if options.wafers > 1:
         run_passes(step, [("compute_norms_on_owners", lambda s: compute_norms_on_owners(s, owned))])
     streaming, staging = options.streaming, options.staging

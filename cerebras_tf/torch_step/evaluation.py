@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Optional
 
 import numpy as np
 
@@ -34,12 +36,8 @@ class TorchEvaluation:
                 f"{missing[0]}. Register it as a persistent buffer."
             )
         model.loss = None  # every wafer returns its own
-        reports = training.reports
-        run = RunSettings(swarm=training.swarm, phase=reports.phase, log=reports.log)
-        self._training, self._swarm = training, training.swarm
-        options = compiler_options(training.settings)
-        self._step = ModelStep(model, training.store, options, run)
-        self._step.want([LOSS])
+        self._training, self._model, self._swarm = training, model, training.swarm
+        self._step: Optional[ModelStep] = None
 
     def loss(self, batches: Iterable[Batch]) -> float:
         """The mean loss over batches, weighted by their rows.
@@ -65,13 +63,27 @@ class TorchEvaluation:
             )
         return total / rows
 
+    def _step_now(self) -> ModelStep:
+        """What runs the batches; made when variables have their owners."""
+        if self._step is None:
+            training = self._training
+            run = RunSettings(
+                swarm=training.swarm, phase=training.reports.phase, log=training.reports.log
+            )
+            owners = None if training.program is None else training.program.owners
+            options = replace(compiler_options(training.settings), owners=owners)
+            self._step = ModelStep(self._model, training.store, options, run)
+            self._step.want([LOSS])
+        return self._step
+
     def _add(self, group: list[Batch]) -> float:
         """The sum of the losses of one batch per process, times their rows."""
         rank = self._swarm.rank
         mine = group[min(rank, len(group) - 1)]
         features = {name: array_of(tensor) for name, tensor in mine.items()}
-        self._step.run(features, self._training.global_step)
-        own = float(self._step.results[LOSS]) * _rows(mine) if rank < len(group) else 0.0
+        step = self._step_now()
+        step.run(features, self._training.global_step)
+        own = float(step.results[LOSS]) * _rows(mine) if rank < len(group) else 0.0
         return float(self._swarm.gather(np.array(own)).sum())
 
 
