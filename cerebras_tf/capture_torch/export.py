@@ -158,6 +158,29 @@ class ExportedModel:
         """The parameters, each once."""
         return [t for t in self.tensors.values() if isinstance(t, torch.nn.Parameter)]
 
+    @property
+    def graph(self) -> torch.fx.GraphModule:
+        """The exported graph."""
+        return self._program.graph_module
+
+    def constants(self) -> dict[str, torch.Tensor]:
+        """Tensors that are constants of the graph, by the name of its input."""
+        found = {}
+        for place, role in self._roles.items():
+            name = self._names.get(str(role.target))
+            if name in self._constants:
+                found[place] = self.tensors[name]
+            elif name is None and role.kind.name != "USER_INPUT":
+                found[place] = self._program.constants[role.target]
+        return found
+
+    def inputs(self) -> list[str]:
+        """What every input of the graph is: the name of a tensor of the batch, or of a variable."""
+        return [
+            f"{place}: {self._places.get(place)} {self._names.get(str(role.target))}"
+            for place, role in self._roles.items()
+        ]
+
     def symbols(self, types: Mapping[str, TensorType]) -> dict[str, Size]:
         """The sizes of torch's symbols in a batch of these types.
 

@@ -72,6 +72,11 @@ class TracedUpdate:
         self._graph = self._trace(parameters)
 
     @property
+    def graph(self) -> torch.fx.GraphModule:
+        """The traced graph."""
+        return self._graph
+
+    @property
     def specs(self) -> dict[str, Variable]:
         """Variables of the optimizer's state, in their storage dtypes."""
         return {

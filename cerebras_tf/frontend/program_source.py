@@ -85,6 +85,7 @@ class CompilingSource:
 
     Attributes:
         cache: where compiled programs are looked for; None for nowhere.
+        saves: whether programs that are compiled are saved in the cache.
         can_split: returns whether the front end can split its batches into micro-batches. It is
             called before micro-batches are advised.
         program: the program that was made last.
@@ -93,6 +94,7 @@ class CompilingSource:
     """
 
     cache: Optional[ProgramCache] = None
+    saves = False
     program: Optional[Program] = None
     unfitted: Optional[Program] = None
     _last: _Target
@@ -207,10 +209,13 @@ class CompilingSource:
         """Writes the programs that `compile_to_save` compiled; returns the file of the last."""
         assert self._to_save
         for item in self._to_save:
-            needed = item.unfitted.arena_bytes + item.unfitted.scratch_bytes
-            text, seed = print_step(item.step), self._model.seed()
-            path = cache.save(item.program, text, self._key(item.target), seed, needed)
+            path = self._save(cache, item)
         return path
+
+    def _save(self, cache: ProgramCache, item: _Compiled) -> Path:
+        needed = item.unfitted.arena_bytes + item.unfitted.scratch_bytes
+        text, seed = print_step(item.step), self._model.seed()
+        return cache.save(item.program, text, self._key(item.target), seed, needed)
 
     def compile_for(self, wafers: int) -> Program:
         """The program that another number of wafers would run in place of the last one."""
@@ -325,6 +330,8 @@ class CompilingSource:
             self._log(str(fitting))
         if self._model.global_step in program.features:
             program.global_step = self._model.global_step
+        if self.saves and self.cache is not None and self.unfitted is not None:
+            self._save(self.cache, _Compiled(program, step, target, self.unfitted))
         if self._to_save is not None:
             assert self.unfitted is not None
             self._to_save.append(_Compiled(program, step, target, self.unfitted))

@@ -8,9 +8,11 @@ from typing import Any, Optional
 import torch
 
 from cerebras_tf.capture_torch.capture import GRADIENT_OF, LOSS, capture_step
+from cerebras_tf.capture_torch.digest import digest_of_graphs
 from cerebras_tf.capture_torch.export import Batch, ExportedModel, LossFunction
 from cerebras_tf.capture_torch.update import TracedUpdate
 from cerebras_tf.frontend.front_end import Feature
+from cerebras_tf.frontend.program_cache import code_digest
 from cerebras_tf.ir import StepGraph, TensorType, Variable
 
 
@@ -99,8 +101,12 @@ class TorchModel:
         return capture_step(self.exported, update, types, results, self._seed, self.trains)
 
     def digest(self, results: Iterable[str], updates: bool) -> Optional[str]:
-        """None: programs are compiled in every process."""
-        return None
+        """Hash of the graphs and of the names of their inputs; see FrontEnd."""
+        update = self.update if updates else None
+        graphs = [self.exported.graph, *([] if update is None else [update.graph])]
+        texts = [code_digest("capture_torch"), f"trains={self.trains}", *self.exported.inputs()]
+        texts += [str(spec) for spec in self.specs.values()]
+        return digest_of_graphs(graphs, self.exported.constants(), texts)
 
     def seed(self) -> int:
         """Seed of the random operations."""

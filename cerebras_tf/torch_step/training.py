@@ -19,6 +19,7 @@ from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.frontend.description import describe
 from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
+from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.kernels.compiled_threads import set_num_threads
 from cerebras_tf.memoryx.disk import FileDisk
@@ -258,6 +259,9 @@ class TorchTraining:
             )
             self._step = ModelStep(self.model, self.store, compiler_options(settings), run)
             self._step.want(self.model.results)
+            if settings.compile_dir is not None:
+                cache = ProgramCache(settings.compile_dir, "train", reports.log)
+                self._step.source.cache, self._step.source.saves = cache, self.swarm.rank == 0
             self._step.restore_draws(self._draws)
         return self._step
 
