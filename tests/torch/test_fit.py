@@ -1,0 +1,244 @@
+"""`cerebras_tf.torch.fit`: equal to a torch loop, resumable, and without TensorFlow."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is an extra")
+
+from torch.utils.data import DataLoader, TensorDataset
+
+from cerebras_tf.errors import ConfigError, DataError, NumericsError, UnsupportedOpError
+from cerebras_tf.torch import fit
+from tests.messages import names, raises
+from tests.torch_step.test_training import CLASSES, Tagger
+
+ROOT = Path(__file__).parents[2]
+
+
+def data(count=20, length=5):
+    ids = torch.randint(0, 23, (count, length), generator=torch.Generator().manual_seed(1))
+    return TensorDataset(ids, ids % CLASSES)
+
+
+def loss(model, batch):
+    return model(*batch)
+
+
+def run(steps=7, dropout=0.0, seed=0, **settings):
+    """A model after training, its optimizer, and the result."""
+    torch.manual_seed(seed)
+    model = Tagger(dropout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    loader = DataLoader(data(), 6, shuffle=True)
+    settings = {"log_every": 1, "clip": 1.0, **settings}
+    found = fit(model, optimizer, loader, steps=steps, loss=loss, scheduler=scheduler, **settings)
+    return model, optimizer, found
+
+
+def bits(model, optimizer):
+    tensors = [*model.state_dict().values()]
+    tensors += [tensor for state in optimizer.state.values() for tensor in state.values()]
+    return [tensor.clone() for tensor in tensors]
+
+
+def assert_same(first, second):
+    assert all(map(torch.equal, bits(*first[:2]), bits(*second[:2])))
+
+
+def test_fit_equals_a_torch_loop(capfd):
+    model, optimizer, found = run()
+    torch.manual_seed(0)
+    other = Tagger()
+    theirs = torch.optim.AdamW(other.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, 20)
+    loader, losses = DataLoader(data(), 6, shuffle=True), []
+    while len(losses) < 7:
+        for batch in loader:
+            theirs.zero_grad()
+            value = loss(other, batch)
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+            theirs.step()
+            scheduler.step()
+            losses.append(float(value.detach()))
+    np.testing.assert_allclose(list(found.losses.values()), losses[:7], rtol=1e-5)
+    assert list(found.losses) == list(range(1, 8)) and optimizer.param_groups[0]["lr"] < 1e-2
+
+
+def test_a_finished_run_is_resumed_to_more_steps_with_the_same_bits(tmp_path):
+    folder = str(tmp_path / "run")
+    whole = run(11, 0.3, model_dir=str(tmp_path / "whole"), save_every=3)
+    run(4, 0.3, model_dir=folder, save_every=3)
+    part = run(11, 0.3, seed=5, model_dir=folder, save_every=3, keep=2)
+    assert_same(whole, part)
+    assert sorted(p.name for p in Path(folder).glob("step-*")) == ["step-000009", "step-000011"]
+    again = run(11, 0.3, seed=6, model_dir=folder)
+    assert again[2].global_step == 11 and not again[2].losses
+    assert_same(whole, again)
+
+
+def test_evaluation_during_training_changes_no_bits(tmp_path):
+    plain = run(6, 0.3)
+    evaluated = run(
+        6, 0.3, eval_loader=DataLoader(data(10), 4, shuffle=True), eval_every=2, eval_steps=2
+    )
+    assert_same(plain, evaluated)
+    assert list(evaluated[2].evaluations) == [2, 4, 6]
+    model = plain[0].eval()
+    whole = run(6, 0.3, eval_loader=DataLoader(data(10), 4))[2].evaluations[6]
+    with torch.no_grad():
+        expected = float(model(*data(10)[:]))
+    assert whole == pytest.approx(expected, rel=1e-5)
+
+
+def test_scalars_and_profile_are_written(tmp_path):
+    run(6, model_dir=str(tmp_path), loggers=("tensorboard", "csv"), profile=2, log_every=2)
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [1, 2, 4, 6]
+    assert float(rows[1]["learning_rate"]) < float(rows[0]["learning_rate"])
+    assert (tmp_path / "profile" / "trace.json").exists()
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    tf = pytest.importorskip("tensorflow")
+    found = [e for e in tf.compat.v1.train.summary_iterator(str(events)) if e.summary.value]
+    assert [e.step for e in found] == [1, 2, 4, 6]
+    tags = {v.tag: v.simple_value for v in found[0].summary.value}
+    assert tags["loss"] == pytest.approx(float(rows[0]["loss"]))
+
+
+# Trains in children that are killed at an instant, then in one that is not.
+KILLED = """
+import os, signal, sys
+sys.modules["tensorflow"] = None
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from cerebras_tf.torch_step import checkpoint, training
+from tests.torch.test_fit import bits, run
+
+def killing(module, name, count):
+    original, calls = getattr(module, name), []
+    def replaced(*args, **keys):
+        calls.append(name)
+        if len(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **keys)
+    setattr(module, name, replaced)
+
+def train(folder, instant=None):
+    if instant is not None:
+        killing(*instant)
+    model, optimizer, found = run(9, 0.3, model_dir=folder, save_every=2, keep=2)
+    return [tensor.tolist() for tensor in bits(model, optimizer)]
+
+folder = {folder!r}
+instants = [
+    (training.TorchTraining, "step", 2),
+    (checkpoint, "write_tensors", 1),
+    (checkpoint, "write_tensors", 4),
+    (checkpoint, "_sync", 1),
+    (checkpoint, "_sync", 2),
+    (training.TorchTraining, "step", 4),
+    (checkpoint.shutil, "rmtree", 2),
+]
+for instant in instants:
+    child = os.fork()
+    if not child:
+        train(folder, instant)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or instant[1] == "rmtree", (instant, status)
+    print(instant[1:], sorted(p.name for p in Path(folder).glob("step-*")))
+child = os.fork()
+if not child:
+    Path(folder, "bits").write_text(repr(train(folder)))
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert Path(folder, "bits").read_text() == repr(train({whole!r}))
+assert not list(Path(folder).glob(".unfinished*"))
+"""
+
+
+def test_a_run_that_is_killed_resumes_with_the_same_bits_without_tensorflow(tmp_path):
+    code = KILLED.format(root=str(ROOT), folder=str(tmp_path / "a"), whole=str(tmp_path / "b"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=500, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "('step', 4)" in done.stdout
+
+
+class Branch(torch.nn.Module):
+    """A branch that depends on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        found = self.layer(x).mean()
+        return found if found > 0 else -found
+
+
+def x(*shape):
+    return {"x": torch.ones(*shape)}
+
+
+def infinite(model, batch):
+    return model(**batch) / 0
+
+
+@pytest.mark.parametrize(
+    "given,error,facts",
+    [
+        ({"stepz": 3}, ConfigError, ["stepz"]),
+        ({"clip": 0}, ConfigError, ["clip", 0]),
+        ({"profile": 1}, ConfigError, ["profile", "model_dir"]),
+        ({"loggers": ("x",)}, ConfigError, ["loggers", "x"]),
+        ({"loader": iter([])}, ConfigError, ["loader"]),
+        ({"loader": [{"x": "text"}]}, DataError, ["x", "str"]),
+        ({"loader": [{"x": torch.ones(2, 3, device="meta")}]}, DataError, ["x", "meta"]),
+        ({"loader": [x(2, 3), {"y": torch.ones(2, 3)}]}, DataError, ["x", "y"]),
+        ({"loader": [x(2, 3), x(2, 4)]}, DataError, ["x", 4]),
+        ({"loss": lambda model, batch: batch["x"]}, ConfigError, ["loss", ", 3]"]),
+        ({"loss": infinite}, NumericsError, ["step 1", "inf"]),
+        ({"scheduler": object()}, ConfigError, ["scheduler", "object"]),
+        ({"clip": 1.0, "update": lambda: None}, ConfigError, ["clip", "update"]),
+        ({"model": Branch()}, UnsupportedOpError, ["model"]),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_wrong_inputs_are_refused(given, error, facts):
+    model = given.pop("model", None) or Sum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = given.pop("loader", [x(2, 3)])
+    with raises(error, *facts):
+        fit(model, optimizer, loader, steps=2, **given)
+
+
+class Sum(torch.nn.Module):
+    """Returns a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+
+def test_the_scheduler_of_a_checkpoint_is_required(tmp_path):
+    model = Sum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fit(model, optimizer, [x(2, 3)], steps=1, model_dir=str(tmp_path))
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    with pytest.raises(ConfigError) as error:
+        fit(model, optimizer, [x(2, 3)], steps=2, model_dir=str(tmp_path), scheduler=scheduler)
+    names(error.value, "scheduler", "step-000001")
