@@ -42,6 +42,7 @@ class ExportedModel:
 
     Attributes:
         features: dtype and shape of every tensor of a batch, with None for open sizes.
+        open_sizes: the symbol of every open size of these.
         specs: parameters and buffers.
         tensors: their torch tensors.
         ties: further names of tensors, with the first name of each.
@@ -78,6 +79,10 @@ class ExportedModel:
                 DTYPES[value.dtype],
                 tuple(size if isinstance(size, int) else None for size in value.shape),
             )
+            for name, value in self._inputs.items()
+        }
+        self.open_sizes = {
+            name: tuple(internals.symbol_of(size) for size in value.shape)
             for name, value in self._inputs.items()
         }
         self._loss = self._output("USER_OUTPUT")

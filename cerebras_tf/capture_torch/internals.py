@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves
 
+from cerebras_tf.capture_torch.multi_head_attention import multi_head_attention_forward
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir.dimensions import Size
 
@@ -72,7 +73,10 @@ def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
 
 @contextlib.contextmanager
 def refused_while_exported() -> Iterator[None]:
-    """Within: what export would trace without its gradient raises UnsupportedOpError."""
+    """Within: what export would trace without its gradient raises UnsupportedOpError.
+
+    Multi-head attention keeps the batch as first axis.
+    """
 
     def apply(function: Any, *args: Any, **keys: Any) -> None:
         raise UnsupportedOpError(
@@ -90,6 +94,9 @@ def refused_while_exported() -> Iterator[None]:
     with (
         mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
         mock.patch.object(torch.Tensor, "register_hook", register_hook),
+        mock.patch.object(
+            torch.nn.functional, "multi_head_attention_forward", multi_head_attention_forward
+        ),
     ):
         yield
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from cerebras_tf.capture_torch.elementwise import Number
 from cerebras_tf.capture_torch.lowering import Lowering
 from cerebras_tf.capture_torch.registry import lowers
@@ -321,6 +323,26 @@ def _diff(
     return low.b.op("sub", cut(low.b, whole, axis, 1, size), cut(low.b, whole, axis, 0, size))
 
 
+def _counted_axis(index: Value, size: Optional[Size]) -> Optional[int]:
+    """The axis along which an index is 0, 1, ... size - 1, if all other axes have size 1."""
+    axes = [axis for axis, each in enumerate(index.shape) if each != 1]
+    if len(axes) != 1 or index.shape[axes[0]] != size:
+        return None
+    if index.constant is not None:
+        same = np.array_equal(index.constant.reshape(-1), np.arange(index.constant.size))
+        return axes[0] if same else None
+    node = index.node
+    while node is not None and node.op in ("reshape", "cast", "add"):
+        others = [value.constant for value in node.inputs[1:]]
+        if any(constant is None or constant.any() for constant in others):
+            return None
+        node = node.inputs[0].node
+    if node is None or node.op != "iota":
+        return None
+    counts = (node.attrs["size"], node.attrs["start"], node.attrs["step"]) == (size, 0, 1)
+    return axes[0] if counts else None
+
+
 @lowers("index.Tensor")
 def _index(low: Lowering, x: Value, indices: Sequence[Optional[Value]]) -> Value:
     """The leading axes, all indexed by integers: gather_nd at the broadcast coordinates."""
@@ -331,6 +353,12 @@ def _index(low: Lowering, x: Value, indices: Sequence[Optional[Value]]) -> Value
             f"Received: {list(indices)}. Use torch.where, gather or slices."
         )
     shape = broadcast_shapes([index.shape for index in found])
+    places = [_counted_axis(index, x.shape[axis]) for axis, index in enumerate(found)]
+    if None not in places and len(set(places)) == len(places):
+        # Whole axes, such as mask[batch[:, None], position[None]] in transformers.
+        order = sorted(range(len(places)), key=lambda axis: places[axis] or 0)
+        moved = transposed(low, x, [*order, *range(len(places), x.type.rank)])
+        return reshape(b, moved, (*shape, *x.shape[len(places) :]))
     columns = []
     for axis, index in enumerate(found):
         index = low.value(index, "int64")

@@ -23,11 +23,15 @@ class Feature:
         dtype: element type.
         shape: None for a size that differs from batch to batch; None as a whole if even the number
             of dimensions is unknown.
+        symbols: names of the open sizes, by axis; sizes of one name are equal in every batch, and
+            others are assumed to be if they are equal in the first batch, on the same axis. None:
+            all that are equal in the first batch are assumed to be.
     """
 
     name: str
     dtype: str
     shape: Optional[tuple[Optional[int], ...]]
+    symbols: Optional[tuple[Optional[str], ...]] = None
 
     @property
     def static_type(self) -> Optional[TensorType]:
@@ -128,13 +132,14 @@ def types_with_symbols(
 ) -> Optional[dict[str, TensorType]]:
     """Types with a symbol for every size that the model leaves open; None if there are none.
 
-    Sizes that are equal in this batch share a symbol. A batch in which they differ gets a program
-    of its own.
+    Sizes that are equal in this batch share a symbol, see Feature.symbols. A batch in which they
+    differ gets a program of its own.
 
     Args:
         numbers: numbers for the names of new symbols.
     """
-    symbols: dict[int, Any] = {}
+    symbols: dict[tuple[int, Optional[int]], Any] = {}
+    named: dict[str, tuple[int, Optional[int]]] = {}
     found = dict(types)
     for feature in features:
         type = types[feature.name]
@@ -143,9 +148,11 @@ def types_with_symbols(
             if known is None and isinstance(size, int):
                 if size == 0:
                     return None
-                if size not in symbols:
-                    symbols[size] = Dim.symbol(f"d{next(numbers)}", size, UNLIMITED)
-                dims[axis] = symbols[size]
+                name = feature.symbols[axis] if feature.symbols else None
+                key = (size, None) if name is None else named.setdefault(name, (size, axis))
+                if key not in symbols:
+                    symbols[key] = Dim.symbol(f"d{next(numbers)}", size, UNLIMITED)
+                dims[axis] = symbols[key]
         found[feature.name] = type.with_shape(tuple(dims))
     return found if symbols else None
 

@@ -57,17 +57,12 @@ class TorchModel:
     def features(self) -> list[Feature]:
         """Tensors of a batch, and the learning rates."""
         rates = self.update.rates() if self.update is not None else {}
-        return [
-            *(
-                Feature(
-                    name,
-                    dtype,
-                    shape if not shape or self.rows is None else (self.rows, *shape[1:]),
-                )
-                for name, (dtype, shape) in self.exported.features.items()
-            ),
-            *(Feature(name, "float64", ()) for name in rates),
-        ]
+        found = [Feature(name, "float64", ()) for name in rates]
+        for name, (dtype, shape) in self.exported.features.items():
+            if shape and self.rows is not None:
+                shape = (self.rows, *shape[1:])
+            found.append(Feature(name, dtype, shape, self.exported.open_sizes[name]))
+        return found
 
     @property
     def trains(self) -> bool:

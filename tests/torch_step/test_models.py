@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.training import TorchTraining
 from tests.torch_step.eager import GRADIENT, LOSS, assert_equal, clipped, train
-from tests.torch_step.models import NAMES, Decoder, ids, make
+from tests.torch_step.models import NAMES, Decoder, ids, lengths_mask, make
 
 FUSED = {"layer_norm", "linear_softmax_xent_train"}
 STEPS = 5
@@ -36,13 +36,30 @@ def test_a_convolutional_networks_buffers_equal_eager():
     assert_equal(module, [batch() for _ in range(STEPS)])
 
 
-def test_one_capture_serves_all_sizes_of_a_batch():
+def _decoder_batch(generator, rows, length):
+    tokens, labels = (ids(generator, 211, rows, length) for _ in range(2))
+    return {"input_ids": tokens, "labels": labels}
+
+
+def _bert_batch(generator, rows, length):
+    lengths = [length, *(1 + i % length for i in range(1, rows))]
+    return {
+        "input_ids": ids(generator, 211, rows, length),
+        "attention_mask": lengths_mask(*lengths).long(),
+        "labels": ids(generator, 2, rows),
+    }
+
+
+def _bert():
+    return make("hf_bert")[0]
+
+
+@pytest.mark.parametrize("module,batch", [(Decoder, _decoder_batch), (_bert, _bert_batch)])
+def test_one_capture_serves_all_sizes_of_a_batch(module, batch):
     torch.manual_seed(0)
-    module, generator = Decoder(), torch.Generator().manual_seed(2)
-    batches = []
-    for rows, length in ((2, 32), (3, 17), (7, 64), (1, 5), (4, 8)):
-        tokens, labels = (ids(generator, 211, rows, length) for _ in range(2))
-        batches.append({"input_ids": tokens, "labels": labels})
+    module, generator = module(), torch.Generator().manual_seed(2)
+    sizes = ((8, 8), (3, 17), (7, 64), (1, 5), (4, 8))
+    batches = [batch(generator, *size) for size in sizes]
     captures = []
     capture = TorchModel.capture
 
@@ -54,6 +71,16 @@ def test_one_capture_serves_all_sizes_of_a_batch():
         patch.setattr(TorchModel, "capture", counted)
         found, _ = train(module, batches)
     assert found.loss <= LOSS and found.gradient <= GRADIENT and len(captures) == 1
+
+
+@pytest.mark.parametrize("name", ["hf_bert", "encoder"])
+def test_padding_is_removed(name):
+    module, batch = make(name)
+    example = batch()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    training = TorchTraining(TorchModel(module, example, optimizer))
+    training.step(example)
+    assert training.program.packing is not None
 
 
 def test_dropout_has_torchs_distribution_and_is_repeatable():
