@@ -177,8 +177,8 @@ class MicroBatches:
             if rows and rows[0] != self.rows * self.count:
                 raise DataError(
                     f"{shown}: with micro_batches, a batch must have as many rows as its static "
-                    f"shape, {self.rows * self.count}. Received: {rows[0]}. Correct the shape in "
-                    "the input function, or remove micro_batches."
+                    f"shape, {self.rows * self.count}. Received: {rows[0]}. Drop the last batch of "
+                    "the data if it is smaller, or remove micro_batches."
                 )
         return [
             {

@@ -88,6 +88,7 @@ class CompilingSource:
         saves: whether programs that are compiled are saved in the cache.
         can_split: returns whether the front end can split its batches into micro-batches. It is
             called before micro-batches are advised.
+        padding_option: what turns padding removal off, for a log line.
         program: the program that was made last.
         unfitted: the last program as it is where activations have all the memory they want; None
             if a program was found in the cache that was fitted into memory.
@@ -95,6 +96,7 @@ class CompilingSource:
 
     cache: Optional[ProgramCache] = None
     saves = False
+    padding_option = "use_vsl: False"
     program: Optional[Program] = None
     unfitted: Optional[Program] = None
     _last: _Target
@@ -368,7 +370,7 @@ class CompilingSource:
                 "use_vsl: padding must not influence any variable or result. "
                 f"Received: {kept}. Set use_vsl to False, or leave it out."
             )
-        self._log_once(f"{kept} (use_vsl: False turns this message off)")
+        self._log_once(f"{kept} ({self.padding_option} turns this message off)")
 
     def _capture(self, target: _Target) -> StepGraph:
         model = self._model

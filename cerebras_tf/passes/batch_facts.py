@@ -351,7 +351,7 @@ class BatchFacts:
             of = value.node.source if value.node is not None else value.name
             raise UnsupportedOpError(
                 "micro_batches: gradients must be gradients of a mean over the batch. Received: "
-                f"'{of}', {received}. Use tf.reduce_mean, or multiply a sum by "
+                f"'{of}', {received}. Use a mean, or multiply a sum by "
                 "cross_wafer_sum(1.0) / cross_wafer_sum(count), where count is its number of "
                 "terms, or remove micro_batches."
             )

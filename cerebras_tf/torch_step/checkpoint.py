@@ -123,8 +123,7 @@ def load_checkpoint(folder: Path, store: Optional[Store]) -> Any:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{folder}: must be a complete checkpoint. Received: {type(error).__name__}: {error} "
-            "Remove the folder to continue from the checkpoint before, or restore it.",
-            code="damaged-checkpoint",
+            "Remove the folder to continue from the checkpoint before, or restore it."
         ) from error
     if store is None:
         return state

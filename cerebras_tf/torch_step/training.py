@@ -259,6 +259,7 @@ class TorchTraining:
             )
             self._step = ModelStep(self.model, self.store, compiler_options(settings), run)
             self._step.want(self.model.results)
+            self._step.source.padding_option = "remove_padding=False"
             if settings.compile_dir is not None:
                 cache = ProgramCache(settings.compile_dir, "train", reports.log)
                 self._step.source.cache, self._step.source.saves = cache, self.swarm.rank == 0

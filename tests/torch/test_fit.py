@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cerebras_tf.errors import ConfigError, DataError, NumericsError, UnsupportedOpError
 from cerebras_tf.torch import fit
+from cerebras_tf.torch.options import FitOptions
 from tests.messages import names, raises
 from tests.torch_step.test_training import CLASSES, Tagger
 
@@ -242,3 +245,17 @@ def test_the_scheduler_of_a_checkpoint_is_required(tmp_path):
     with pytest.raises(ConfigError) as error:
         fit(model, optimizer, [x(2, 3)], steps=2, model_dir=str(tmp_path), scheduler=scheduler)
     names(error.value, "scheduler", "step-000001")
+
+
+def test_the_page_is_true(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "guides" / "pytorch.md").read_text(encoding="utf-8")
+    missing = [e.name for e in dataclasses.fields(FitOptions) if f"`{e.name}`" not in text]
+    assert missing == []
+    monkeypatch.chdir(tmp_path)
+    first, load, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found = {}
+    exec(first, found)
+    expected = [tensor.clone() for tensor in found["model"].state_dict().values()]
+    found["model"][0].reset_parameters()
+    exec(load, found)
+    assert all(map(torch.equal, found["model"].state_dict().values(), expected))
