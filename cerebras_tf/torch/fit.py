@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import torch
 
 from cerebras_tf.capture_torch.capture import LOSS
+from cerebras_tf.console.graceful_stop import GracefulStop
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.progress import PhaseReporter, TrainingClock
 from cerebras_tf.errors import ConfigError, NumericsError
@@ -29,6 +31,7 @@ from cerebras_tf.torch_step.checkpoint import (
     keep_newest,
     load_checkpoint,
     remove_unfinished,
+    step_of,
 )
 from cerebras_tf.torch_step.data_order import DataOrder
 from cerebras_tf.torch_step.evaluation import TorchEvaluation
@@ -157,13 +160,19 @@ class _Run:
             if folder is not None:
                 training.restore(folder)
                 _log(f"resuming from {folder}")
-            with RunReports(self._options, training, steps, self._clock) as reports:
-                self._loop(training, reports, evaluate, batches, steps)
-            training.copy_back()
+            with GracefulStop(newest=self._newest) as stop:
+                with RunReports(self._options, training, steps, self._clock) as reports:
+                    self._loop(training, reports, evaluate, stop, batches, steps)
+                training.copy_back()
         finally:
             training.close()
         self._result.global_step = training.global_step
         return self._result
+
+    def _newest(self) -> Optional[tuple[int, str]]:
+        """Step and folder of the newest checkpoint, for the line of a run that is stopped."""
+        found = self._result.checkpoint
+        return None if found is None else (step_of(found), str(found))
 
     def _begin(self) -> Optional[Path]:
         """Restores the position in the data; returns the checkpoint to resume from, if any."""
@@ -251,6 +260,7 @@ class _Run:
         training: TorchTraining,
         reports: RunReports,
         evaluate: Optional[_Evaluate],
+        stop: GracefulStop,
         batches: list[Any],
         steps: int,
     ) -> None:
@@ -258,7 +268,9 @@ class _Run:
         if training.global_step >= steps:
             return
         reports.begin(training.global_step, training.prepare(self._tensors(batches)))
-        while training.global_step < steps:
+        stop.begin()
+        is_last = False
+        while not is_last:
             rates = [float(group["lr"]) for group in self._optimizer.param_groups]
             tensors = self._tensors(batches)
             loss = training.step(tensors)[LOSS]
@@ -267,15 +279,17 @@ class _Run:
             if self._scheduler is not None:
                 self._scheduler.step()
             reports.after_step(step, loss, rates, _tokens(tensors) * self._swarm.size)
-            is_last = step == steps
-            if evaluate is not None and (is_last or _is_due(step, options.eval_every)):
+            stops = bool(self._swarm.gather(np.array(stop.is_due)).any())
+            is_last = step == steps or stops
+            is_evaluated = not stops and (is_last or _is_due(step, options.eval_every))
+            if evaluate is not None and is_evaluated:
                 found = self._result.evaluations[step] = evaluate()
                 reports.evaluated(step, found)
             if is_last or _is_due(step, options.save_every):
                 self._save(training)
             if not is_last:
                 batches = self._take()
-        reports.end(steps)
+        reports.end(training.global_step)
         self._result.losses = reports.losses
 
     def _check_finite(self, step: int, loss: float) -> None:

@@ -34,11 +34,16 @@ def folder_of_step(model_dir: str, step: int) -> Path:
     return Path(model_dir) / f"step-{step:06d}"
 
 
+def step_of(folder: Path) -> int:
+    """The step of a checkpoint, from the name of its folder."""
+    return int(folder.name.partition("-")[2])
+
+
 def checkpoints(model_dir: str) -> list[Path]:
     """The checkpoints of a model folder, the newest last; damaged ones are among them."""
     with contextlib.suppress(OSError):
         found = [path for path in Path(model_dir).iterdir() if _NAME.fullmatch(path.name)]
-        return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+        return sorted(found, key=step_of)
     return []
 
 

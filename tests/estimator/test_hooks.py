@@ -16,6 +16,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.console.graceful_stop import exit_code_of_signal
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.errors import NumericsError
 from cerebras_tf.estimator import hooks
@@ -26,7 +27,6 @@ from cerebras_tf.estimator.hooks import (
     NanGuardHook,
     PerformanceSummaryHook,
     _earlier,
-    exit_code_of_signal,
 )
 
 pytestmark = pytest.mark.tf

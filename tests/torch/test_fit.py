@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +178,28 @@ def test_a_run_that_is_killed_resumes_with_the_same_bits_without_tensorflow(tmp_
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert "('step', 4)" in done.stdout
+
+
+def test_a_signal_ends_the_step_and_writes_a_checkpoint(tmp_path, capsys):
+    batches = []
+
+    class Loader:
+        def __iter__(self):
+            for batch in DataLoader(data(), 6):
+                batches.append(batch)
+                if len(batches) == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield batch
+
+    model = Tagger()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, optimizer, Loader(), steps=9, loss=loss, model_dir=str(tmp_path))
+    assert signal.getsignal(signal.SIGINT) is before
+    (folder,) = tmp_path.glob("step-*")
+    names(capsys.readouterr().err, "SIGINT", f"resumes from {folder}")
+    assert 2 <= int(folder.name[5:]) <= 4
 
 
 class Branch(torch.nn.Module):
