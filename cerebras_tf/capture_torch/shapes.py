@@ -220,7 +220,11 @@ def _unbind(low: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
 
 @lowers("cat")
 def _cat(low: Lowering, tensors: Sequence[Value], dim: int) -> Value:
-    return low.b.op("concat", *map(low.value, tensors), axis=_axis(tensors[0], dim))
+    """Empty tensors of one axis are left out, as torch does whatever the shapes of others."""
+    found = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
+    if len(found) == 1:
+        return low.value(found[0])
+    return low.b.op("concat", *map(low.value, found), axis=_axis(found[0], dim))
 
 
 @lowers("stack")

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Optional, TypeVar
@@ -16,6 +17,22 @@ from typing import Any, Optional, TypeVar
 from cerebras_tf.swarmx import job
 
 _ONE_REQUEST_S = 2.0  # in which signals to a process of a job are the same request
+
+# Those whose handlers are installed.
+_begun: weakref.WeakSet[GracefulStop] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a worker of a DataLoader: only the parent is asked to end.
+
+    A terminal sends Ctrl-C to both, and the parent needs its workers until the step ends.
+    """
+    for stop in list(_begun):
+        stop.leave_to_parent()
+        _begun.discard(stop)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 Stop = TypeVar("Stop", bound="GracefulStop")
 
@@ -107,6 +124,7 @@ class GracefulStop:
             target=self._watch, args=(read_end,), name="signal watcher", daemon=True
         )
         self._watcher.start()
+        _begun.add(self)
 
     def _watch(self, read_end: socket.socket) -> None:
         """Receives one byte per signal, its number, until the other end is closed."""
@@ -135,6 +153,14 @@ class GracefulStop:
         """Whether a signal has arrived."""
         return self.signal_number is not None
 
+    def leave_to_parent(self) -> None:
+        """Restores handlers in a forked child, and ignores SIGINT there."""
+        with contextlib.suppress(ValueError):  # forked by another thread
+            signal.set_wakeup_fd(-1)
+            for number, handler in self._previous_handlers.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def restore(self) -> None:
         """Restores the previous handlers, if any were replaced."""
         if self._watcher is None or self._write_end is None:
@@ -142,6 +168,9 @@ class GracefulStop:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._previous_wakeup_fd)
+        _begun.discard(self)
+        # Forked processes may still have the other descriptor of this socket.
+        self._write_end.shutdown(socket.SHUT_RDWR)
         self._write_end.close()
         self._watcher.join()
         self._watcher = None
