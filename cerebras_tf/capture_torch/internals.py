@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 from unittest import mock
 
 import torch
+from torch._dynamo import register_backend as register_backend
+from torch._functorch.aot_autograd import aot_export_module
+from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import exported_program
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves
@@ -26,6 +32,9 @@ _COMBINED: dict[str, Callable[[Any, Any], Size]] = {
 }
 # The node that runs a part of a model under torch.no_grad() or torch.enable_grad().
 _GRAD_MODE = "wrap_with_set_grad_enabled"
+# Names of nodes of Dynamo's graphs.
+_CHECKPOINT, _AUTOGRAD_FUNCTION = "tag_activation_checkpoint", "autograd_function_apply"
+_SET_GRAD_ENABLED = "_set_grad_enabled"
 
 
 def schema(op: Any) -> Any:
@@ -193,3 +202,165 @@ def trace(function: Callable[..., Any], args: Sequence[Any]) -> torch.fx.GraphMo
     plain = mock.patch.object(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *args: False)
     with plain:
         return make_fx(torch.func.functionalize(function), tracing_mode="fake")(*fake(args))
+
+
+# Graphs of Dynamo: modules of FX whose placeholders have an example value.
+
+
+@dataclass(frozen=True)
+class TracedFunction:
+    """A function as an aten graph without in-place ops. Composite ops are not decomposed.
+
+    Attributes:
+        module: its placeholders are constants, and then the function's arguments. Its outputs are
+            the new values of arguments that the function changes, and then what it returns.
+        constants: the values of the first placeholders.
+        changed: positions of the arguments that the function changes, in the order of the outputs.
+    """
+
+    module: torch.fx.GraphModule
+    constants: list[torch.Tensor]
+    changed: list[int]
+
+
+def example_values(module: torch.fx.GraphModule) -> list[Any]:
+    """The arguments that Dynamo traced a graph with: tensors without data, and symbolic sizes."""
+    return [node.meta["example_value"] for node in _places(module)]
+
+
+def _places(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _mode(examples: Sequence[Any]) -> FakeTensorMode:
+    """The mode of tensors without data; a new one if there are none."""
+    found = (x.fake_mode for x in examples if isinstance(x, torch.Tensor))
+    return next(found, None) or FakeTensorMode(shape_env=ShapeEnv())
+
+
+def propagate(module: torch.fx.GraphModule) -> tuple[list[Any], list[Any]]:
+    """Runs a graph of Dynamo on tensors without data, with gradients enabled.
+
+    Returns:
+        The arguments after the call, and the outputs.
+    """
+    examples = example_values(module)
+    with _mode(examples), torch.enable_grad():
+        args = [
+            x.detach().clone().requires_grad_(x.requires_grad)
+            if isinstance(x, torch.Tensor)
+            else x
+            for x in examples
+        ]
+        return args, leaves(module(*args))
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """A number that two tensors share if they share memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def python_floats(module: torch.fx.GraphModule) -> list[int]:
+    """Positions of arguments that are Python floats, which Dynamo passes as tensors."""
+    return [
+        at
+        for at, node in enumerate(_places(module))
+        if node.users and all(user.target == "item" for user in node.users)
+    ]
+
+
+def with_floats(module: torch.fx.GraphModule, values: Mapping[int, float]) -> torch.fx.GraphModule:
+    """A copy of a graph of Dynamo with numbers in place of arguments that are Python floats."""
+    module = copy.deepcopy(module)
+    places = _places(module)
+    for position, value in values.items():
+        for item in list(places[position].users):
+            for user in list(item.users):
+                user.args, user.kwargs = torch.fx.map_arg(
+                    (user.args, user.kwargs), lambda n, item=item, v=value: v if n is item else n
+                )
+            module.graph.erase_node(item)
+    module.recompile()
+    return module
+
+
+def trace_functional(module: torch.fx.GraphModule) -> TracedFunction:
+    """Traces a graph of Dynamo, with the symbolic sizes that Dynamo gave its arguments.
+
+    Raises:
+        UnsupportedOpError: it changes gradients in a way that is not captured.
+    """
+    examples = example_values(module)
+    mode = _mode(examples)
+    composite, _ = exported_program._split_decomp_table_to_cia_and_python_decomp({})
+    with (
+        mode,
+        exported_program._override_composite_implicit_decomp(composite),
+        tracing(TracingContext(mode)),
+    ):
+        graph, signature = aot_export_module(
+            _without_regions(module),
+            [x.detach() if isinstance(x, torch.Tensor) else x for x in examples],
+            trace_joint=False,
+            decompositions={},
+        )
+    positions = {name: at for at, name in enumerate(signature.user_inputs)}
+    outputs = [str(node) for node in leaves(graph.graph.output_node().args[0])]
+    changed = [
+        positions[signature.user_inputs_to_mutate[name]]
+        for name in outputs[: len(outputs) - len(signature.user_outputs)]
+    ]
+    buffers = dict(module.named_buffers())
+    constants = [buffers[name] for name in signature.inputs_to_buffers.values()]
+    return TracedFunction(graph, constants, changed)
+
+
+def _without_regions(
+    module: torch.fx.GraphModule, enabled: bool = True
+) -> torch.fx.GraphModule:
+    """A copy without checkpoints, and with `detach` after the ops of torch.no_grad() regions."""
+    module = copy.deepcopy(module)
+    graph = module.graph
+    parts: set[torch.fx.Node] = set()  # items of what such ops return
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "call_method"):
+            continue
+        name = str(getattr(node.target, "__name__", node.target))
+        if _AUTOGRAD_FUNCTION in name:
+            raise UnsupportedOpError(
+                "custom autograd function: its backward is not captured. "
+                f"Received: {_line(node)}. Write the forward with PyTorch operations."
+            )
+        if name == _SET_GRAD_ENABLED:
+            enabled = bool(node.args[0])
+            graph.erase_node(node)
+        elif _CHECKPOINT in name:
+            body = getattr(module, node.args[0].target)
+            setattr(module, node.args[0].target, _without_regions(body, enabled))
+            with graph.inserting_before(node):
+                call = graph.call_module(node.args[0].target, node.args[1:])
+            node.replace_all_uses_with(call)
+            graph.erase_node(node)
+        elif not enabled or node in parts:
+            _refuse_in_place(node, name)
+            value = node.meta.get("example_value")
+            if isinstance(value, (tuple, list)):
+                parts.update(node.users)
+            elif isinstance(value, torch.Tensor) and value.is_floating_point():
+                with graph.inserting_after(node):
+                    stop = graph.call_method("detach", (node,))
+                node.replace_all_uses_with(stop, lambda user, stop=stop: user is not stop)
+    module.recompile()
+    return module
+
+
+def _refuse_in_place(node: torch.fx.Node, name: str) -> None:
+    """Refuses an in-place op of a torch.no_grad() region on a value that has a gradient."""
+    target = node.args[0] if node.args else None
+    value = target.meta.get("example_value") if isinstance(target, torch.fx.Node) else None
+    in_place = name == "setitem" or (name.endswith("_") and not name.endswith("__"))
+    if in_place and isinstance(value, torch.Tensor) and value.requires_grad:
+        raise UnsupportedOpError(
+            "torch.no_grad: regions must not change tensors that have a gradient in place. "
+            f"Received: {_line(node)}. Copy the tensor first."
+        )

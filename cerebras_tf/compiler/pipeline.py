@@ -62,6 +62,7 @@ class Options:
         wafers: number of wafers; gradients are averaged over them.
         owners: for a step without updates on several wafers: the rank that stores each variable.
         sparse: names of variables whose pruned entries stay zero.
+        merge_loss: compute a loss fused with its product together with its gradient.
     """
 
     streaming: bool = True
@@ -78,6 +79,7 @@ class Options:
     wafers: int = 1
     owners: Optional[Mapping[str, int]] = None
     sparse: tuple[str, ...] = ()
+    merge_loss: bool = True
 
 
 Pass = tuple[str, Callable[[StepGraph], None]]
@@ -88,12 +90,16 @@ _PATTERNS: list[Pass] = [
     ("fuse_attention", lambda s: fuse_attention(s.graph, set(s.variables.values()))),
     ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
 ]
-# After differentiation, which creates their patterns, or has no rule for their ops.
-_WITHOUT_GRADIENTS: list[Pass] = [
-    ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
-    ("merge_linear_loss", lambda s: merge_linear_loss(s.graph)),
-    ("fold_row_sums", lambda s: fold_row_sums(s.graph)),
-]
+
+
+def _without_gradients(options: Options) -> list[Pass]:
+    """Passes after differentiation, which creates their patterns, or has no rule for their ops."""
+    merge = ("merge_linear_loss", lambda s: merge_linear_loss(s.graph))
+    return [
+        ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
+        *([merge] if options.merge_loss else []),
+        ("fold_row_sums", lambda s: fold_row_sums(s.graph)),
+    ]
 
 
 def compile_step(step: StepGraph, options: Options = Options()) -> Program:
@@ -145,7 +151,7 @@ def _backward(options: Options) -> list[Pass]:
         # Identities were kept for differentiation only.
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
-        *(_WITHOUT_GRADIENTS if options.fuse and options.precision != "emulate" else []),
+        *(_without_gradients(options) if options.fuse and options.precision != "emulate" else []),
         # After the fusion of the loss, whose products are lowered together.
         *(
             [("lower_products", lambda s: lower_products(s.graph, options.keep_float32))]
