@@ -49,6 +49,8 @@ TEST = [
     "pytest-xdist>=3.6",
     "mypy>=2",
     "ruff>=0.17",
+    # Samples of PyTorch's operations.
+    "expecttest>=0.3",
     "types-PyYAML",
 ]
 # Capture of PyTorch models.
@@ -148,5 +150,8 @@ setup(
         "mpi": MPI,
         "docs": DOCS,
     },
-    entry_points={"console_scripts": ["cerebras-tf = modelzoo.commands.main:main"]},
+    entry_points={
+        "console_scripts": ["cerebras-tf = modelzoo.commands.main:main"],
+        "torch_dynamo_backends": ["cerebras = cerebras_tf.torch_compile:compile_graph"],
+    },
 )

@@ -11,6 +11,7 @@ from typing import Any, Optional
 from unittest import mock
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import register_backend as register_backend
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext, tracing
@@ -32,6 +33,8 @@ _COMBINED: dict[str, Callable[[Any, Any], Size]] = {
 }
 # The node that runs a part of a model under torch.no_grad() or torch.enable_grad().
 _GRAD_MODE = "wrap_with_set_grad_enabled"
+# The autograd function by which torch.utils.checkpoint saves inputs; its result is not used.
+_SAVED_INPUTS = "_NoopSaveInputs"
 # Names of nodes of Dynamo's graphs.
 _CHECKPOINT, _AUTOGRAD_FUNCTION = "tag_activation_checkpoint", "autograd_function_apply"
 _SET_GRAD_ENABLED = "_set_grad_enabled"
@@ -87,7 +90,11 @@ def refused_while_exported() -> Iterator[None]:
     Multi-head attention keeps the batch as first axis.
     """
 
-    def apply(function: Any, *args: Any, **keys: Any) -> None:
+    plain = torch.autograd.Function.apply.__func__
+
+    def apply(function: Any, *args: Any, **keys: Any) -> Any:
+        if function.__name__ == _SAVED_INPUTS:
+            return plain(function, *args, **keys)
         raise UnsupportedOpError(
             "custom autograd function: its backward is not captured. "
             f"Received: {function.__module__}.{function.__qualname__}. Write the forward with "
@@ -158,7 +165,9 @@ def _is_floating(node: torch.fx.Node) -> bool:
 
 
 def _line(node: torch.fx.Node) -> str:
-    return str(node.meta.get("stack_trace") or node.name).strip().splitlines()[-1].strip()
+    """The line of code that built a node."""
+    lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines()]
+    return next((line for line in reversed(lines) if line.strip("^~ ")), node.name)
 
 
 def leaves(nested: Any) -> list[Any]:
@@ -245,11 +254,9 @@ def propagate(module: torch.fx.GraphModule) -> tuple[list[Any], list[Any]]:
         The arguments after the call, and the outputs.
     """
     examples = example_values(module)
-    with _mode(examples), torch.enable_grad():
+    with _mode(examples), enable_python_dispatcher(), torch.enable_grad():
         args = [
-            x.detach().clone().requires_grad_(x.requires_grad)
-            if isinstance(x, torch.Tensor)
-            else x
+            x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
             for x in examples
         ]
         return args, leaves(module(*args))
@@ -315,9 +322,7 @@ def trace_functional(module: torch.fx.GraphModule) -> TracedFunction:
     return TracedFunction(graph, constants, changed)
 
 
-def _without_regions(
-    module: torch.fx.GraphModule, enabled: bool = True
-) -> torch.fx.GraphModule:
+def _without_regions(module: torch.fx.GraphModule, enabled: bool = True) -> torch.fx.GraphModule:
     """A copy without checkpoints, and with `detach` after the ops of torch.no_grad() regions."""
     module = copy.deepcopy(module)
     graph = module.graph

@@ -196,7 +196,7 @@ class Lowering:
                 tensor = operator.attrgetter(node.target)(module)
                 if isinstance(tensor, torch.Tensor):
                     self.values[node] = self.b.constant(array_of(tensor), DTYPES[tensor.dtype])
-            elif node.op == "call_function" and not _SKIPPED.search(str(node.target)):
+            elif node.op == "call_function" and not _computes_nothing(node):
                 self._lower(node)
             elif node.op == "output":
                 return tuple(map(self.operand, internals.leaves(node.args[0])))
@@ -224,6 +224,12 @@ class Lowering:
         rule = RULES[str(node.target)]
         found = {key: self.operand(x) for key, x in arguments(rule, node).items()}
         return rule(self, **found)
+
+
+def _computes_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node only checks something, such as sizes."""
+    is_condition = isinstance(node.meta.get("val"), (bool, torch.SymBool))
+    return is_condition or bool(_SKIPPED.search(str(node.target)))
 
 
 def _is_size(node: torch.fx.Node) -> bool:
@@ -260,7 +266,9 @@ def require_rules(graph: torch.fx.Graph) -> None:
 
 def _has_rule(node: torch.fx.Node) -> bool:
     name = str(node.target)
-    if _SKIPPED.search(name) or name in RULES or _is_size(node) or node.target is operator.getitem:
+    if name in RULES or _is_size(node) or node.target is operator.getitem:
+        return True
+    if _computes_nothing(node):
         return True
     return internals.schema(node.target) is None and _python_name(node) in _PYTHON
 

@@ -194,11 +194,7 @@ class _Node(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *cotangents: Optional[torch.Tensor]) -> tuple[Any, ...]:
         ctx.saved_tensors  # noqa: B018  # raises an error if they were changed or freed
         work: _Work = ctx.work
-        given = {
-            at: value
-            for at, value in zip(work.computed, cotangents)
-            if value is not None
-        }
+        given = {at: value for at, value in zip(work.computed, cotangents) if value is not None}
         return None, *work.gradients(given)
 
 
@@ -214,9 +210,7 @@ def _viewed(array: Array, dtype: torch.dtype) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if is_bits else tensor
 
 
-def _copied(
-    array: Array, dtype: torch.dtype, scale: Optional[torch.Tensor] = None
-) -> torch.Tensor:
+def _copied(array: Array, dtype: torch.dtype, scale: Optional[torch.Tensor] = None) -> torch.Tensor:
     """A new tensor with the values of an array, multiplied by a number."""
     source, made = _viewed(array, dtype), torch.empty(array.shape, dtype=dtype)
     if scale is None or scale == 1:

@@ -9,15 +9,9 @@ from typing import Any, Optional
 import torch
 
 from cerebras_tf.capture_torch import export, internals  # noqa: F401  # registers the rules
-from cerebras_tf.capture_torch.lowering import (
-    DTYPES,
-    Lowering,
-    array_of,
-    require_rules,
-    source_of,
-)
+from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of, require_rules, source_of
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
-from cerebras_tf.ir import Graph, Size, StepGraph, TensorType, Value
+from cerebras_tf.ir import Graph, Size, StepGraph, TensorType, Value, bound_of
 
 # Names of features and results of a step, by position.
 INPUT, OUTPUT, CHANGED = "input/{}", "output/{}", "changed/{}"
@@ -139,8 +133,7 @@ class CapturedGraph:
 
     def size(self, size: Any, args: Sequence[Any]) -> int:
         """A size that the graph returns, in a call with these arguments."""
-        found: int = internals.size_of(size, self.sizes(args))
-        return found
+        return bound_of(internals.size_of(size, self.sizes(args)))
 
     # Lowering.
 

@@ -8,6 +8,7 @@ has its activations to itself until its backward pass has run.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
@@ -56,8 +57,9 @@ class _Arena:
             self.executor = None
 
 
-# Arenas that no call uses, of all graphs.
+# Arenas that no call uses, of all graphs, as long as there are any.
 _free: list[_Arena] = []
+_alive: set[int] = set()  # identities of Programs
 
 
 def _take_arena(size: int, executors: Collection[Executor]) -> _Arena:
@@ -73,6 +75,13 @@ def _take_arena(size: int, executors: Collection[Executor]) -> _Arena:
         largest.unbind()
         del largest
     return _Arena(CpuBackend().allocate(max(size, 1)))
+
+
+def _forget(programs: int) -> None:
+    """Frees all arenas with the last programs."""
+    _alive.discard(programs)
+    if not _alive:
+        _free.clear()
 
 
 @dataclass(eq=False)
@@ -110,9 +119,7 @@ class _Compiled:
         like = next((item for idle in self.executors.values() for item in idle), None)
         if like is None:
             backend = CpuBackend()
-            made = Executor(
-                self.program, MemoryStore([]), backend, arena=arena.memory, sizes=sizes
-            )
+            made = Executor(self.program, MemoryStore([]), backend, arena=arena.memory, sizes=sizes)
         else:
             arena.bind(like)
             made = like.resized(sizes)
@@ -186,6 +193,8 @@ class Programs:
 
     def __init__(self, graph: CapturedGraph, cotangents: Collection[int]) -> None:
         self._graph, self._cotangents = graph, cotangents
+        _alive.add(id(self))
+        weakref.finalize(self, _forget, id(self))
         self._symbolic: Optional[_Compiled] = None
         self._limits: Optional[dict[str, int]] = {}  # of symbols; None without such a program
         self._static: dict[tuple[int, ...], _Compiled] = {}
@@ -271,24 +280,21 @@ def _split(program: Program) -> Optional[tuple[int, frozenset[str]]]:
         for name, slot in program.results.items()
         if not name.startswith(_GRADIENTS)
     }
-    cotangents = {
-        slot for name, slot in program.features.items() if name.startswith(_COTANGENTS)
-    }
+    cotangents = {slot for name, slot in program.features.items() if name.startswith(_COTANGENTS)}
     runs = [(at, entry) for at, entry in enumerate(program.schedule) if isinstance(entry, Run)]
     at, count = 0, 0  # the entry, and how many of its instructions are of the forward pass
     for number, run in runs:
         for place, item in enumerate(program.bodies[run.body]):
             if wanted.intersection(program.base_of(run.slots[i]) for i in item.outputs):
                 at, count = number, place + 1
-    run = program.schedule[at]
-    if isinstance(run, Run) and count < len(program.bodies[run.body]):
-        body = program.bodies[run.body]
-        is_shared = any(other.body == run.body for _, other in runs if other is not run)
-        first = len(program.bodies) if is_shared else run.body
-        program.bodies[first:first+1] = [body[:count]]
+    cut = program.schedule[at]
+    if isinstance(cut, Run) and count < len(body := program.bodies[cut.body]):
+        is_shared = any(other.body == cut.body for _, other in runs if other is not cut)
+        first = len(program.bodies) if is_shared else cut.body
+        program.bodies[first : first + 1] = [body[:count]]
         program.bodies.append(body[count:])
         last = len(program.bodies) - 1
-        program.schedule[at : at + 1] = [replace(run, body=first), replace(run, body=last)]
+        program.schedule[at : at + 1] = [replace(cut, body=first), replace(cut, body=last)]
     if cotangents & _read_slots(program, program.schedule[: at + 1]):
         return None
     later = _read_slots(program, program.schedule[at + 1 :])

@@ -78,6 +78,7 @@ PACKAGES = {
         "config ir kernels memoryx swarmx runtime frontend console capture_torch torch_step",
         outside="torch numpy",
     ),
+    "torch_compile": package("ir compiler memoryx runtime capture_torch", outside="torch numpy"),
     "step": package(
         "ir kernels compiler memoryx swarmx runtime frontend tf_compat capture console tf_session",
         outside="tensorflow numpy",
