@@ -101,6 +101,7 @@ OTHER_LOSSES = {
     "index": lambda logits, y: logits[torch.arange(6), y.clamp(0)].square().mean(),
     "gather": lambda logits, y: logits.gather(0, y.clamp(0, 4).view(3, 2)).exp().mean(),
     "repeat": lambda logits, y: (logits.repeat_interleave(2, 1) * torch.arange(10)).mean(),
+    "cat of nothing": lambda logits, y: torch.cat([logits.new_zeros(0), logits]).exp().mean(),
     "shift": lambda logits, y: (shifted(logits) * torch.arange(5)).square().mean(),
     "norms": lambda logits, y: F.group_norm(logits, 1).exp().mean() + logits.var(1).mean(),
 }
