@@ -18,7 +18,7 @@ from cerebras_tf.capture_torch import (  # noqa: F401  # these register their ru
     shapes,
 )
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
-from cerebras_tf.errors import CerebrasError, ConfigError, DataError, UnsupportedOpError
+from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.ir import Size, TensorType, Value, Variable
 
 Batch = Mapping[str, torch.Tensor]
@@ -292,18 +292,13 @@ def _exported(
             if tensor.shape[axis] == 1:  # export takes a size of 1 for a constant
                 tensor = torch.cat([tensor, tensor], axis)
         given[name] = tensor
-    try:
-        with internals.refused_while_exported(), warnings.catch_warnings():
-            # torch's own use of its deprecated names
-            warnings.filterwarnings("ignore", category=FutureWarning)
+    traced = internals.tracing_errors(
+        "model: torch.export must be able to trace it", "Remove branches that depend on data."
+    )
+    with traced, warnings.catch_warnings():
+        # torch's own use of its deprecated names
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        with internals.refused_while_exported():
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
-            internals.detach_no_grad(program)
-            return program.run_decompositions({})
-    except CerebrasError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UnsupportedOpError(
-            f"model: torch.export must be able to trace it. Received: {type(error).__name__}: "
-            f"{reason}. Remove branches that depend on data."
-        ) from error
+        internals.detach_no_grad(program)
+        return program.run_decompositions({})

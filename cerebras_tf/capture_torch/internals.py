@@ -18,13 +18,15 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import exported_program
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils._pytree import tree_leaves
 
 from cerebras_tf.capture_torch.multi_head_attention import multi_head_attention_forward
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir.dimensions import Size
 
+# The error of a Python branch that depends on data, in a traced function.
+DATA_DEPENDENT = GuardOnDataDependentSymNode
 # sympy's classes of expressions of sizes.
 _COMBINED: dict[str, Callable[[Any, Any], Size]] = {
     "Add": operator.add,
@@ -81,6 +83,25 @@ def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
     for other in others:
         total = _COMBINED[kind](total, other)
     return total
+
+
+@contextlib.contextmanager
+def tracing_errors(what: str, fix: str) -> Iterator[None]:
+    """Within: other errors than the project's become UnsupportedOpError.
+
+    Args:
+        what: is traced, with what must hold.
+        fix: what to do.
+    """
+    try:
+        yield
+    except CerebrasError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedOpError(
+            f"{what}. Received: {type(error).__name__}: {reason}. {fix}".rstrip()
+        ) from error
 
 
 @contextlib.contextmanager

@@ -397,3 +397,20 @@ def _gather(low: Lowering, x: Value, dim: int, index: Value) -> Value:
 @lowers("index_select")
 def _index_select(low: Lowering, x: Value, dim: int, index: Value) -> Value:
     return low.b.op("gather", x, index, axis=_axis(x, dim), batch_dims=0)
+
+
+@lowers("index_put")
+def _index_put(
+    low: Lowering, x: Value, indices: Sequence[Optional[Value]], values: Value, accumulate: bool
+) -> Value:
+    """`x[mask] = number`, for a mask of x's shape."""
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or mask.dtype != "bool" or mask.shape != x.shape or values.type.size != 1:
+        raise UnsupportedOpError(
+            "index_put: indices must be one bool mask of the tensor's shape, and values one "
+            f"number. Received: {indices} and {values!r}. Use torch.where or scatter."
+        )
+    number = reshape(low.b, low.value(values), ())
+    if accumulate:
+        number = low.b.op("add", x, number)
+    return low.b.op("select", mask, number, x)

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
+from unittest import mock
 
 import numpy as np
 import torch
 
 from cerebras_tf.capture_torch import internals
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
-from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, UnsupportedOpError
+from cerebras_tf.errors import CheckpointError, ConfigError, UnsupportedOpError
 from cerebras_tf.ir import Array, TensorType, Value, Variable
 
 Parameters = Mapping[str, torch.Tensor]
@@ -217,38 +218,41 @@ class TracedUpdate:
                 tensor.grad = gradient.clone()
             by_name, states = dict(zip(names, new)), {}
             for (name, state), values in zip(self._states.items(), slots):
-                tensors = {key: v.clone() for key, v in zip(state.tensors, values)}
+                tensors = {key: first(key, v) for key, v in zip(state.tensors, values)}
                 states[by_name[name]] = {**state.others, **tensors}
             replaced = dict(zip(held, new))
             with (
                 internals.replaced_parameters(self._module, replaced),
-                _driven(self._optimizer, replaced, states, rates),
+                _driven(self._optimizer, replaced, states, rates, branchless),
             ):
                 self._run()
             found = [
-                [states[by_name[name]][key] for key in state.tensors]
+                [states[by_name[name]][key].to(v.dtype) for key, v in state.tensors.items()]
                 for name, state in self._states.items()
             ]
             return [by_name[name] for name in self._trained], found
 
+        branchless = False
+
+        def first(key: str, value: torch.Tensor) -> torch.Tensor:
+            # torch computes with Python floats where it branches on the step.
+            return value.double() if branchless and key == "step" else value.clone()
+
         with torch.no_grad(), _traceable(self._optimizer):
+            if any("capturable" in group for group in self._optimizer.param_groups):
+                try:
+                    return internals.trace(function, [held, held, slots, rates])
+                except internals.DATA_DEPENDENT:
+                    branchless = True
             return internals.trace(function, [held, held, slots, rates])
 
 
-@contextlib.contextmanager
-def _traceable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within: other errors become UnsupportedOpError."""
-    try:
-        yield
-    except CerebrasError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UnsupportedOpError(
-            f"optimizer {type(optimizer).__name__}: its step must be traceable. Received: "
-            f"{type(error).__name__}: {reason}. Use one without closures and without branches that "
-            "depend on data."
-        ) from error
+def _traceable(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+    return internals.tracing_errors(
+        f"optimizer {type(optimizer).__name__}: its step must be traceable",
+        "Use one without closures and without branches that depend on data, and change only the "
+        "model's own tensors.",
+    )
 
 
 @contextlib.contextmanager
@@ -257,10 +261,15 @@ def _driven(
     tensors: Mapping[torch.Tensor, torch.Tensor],
     states: Mapping[torch.Tensor, dict[str, Any]],
     rates: Sequence[torch.Tensor],
+    branchless: bool,
 ) -> Iterator[None]:
-    """Within: the optimizer steps on other tensors, with other state and learning rates."""
+    """Within: the optimizer steps on other tensors, with other state and learning rates.
+
+    Args:
+        branchless: whether it uses the formulas for CUDA graphs, which do not branch on the step.
+    """
     groups, state = optimizer.param_groups, optimizer.state
-    plain = {"foreach": False, "fused": False}
+    plain = {"foreach": False, "fused": False, **({"capturable": True} if branchless else {})}
     optimizer.param_groups = [
         {
             **group,
@@ -271,8 +280,10 @@ def _driven(
         for group, rate in zip(groups, rates)
     ]
     optimizer.state = defaultdict(dict, states)
+    compiling = mock.patch.object(torch.compiler, "is_compiling", lambda: True)
     try:
-        yield
+        with compiling if branchless else contextlib.nullcontext():
+            yield
     finally:
         optimizer.param_groups, optimizer.state = groups, state
 

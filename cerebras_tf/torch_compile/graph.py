@@ -10,7 +10,7 @@ import torch
 
 from cerebras_tf.capture_torch import export, internals  # noqa: F401  # registers the rules
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of, require_rules, source_of
-from cerebras_tf.errors import CerebrasError, UnsupportedOpError
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, Size, StepGraph, TensorType, Value, bound_of
 
 # Names of features and results of a step, by position.
@@ -49,17 +49,9 @@ class CapturedGraph:
             _require_plain(value)
         self._examples = examples
         self._symbols = _symbols(examples)
-        try:
+        with internals.tracing_errors("graph: torch must be able to trace it without data", ""):
             after, self.outputs = internals.propagate(module)
             self._traced = internals.trace_functional(module)
-        except CerebrasError:
-            raise
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise UnsupportedOpError(
-                "graph: torch must be able to trace it without data. Received: "
-                f"{type(error).__name__}: {reason}."
-            ) from error
         self.changed = self._traced.changed
         self.same_as_input = {
             at: position

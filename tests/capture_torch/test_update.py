@@ -22,6 +22,9 @@ OPTIMIZERS = {
     "Adamax": (optim.Adamax, {}),
     "Adadelta": (optim.Adadelta, {}),
     "NAdam": (optim.NAdam, {}),
+    "RAdam": (optim.RAdam, {"weight_decay": 0.1}),
+    "ASGD": (optim.ASGD, {"t0": 2.0, "lambd": 0.1}),
+    "Rprop": (optim.Rprop, {}),
 }
 
 
@@ -34,7 +37,7 @@ def loss(module, batch):
     return (module(batch["x"]) - batch["y"]).square().mean()
 
 
-def batches(count=5):
+def batches(count=8):
     generator = torch.Generator().manual_seed(4)
 
     def random(width):
@@ -77,7 +80,6 @@ def test_state_of_earlier_steps_is_continued():
 
 
 REFUSED = {
-    "branch on a step": (optim.RAdam, {}, "RAdam"),
     "first step": (optim.SGD, {"momentum": 0.9, "dampening": 0.5}, "dampening"),
     "factored state": (optim.Adafactor, {}, "Adafactor"),
     "closure": (optim.LBFGS, {}, "LBFGS"),

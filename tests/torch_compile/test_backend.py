@@ -451,3 +451,52 @@ def test_memory_of_activations_is_used_again_and_freed(monkeypatch):
     torch._dynamo.reset()
     gc.collect()
     assert not programs._free
+
+
+OPTIMIZERS = {
+    "AdamW": (torch.optim.AdamW, {}),
+    "Adam": (torch.optim.Adam, {"amsgrad": True}),
+    "SGD": (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1}),
+    "RMSprop": (torch.optim.RMSprop, {}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+    "Adamax": (torch.optim.Adamax, {}),
+    "Adadelta": (torch.optim.Adadelta, {}),
+    "NAdam": (torch.optim.NAdam, {}),
+    "RAdam": (torch.optim.RAdam, {}),
+    "ASGD": (torch.optim.ASGD, {}),
+    "Rprop": (torch.optim.Rprop, {}),
+    "Adafactor": (torch.optim.Adafactor, {}),
+}
+
+
+@pytest.mark.parametrize(("kind", "settings"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_optimizers_schedules_scaling_and_averages_are_torchs_own(kind, settings):
+    """Two groups, clipping, a scheduler, loss scaling with an overflow, accumulation, an average."""
+    module = Model(
+        lambda self, x: self.last(self.layer(x).tanh()).square().mean(),
+        layer=nn.Linear(4, 4),
+        last=nn.Linear(4, 2),
+    )
+    twin, given, results = copy.deepcopy(module), images(8), []
+    for model, plain in ((module, module), (compiled(twin), twin)):
+        groups = [{"params": plain.layer.parameters(), "lr": 0.02}, *plain.last.parameters()]
+        groups[1:] = [{"params": groups[1:]}]
+        optimizer = kind(groups, lr=0.01, **settings)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**125, growth_interval=9)
+        average = torch.optim.swa_utils.AveragedModel(plain)
+        for first, second in zip(given[::2], given[1::2]):
+            for x in (first, second):
+                scaler.scale(model(x) * 20).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            optimizer.zero_grad()
+            average.update_parameters(plain)
+        results.append((scaler.get_scale(), average.module.state_dict()))
+    (scale, averaged), (our_scale, our_averaged) = results
+    assert scale == our_scale and 2.0**121 < scale < 2.0**125
+    for name, value in averaged.items():
+        torch.testing.assert_close(our_averaged[name], value, rtol=1e-4, atol=1e-5)
