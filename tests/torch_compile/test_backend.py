@@ -471,7 +471,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(("kind", "settings"), OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_optimizers_schedules_scaling_and_averages_are_torchs_own(kind, settings):
-    """Two groups, clipping, a scheduler, loss scaling with an overflow, accumulation, an average."""
+    """Groups, clipping, a scheduler, loss scaling with overflows, accumulation, an average."""
     module = Model(
         lambda self, x: self.last(self.layer(x).tanh()).square().mean(),
         layer=nn.Linear(4, 4),
