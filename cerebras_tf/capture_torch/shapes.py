@@ -133,14 +133,28 @@ def _axis(x: Value, dim: int) -> int:
     return dim % max(x.type.rank, 1)
 
 
+def _first(size: Optional[Size], kept: Optional[Size], start: Optional[Size], step: int) -> Size:
+    """The first index of a slice; torch moves it into the axis.
+
+    Args:
+        size: of the axis.
+        kept: size of the slice.
+    """
+    if start is None or (step == 1 and kept == size):
+        return 0
+    if not isinstance(start, int):
+        return start
+    if isinstance(size, int):
+        return min(start, size) if start >= 0 else max(size + start, 0)
+    return start if start >= 0 else (size or 0) + start
+
+
 @lowers("slice.Tensor")
 def _slice(
     low: Lowering, x: Value, dim: int, start: Optional[Size], end: Optional[Size], step: int
 ) -> Value:
     axis = _axis(x, dim)
-    size, first = low.shape[axis], 0 if start is None else start
-    if isinstance(first, int) and first < 0:
-        first = (x.shape[axis] or 0) + first
+    size, first = low.shape[axis], _first(x.shape[axis], low.shape[axis], start, step)
     if step == 1:
         return cut(low.b, x, axis, first, size)
     starts = tuple(first if i == axis else 0 for i in range(x.type.rank))
@@ -153,10 +167,7 @@ def _slice_scatter(
     low: Lowering, x: Value, src: Value, dim: int, start: Optional[Size], end: Optional[Size]
 ) -> Value:
     axis = _axis(x, dim)
-    first = 0 if start is None else start
-    if isinstance(first, int) and first < 0:
-        first = (x.shape[axis] or 0) + first
-    return _joined(low, x, src, axis, first)
+    return _joined(low, x, src, axis, _first(x.shape[axis], src.shape[axis], start, 1))
 
 
 @lowers("select_scatter")

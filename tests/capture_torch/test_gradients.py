@@ -85,6 +85,13 @@ def shifted(x):
     return result
 
 
+def masked(x, mask):
+    """Rows with a number in place of masked elements."""
+    x = x * 1.0
+    x[mask] = 0.25
+    return x
+
+
 OTHER_LOSSES = {
     "dense": lambda logits, y: F.cross_entropy(logits, F.one_hot(y.clamp(0), 5).float()),
     "channels": lambda logits, y: F.cross_entropy(logits.view(2, 3, 5).mT, y.view(2, 3)),
@@ -102,6 +109,10 @@ OTHER_LOSSES = {
     "gather": lambda logits, y: logits.gather(0, y.clamp(0, 4).view(3, 2)).exp().mean(),
     "repeat": lambda logits, y: (logits.repeat_interleave(2, 1) * torch.arange(10)).mean(),
     "cat of nothing": lambda logits, y: torch.cat([logits.new_zeros(0), logits]).exp().mean(),
+    "slices": lambda logits, y: (
+        (logits[-99:, -2:] + logits[-99::2].sum() + logits[9:].sum()).exp().mean()
+    ),
+    "mask": lambda logits, y: masked(logits.square(), logits > 0.3).mean(),
     "shift": lambda logits, y: (shifted(logits) * torch.arange(5)).square().mean(),
     "norms": lambda logits, y: F.group_norm(logits, 1).exp().mean() + logits.var(1).mean(),
 }
