@@ -140,7 +140,7 @@ def _first(size: Optional[Size], kept: Optional[Size], start: Optional[Size], st
         size: of the axis.
         kept: size of the slice.
     """
-    if start is None or (step == 1 and kept == size):
+    if start is None or kept == 0 or (step == 1 and kept == size):
         return 0
     if not isinstance(start, int):
         return start

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -451,6 +453,13 @@ def test_memory_of_activations_is_used_again_and_freed(monkeypatch):
     torch._dynamo.reset()
     gc.collect()
     assert not programs._free
+
+
+def test_the_example_of_the_page_trains(capsys):
+    page = Path(__file__).parents[2] / "docs/guides/pytorch-compile.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.S)
+    exec(compile(example, page.name, "exec"), {})
+    assert 0 < float(capsys.readouterr().out) < 8
 
 
 OPTIMIZERS = {
