@@ -18,7 +18,8 @@ OTHERS |= {"_CacheLocator", "_cache", "_ensure_finalized", "_final_module", "_sh
 OTHERS |= {"_finalize_dynamic_globals", "_get_module_for_linking", "_verify_declare_only_symbols"}
 OTHERS |= {"_impl", "_load_overload"}
 # Of torch (capture_torch/internals.py).
-OTHERS |= {"_backward_hooks", "_backward_pre_hooks", "_parameters"}
+OTHERS |= {"_backward_hooks", "_backward_pre_hooks", "_cdata", "_parameters"}
+OTHERS |= {"_override_composite_implicit_decomp", "_split_decomp_table_to_cia_and_python_decomp"}
 
 
 def members() -> list[tuple[str, str]]:
