@@ -40,6 +40,11 @@ _PUBLIC = {
     "require_usable": "cerebras_tf.memoryx.process_folder",
     # Checkpoints.
     "BundleWriter": "cerebras_tf.bundle.writer",
+    "TensorFile": "cerebras_tf.memoryx.safetensors_file",
+    "TensorType": "cerebras_tf.ir",
+    "WEIGHT_TYPES": "cerebras_tf.memoryx.safetensors_file",
+    "rounded_to": "cerebras_tf.memoryx.safetensors_file",
+    "write_shards": "cerebras_tf.memoryx.safetensors_file",
     "CheckpointReader": "cerebras_tf.checkpoints.reader",
     "advice_on_damage": "cerebras_tf.bundle.index",
     "all_checkpoints": "cerebras_tf.bundle.index",

@@ -1,12 +1,17 @@
-"""Writes text files atomically, and checks in advance whether they can be written."""
+"""Writes text files and folders atomically, and checks in advance whether files can be written."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Union
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CheckpointError, ConfigError
+
+_UNFINISHED = ".unfinished"
 
 
 def write_whole(path: Union[str, Path], text: str) -> Path:
@@ -69,3 +74,47 @@ def _is_stream(path: Path) -> bool:
     """Whether a path is a pipe, device or socket."""
     opened = str(path).startswith(("/proc/", "/dev/fd/", "/dev/std"))
     return os.path.exists(path) and (opened or not (os.path.isfile(path) or os.path.isdir(path)))
+
+
+@contextlib.contextmanager
+def whole_folder(
+    target: Union[str, Path], patterns: Sequence[str], overwrite: bool
+) -> Iterator[Path]:
+    """Gives a folder to write files in, and moves them to `target` when the block ends well.
+
+    Args:
+        target: folder of the files; made where there is none.
+        patterns: file name patterns of what is written, the last of which comes last. Files of
+            these names that are there already are replaced.
+
+    Yields:
+        Path of the folder to write in.
+    """
+    target = Path(target)
+    old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
+    if old and not overwrite:
+        raise CheckpointError(
+            f"{target}: must not contain a checkpoint. Received: {old[-1].name}. Use another "
+            "folder, or --overwrite to replace it."
+        )
+    made = not target.exists()
+    partial = target / _UNFINISHED
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        new = [path for pattern in patterns for path in sorted(partial.glob(pattern))]
+        for path in reversed(old):
+            path.unlink()
+        for path in new:
+            os.replace(path, target / path.name)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: must be a folder with disk space for the checkpoint. Received: "
+            f"{error.strerror or error}. Free disk space, or use another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                target.rmdir()  # only where nothing came of it

@@ -268,6 +268,7 @@ def _encoded(entry: FileRegion, shard: int) -> bytes:
         kept[_SHARD] = [shard]
         fields = [(number, value) for number, found in kept.items() for value in found]
         return b"".join(_encode(n, value, fixed=n == _CHECKSUM) for n, value in fields)
+    assert entry.checksum is not None
     return b"".join(
         [
             _encode(_DTYPE, _NUMBERS[entry.dtype]),

@@ -39,6 +39,8 @@ class ExportedModel:
         loss: computes the loss; see LossFunction.
         open_axes: axes that differ from batch to batch, by the name of a tensor. By default axis 0
             of every tensor, and axis 1 of tensors of integers and bool.
+        stored: dtypes in which variables are stored, by name, where they differ from that of the
+            tensor. Such variables are not trained.
 
     Attributes:
         features: dtype and shape of every tensor of a batch, with None for open sizes.
@@ -60,10 +62,13 @@ class ExportedModel:
         example: Batch,
         loss: Optional[LossFunction] = None,
         open_axes: Optional[Mapping[str, Sequence[int]]] = None,
+        stored: Optional[Mapping[str, str]] = None,
     ) -> None:
         _check(module, example)
+        self._stored = dict(stored or {})
         self._wrapped = _WithLoss(module, loss)
-        self._program = _exported(self._wrapped, example, open_axes)
+        with internals.fake_parameters(self._wrapped):
+            self._program = _exported(self._wrapped, example, open_axes)
         self._roles = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
         self._read_state(module)
         places = [
@@ -118,7 +123,7 @@ class ExportedModel:
         self.specs = {
             name: Variable(
                 name,
-                TensorType(DTYPES[tensor.dtype], tuple(tensor.shape)),
+                TensorType(self._stored.get(name, DTYPES[tensor.dtype]), tuple(tensor.shape)),
                 isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad,
             )
             for name, tensor in self.tensors.items()
@@ -241,7 +246,9 @@ class ExportedModel:
             return low.step.features[self._places[node.name]]
         name = self._names.get(str(role.target))
         if name in self.specs:
-            return low.step.variables[str(name)]
+            variable, dtype = low.step.variables[str(name)], DTYPES[self.tensors[str(name)].dtype]
+            same = variable.dtype == dtype
+            return variable if same else low.b.op("cast", variable, dtype=dtype)
         tensor = self._program.constants[role.target] if name is None else self.tensors[name]
         return low.b.constant(array_of(tensor), DTYPES[tensor.dtype])
 
@@ -271,6 +278,12 @@ def _check(module: torch.nn.Module, example: Batch) -> None:
                 f"batch: every value must be a tensor. Received: {type(tensor).__name__} for "
                 f"{name}. Convert or remove it."
             )
+    empty = [name for name, buffer in module.named_buffers() if buffer.is_meta]
+    if empty:
+        raise ConfigError(
+            f"model: buffers must have data. Received: {', '.join(empty[:3])} on the meta device. "
+            "Only parameters may be there."
+        )
     hooked = internals.gradient_hooks(module)
     if hooked:
         raise UnsupportedOpError(

@@ -216,6 +216,19 @@ def replaced_parameters(
             item._parameters[name] = parameter
 
 
+@contextlib.contextmanager
+def fake_parameters(module: torch.nn.Module) -> Iterator[None]:
+    """Within: parameters on the meta device are on the CPU, still without data."""
+    empty = [p for p in module.parameters() if p.is_meta]
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()):
+        fake = {
+            p: torch.nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad)
+            for p in empty
+        }
+    with replaced_parameters(module, fake):
+        yield
+
+
 def trace(function: Callable[..., Any], args: Sequence[Any]) -> torch.fx.GraphModule:
     """The aten graph of a function, without in-place ops.
 

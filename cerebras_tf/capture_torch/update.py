@@ -206,6 +206,7 @@ class TracedUpdate:
 
     def _trace(self, parameters: Parameters) -> torch.fx.GraphModule:
         names, held = self._gradients, list(parameters.values())
+        examples = [torch.empty((), dtype=p.dtype).expand(p.shape) for p in held]
         slots = [
             [torch.empty((), dtype=v.dtype).expand(v.shape) for v in state.tensors.values()]
             for state in self._states.values()
@@ -241,10 +242,10 @@ class TracedUpdate:
         with torch.no_grad(), _traceable(self._optimizer):
             if any("capturable" in group for group in self._optimizer.param_groups):
                 try:
-                    return internals.trace(function, [held, held, slots, rates])
+                    return internals.trace(function, [examples, examples, slots, rates])
                 except internals.DATA_DEPENDENT:
                     branchless = True
-            return internals.trace(function, [held, held, slots, rates])
+            return internals.trace(function, [examples, examples, slots, rates])
 
 
 def _traceable(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:

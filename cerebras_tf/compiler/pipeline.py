@@ -18,12 +18,17 @@ from cerebras_tf.ir.verify import Inferred
 from cerebras_tf.ops import infer
 from cerebras_tf.ops.cost import price
 from cerebras_tf.passes.average_gradients import average_gradients, drop_wafer_sums
+from cerebras_tf.passes.convert_at_use import convert_at_use
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.fuse_attention import fuse_attention
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
-from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
+from cerebras_tf.passes.fuse_linear_loss import (
+    drop_weight_gradients,
+    fuse_linear_loss,
+    merge_linear_loss,
+)
 from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
 from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import check_kept, lower_products
@@ -97,6 +102,7 @@ def _without_gradients(options: Options) -> list[Pass]:
     merge = ("merge_linear_loss", lambda s: merge_linear_loss(s.graph))
     return [
         ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
+        ("drop_weight_gradients", lambda s: drop_weight_gradients(s.graph)),
         *([merge] if options.merge_loss else []),
         ("fold_row_sums", lambda s: fold_row_sums(s.graph)),
     ]
@@ -156,6 +162,13 @@ def _backward(options: Options) -> list[Pass]:
         *(
             [("lower_products", lambda s: lower_products(s.graph, options.keep_float32))]
             if options.precision == "bfloat16"
+            else []
+        ),
+        # After lower_products, which chooses products that read bfloat16; after every pass that
+        # merges equal nodes, which it creates.
+        *(
+            [("convert_at_use", lambda s: convert_at_use(s.graph))]
+            if options.precision != "emulate"
             else []
         ),
         # After every pass that merges equal nodes, which it creates; and after inlining, which

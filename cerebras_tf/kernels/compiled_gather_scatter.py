@@ -1,4 +1,4 @@
-"""Compiled gathers and sums of rows, float32: embedding lookup and its gradient.
+"""Compiled gathers and sums of rows, float32: embedding lookup, also in bfloat16, and its gradient.
 
 Letters: V rows of the table, H width, N lookups. Other axes use the plain kernels.
 """
@@ -38,10 +38,11 @@ def _gather_rows(start, stop, table, rows_at, out):
 def _supports_gather(params: Any, indices: Any, *, axis: int, batch_dims: int) -> bool:
     rank = len(params.shape)
     integer = "int" in str(indices.dtype)
-    return params.dtype == "float32" and integer and axis == 0 == batch_dims and rank >= 1
+    floating = params.dtype in ("float32", "bfloat16")
+    return floating and integer and axis == 0 == batch_dims and rank >= 1
 
 
-@compiled("gather", supports=_supports_gather)
+@compiled("gather", _supports_gather, reads_bfloat16=True, writes_bfloat16=True)
 def gather(params, indices, *, out, axis, batch_dims):
     """Rows of params [V, ...] at indices [...] into [..., ...]."""
     rows_at = _checked_indices(indices, len(params), "gather")

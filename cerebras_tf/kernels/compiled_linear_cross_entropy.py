@@ -62,13 +62,15 @@ def _scratch(
 
 
 def _scratch_of_gradient(
-    *types: Any, transpose_weight: bool, compute: Optional[str] = None
+    *types: Any, transpose_weight: bool, compute: Optional[str] = None, weight_gradient: bool = True
 ) -> Scratch:
     return _scratch(*types, transpose_weight=transpose_weight, compute=compute, first=1)
 
 
 def _supports(*operands: Any, compute: Optional[str] = None, **attrs: Any) -> bool:
-    return floats_are_float32(*operands)
+    """Whether floats are float32; with bfloat16 products, the weight may be stored in bfloat16."""
+    kept = [x for x in operands if compute is None or x.dtype != "bfloat16"]
+    return floats_are_float32(*kept)
 
 
 @jit(any_order=True)
@@ -144,7 +146,7 @@ class _Projection:
         self._product(a, b, dweight, add=not first)
 
 
-@compiled("linear_softmax_xent", supports=_supports, scratch=_scratch)
+@compiled("linear_softmax_xent", _supports, _scratch, reads_bfloat16=True)
 def linear_softmax_xent(h, weight, labels, bias=None, *, out, transpose_weight, compute=None):
     """linear_softmax_xent into loss [N], lse [N]."""
     loss, lse = out
@@ -168,19 +170,30 @@ def linear_softmax_xent(h, weight, labels, bias=None, *, out, transpose_weight, 
             )
 
 
-@compiled("linear_softmax_xent_train", supports=_supports, scratch=_scratch_of_gradient)
+@compiled("linear_softmax_xent_train", _supports, _scratch_of_gradient, reads_bfloat16=True)
 def linear_softmax_xent_train(
-    dloss, h, weight, labels, bias=None, *, out, transpose_weight, compute=None
+    dloss,
+    h,
+    weight,
+    labels,
+    bias=None,
+    *,
+    out,
+    transpose_weight,
+    compute=None,
+    weight_gradient=True,
 ):
-    """linear_softmax_xent_train into loss [N], dh [N, H], dweight, and dbias [V] if biased."""
-    loss, dh, dweight = out[:3]
+    """linear_softmax_xent_train into loss [N], dh [N, H], dweight if it is wanted, and dbias [V] if
+    biased."""
+    loss, dh = out[:2]
+    dweight = out[2] if weight_gradient else np.empty(0, F)
     model = _Projection(h, weight, labels, bias, transpose_weight, compute)
     scales = as_matrix(dloss).reshape(-1)
     lse, weights = np.empty(len(loss), F), np.empty(len(loss), F)
     if not len(loss):
         dweight[...] = 0
     if bias is not None:
-        out[3][...] = 0
+        out[-1][...] = 0
     longest, _ = model.logits_shape()
     with borrow(model.logits_shape()) as buffer, borrow((longest, h.shape[1])) as weighted:
         for chunk in model.chunks():
@@ -201,28 +214,18 @@ def linear_softmax_xent_train(
             weight_of = weights[chunk, None]
             model.states_gradient(rows, dh[chunk])
             dh[chunk] *= weight_of
-            states = np.multiply(model.h[chunk], weight_of, out=weighted[: len(rows)])
-            model.add_weight_gradient(dweight, states, rows, chunk.start == 0)
+            if weight_gradient:
+                states = np.multiply(model.h[chunk], weight_of, out=weighted[: len(rows)])
+                model.add_weight_gradient(dweight, states, rows, chunk.start == 0)
             if bias is not None:
-                blas.gemm(weight_of.T, rows, out[3][None], add=True)
+                blas.gemm(weight_of.T, rows, out[-1][None], add=True)
 
 
-@compiled("linear_softmax_xent_grad", supports=_supports, scratch=_scratch_of_gradient)
-def linear_softmax_xent_grad(
-    dloss, h, weight, labels, lse, bias=None, *, out, transpose_weight, compute=None
-):
-    """linear_softmax_xent_grad into dh [N, H], dweight, and dbias [V] if biased.
+@compiled("linear_softmax_xent_grad", _supports, _scratch_of_gradient, reads_bfloat16=True)
+def linear_softmax_xent_grad(dloss, h, weight, labels, lse, bias=None, *, out, **attrs):
+    """linear_softmax_xent_grad into dh [N, H], dweight if it is wanted, and dbias [V] if biased.
 
     Logits and log(sum(e^logits)) are recomputed; lse is not read.
     """
     loss = np.empty(len(h), F)
-    linear_softmax_xent_train(
-        dloss,
-        h,
-        weight,
-        labels,
-        bias,
-        out=(loss, *out),
-        transpose_weight=transpose_weight,
-        compute=compute,
-    )
+    linear_softmax_xent_train(dloss, h, weight, labels, bias, out=(loss, *out), **attrs)

@@ -100,9 +100,19 @@ def linear_softmax_xent(h, weight, labels, bias=None, *, transpose_weight, compu
 
 @plain("linear_softmax_xent_grad")
 def linear_softmax_xent_grad(
-    dloss, h, weight, labels, lse, bias=None, *, transpose_weight, compute=None
+    dloss,
+    h,
+    weight,
+    labels,
+    lse,
+    bias=None,
+    *,
+    transpose_weight,
+    compute=None,
+    weight_gradient=True,
 ):
-    """Derivatives of linear_softmax_xent's loss: dh [N, H], dweight, and dbias [V] if biased."""
+    """Derivatives of linear_softmax_xent's loss: dh [N, H], dweight if it is wanted, and dbias [V]
+    if biased."""
     logits = _project(h, weight, bias, transpose_weight, compute)
     if compute is None:
         rows, factors = sparse_softmax_xent_grad(dloss, logits, labels, lse), np.ones_like(dloss)
@@ -111,17 +121,20 @@ def linear_softmax_xent_grad(
         rows = sparse_softmax_xent_grad(np.exp(lse - top), logits, labels, lse)
         factors = dloss * np.exp(top - lse)
     dh = matmul(rows, weight, transpose_b=not transpose_weight, compute=compute) * factors[:, None]
-    weighted = h * factors[:, None]
-    left, right = (rows, weighted) if transpose_weight else (weighted, rows)
-    dweight = matmul(left, right, transpose_a=True, compute=compute)
-    return (dh, dweight) if bias is None else (dh, dweight, factors @ rows)
+    found = [dh]
+    if weight_gradient:
+        weighted = h * factors[:, None]
+        left, right = (rows, weighted) if transpose_weight else (weighted, rows)
+        found.append(matmul(left, right, transpose_a=True, compute=compute))
+    return (*found,) if bias is None else (*found, factors @ rows)
 
 
 @plain("linear_softmax_xent_train")
 def linear_softmax_xent_train(
-    dloss, h, weight, labels, bias=None, *, transpose_weight, compute=None
+    dloss, h, weight, labels, bias=None, *, transpose_weight, compute=None, weight_gradient=True
 ):
-    """Loss and derivatives in one pass: loss [N], dh [N, H], dweight, and dbias [V] if biased."""
+    """Loss and derivatives in one pass: loss [N], and what linear_softmax_xent_grad returns."""
     given: dict[str, Any] = {"transpose_weight": transpose_weight, "compute": compute}
     loss, lse = linear_softmax_xent(h, weight, labels, bias, **given)
+    given["weight_gradient"] = weight_gradient
     return (loss, *linear_softmax_xent_grad(dloss, h, weight, labels, lse, bias, **given))

@@ -30,12 +30,14 @@ class CompiledKernel:
         supports: fn(*types, **attrs) -> bool, on objects with .dtype and .shape; None: always.
         scratch: fn(*types, **attrs) -> Scratch; None: a negligible amount.
         reads_bfloat16: whether operands may be bits of bfloat16, uint16.
+        writes_bfloat16: whether results may be.
     """
 
     run: Callable[..., None]
     supports: Optional[Callable[..., bool]] = None
     scratch: Optional[Callable[..., Scratch]] = None
     reads_bfloat16: bool = False
+    writes_bfloat16: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def compiled(
     supports: Optional[Callable[..., bool]] = None,
     scratch: Optional[Callable[..., Scratch]] = None,
     reads_bfloat16: bool = False,
+    writes_bfloat16: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Registers a fast kernel of an op; see CompiledKernel."""
 
@@ -84,7 +87,8 @@ def compiled(
                 f"kernel table: an op must have one compiled kernel. Received: two of {name}. "
                 "Remove one."
             )
-        COMPILED[name] = CompiledKernel(kernel, supports, scratch, reads_bfloat16)
+        half = reads_bfloat16, writes_bfloat16
+        COMPILED[name] = CompiledKernel(kernel, supports, scratch, *half)
         return kernel
 
     return add

@@ -139,7 +139,7 @@ class FileDisk:
     def array(self, record: Record) -> Array:
         assert record.buffer is not None
         type = record.spec.type
-        content = record.buffer[: type.max_bytes].view(type.storage_dtype)
+        content = record.content_of(record.buffer).view(type.storage_dtype)
         return content.reshape(type.static_shape)
 
     def read(self, records: Sequence[Record]) -> None:
@@ -181,22 +181,22 @@ class FileDisk:
         self._transfers.raise_failure()
 
     def link_source(self, record: Record, region: FileRegion) -> bool:
-        """See Disk.link_source; what does not lie at a multiple of ALIGNMENT_BYTES cannot be."""
-        if region.offset % ALIGNMENT_BYTES:
+        """See Disk.link_source; a file without checksums is read where it is."""
+        if region.checksum is not None and region.offset % ALIGNMENT_BYTES:
             return False
         file = self._linked_file(region)
         if file is None:
             return False
-        self._move(record, file, region.offset)
+        self._move(record, file, region.offset - region.offset % ALIGNMENT_BYTES)
         return True
 
     def linkable_regions(self, records: Iterable[Record]) -> dict[str, FileRegion]:
         found = {}
         for record in records:
             if record.has_value:
-                assert record.file is not None and record.checksum is not None
+                assert record.file is not None
                 type = record.spec.type
-                place = str(record.file.path), record.offset, type.max_bytes
+                place = str(record.file.path), record.offset + record.skipped, type.max_bytes
                 found[record.spec.name] = FileRegion(
                     type.dtype, type.static_shape, *place, record.checksum
                 )
@@ -219,7 +219,8 @@ class FileDisk:
                 self._files.remove(before)
                 self._linked = {key: f for key, f in self._linked.items() if f is not before}
                 before.close()
-                before.path.unlink(missing_ok=True)  # if it was deleted, saving raises
+                if before.is_own:
+                    before.path.unlink(missing_ok=True)  # if it was deleted, saving raises
 
     def _linked_file(self, region: FileRegion) -> Optional[RecordFile]:
         """The file of a checkpoint; a link keeps its content if the checkpoint is deleted."""
@@ -229,10 +230,12 @@ class FileDisk:
             return None
         key = found.st_dev, found.st_ino
         if key not in self._linked:
-            link = self._new_path()
+            is_checked = region.checksum is not None
+            link = self._new_path() if is_checked else Path(region.path)
             self._linked[key] = None
             with contextlib.suppress(OSError):  # another file system, or one without links
-                os.link(region.path, link)
+                if is_checked:
+                    os.link(region.path, link)
                 file = self._linked[key] = RecordFile(link, region)
                 self._files.append(file)
         return self._linked[key]

@@ -17,6 +17,7 @@ from typing import Optional
 
 from cerebras_tf.errors import CapacityError
 from cerebras_tf.ir import Array, Variable
+from cerebras_tf.memoryx.buffers import ALIGNMENT_BYTES
 from cerebras_tf.memoryx.disk import Disk
 from cerebras_tf.memoryx.record_file import Record
 from cerebras_tf.memoryx.store import BaseStore, FileRegion, IoStats, require_values
@@ -124,7 +125,9 @@ class FileStore(BaseStore):
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         self.disk.raise_failure()
         records = [self._records[name] for name in names]
-        if not fresh:
+        if fresh:
+            self._unlink([record for record in records if record.skipped])
+        else:
             require_values(self, names)
         self._access_order.advance(names)
         for record in records:
@@ -147,6 +150,8 @@ class FileStore(BaseStore):
                 raise RuntimeError(f"store: {name} is released, but it was not acquired.")
             record.use_count -= 1
             if name in dirty:
+                if record.skipped:
+                    raise RuntimeError(f"store: {name} is read from a file, but it was written.")
                 record.is_dirty, record.is_blank, record.has_value = True, False, True
                 self._version += not record.lives_within_step
             elif record.is_blank and not record.use_count:
@@ -197,8 +202,9 @@ class FileStore(BaseStore):
     def link_source(self, name: str, region: FileRegion) -> bool:
         record = self._records[name]
         type = record.spec.type
-        fits = region.is_whole and region.dtype == type.dtype and region.shape == type.shape
-        if record.use_count or not fits:
+        skipped = region.offset % ALIGNMENT_BYTES if region.checksum is None else 0
+        unaligned = skipped % type.storage_dtype.itemsize or not type.bytes
+        if record.use_count or unaligned or not region.has_type(type):
             return False
         self.disk.finish([record])
         if record.reading is not None:
@@ -208,7 +214,8 @@ class FileStore(BaseStore):
         if record.in_memory:
             record.is_dirty = False
             self._evict([record])
-        record.checksum, record.is_unchecked, record.has_value = region.checksum, True, True
+        record.checksum, record.skipped = region.checksum, skipped
+        record.is_unchecked, record.has_value = region.checksum is not None, True
         record.is_finite = True
         self._version += 1
         return True
@@ -239,6 +246,12 @@ class FileStore(BaseStore):
             yield
         finally:
             self.io_stats.stalled_s += time.perf_counter() - started
+
+    def _unlink(self, records: Sequence[Record]) -> None:
+        """Drops the values of records that are read from files of others."""
+        self._evict([record for record in records if record.in_memory])
+        for record in records:
+            record.skipped, record.has_value = 0, False
 
     # Memory.
 

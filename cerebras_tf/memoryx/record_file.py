@@ -29,7 +29,8 @@ class RecordFile:
 
     Attributes:
         path: its name.
-        source: the region of another file that it is a link to; None for a new file.
+        source: the region of another file that it is, or is a link to; None for a new file.
+        is_own: whether it is removed when no variable is stored in it.
         is_frozen: whether a checkpoint shares its contents, which must not change any more.
         records: number of variables whose content is here.
         written: offsets that were written.
@@ -46,6 +47,7 @@ class RecordFile:
             OSError: it cannot be opened.
         """
         self.path, self.source = path, source
+        self.is_own = source is None or str(path) != source.path
         self.is_frozen = source is not None
         self.records = 0
         self.written: set[int] = set()
@@ -126,7 +128,8 @@ class Record:
         new_offset: its offset in files that the store writes.
         lives_within_step: whether it is in no checkpoint, and is dropped after it is read.
         file: the file with its content; None without one.
-        offset: of its first byte in that file.
+        offset: in that file, of the first byte that is read.
+        skipped: bytes read before its first byte; not zero only in files of others.
         is_unallocated: whether its disk space is not allocated yet.
         checksum: CRC-32C of its content in the file.
         is_unchecked: whether its content was not compared with the checksum yet.
@@ -146,6 +149,7 @@ class Record:
     lives_within_step: bool = False
     file: Optional[RecordFile] = None
     offset: int = 0
+    skipped: int = 0
     is_unallocated: bool = False
     checksum: Optional[int] = None
     is_unchecked: bool = False
@@ -161,7 +165,11 @@ class Record:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory and in files."""
-        return padded(self.spec.type.max_bytes)
+        return padded(self.skipped + self.spec.type.max_bytes)
+
+    def content_of(self, buffer: Array) -> Array:
+        """Its bytes within a buffer."""
+        return buffer[self.skipped : self.skipped + self.spec.type.max_bytes]
 
     @property
     def in_memory(self) -> bool:

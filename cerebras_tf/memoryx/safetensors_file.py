@@ -1,25 +1,33 @@
 """Files in the safetensors format, written and read one tensor at a time.
 
 The format: the size of the header (uint64), the header (JSON: dtype, shape and bytes of every
-tensor), the tensors. https://huggingface.co/docs/safetensors
+tensor), the tensors, little-endian, row by row. https://huggingface.co/docs/safetensors
+
+The library of that name is not used: its writer takes all tensors at once, and its reader does not
+return places in the file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, Optional, Union
 
 import numpy as np
 
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.kernels.compiled_crc32c import crc32c
+from cerebras_tf.kernels.half_precision import as_float32, from_float32, to_storage
+from cerebras_tf.memoryx.store import FileRegion
 
+# Types a weight may have.
+WEIGHT_TYPES = ("float32", "float16", "bfloat16")
+SHARD_BYTES = 5 * 10**9  # largest size of a file, as usual there
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _NAMES = {
     "float64": "F64",
     "float32": "F32",
@@ -34,13 +42,89 @@ _NAMES = {
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALIGNMENT = 64
+_MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 
 
-class Region(NamedTuple):
-    """A tensor of a file: its type, and the offset of its first byte."""
+class TensorFile:
+    """A safetensors file that is read tensor by tensor.
 
-    type: TensorType
-    offset: int
+    Attributes:
+        regions: the tensors, by name.
+        others: types of tensors that are not read, by name.
+        metadata: the texts of the header.
+
+    Raises:
+        CheckpointError: it cannot be read, or is no such file.
+    """
+
+    def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
+        self.path = Path(path)
+        self.others: dict[str, str] = {}
+        try:
+            size = os.path.getsize(path)
+            with open(path, "rb") as file:
+                header, start = _read_header(file, size)
+            self.metadata: dict[str, str] = header.pop("__metadata__", {})
+            found = {name: self._region(name, each, start) for name, each in header.items()}
+            self.regions = {name: region for name, region in found.items() if region is not None}
+            for name, region in self.regions.items():
+                if region.offset + region.size > size:
+                    raise ValueError(f"{size} bytes, where tensor {name} is not complete")
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+            received: Any = error.strerror if isinstance(error, OSError) else error
+            if isinstance(error, (AttributeError, KeyError, TypeError)):
+                received = f"an invalid header ({error!r})"
+            raise CheckpointError(
+                f"{path}: must be a complete safetensors file. Received: {received}. Download, "
+                "copy or restore it, or use another folder."
+            ) from error
+
+    def _region(self, name: str, entry: Mapping[str, Any], start: int) -> Optional[FileRegion]:
+        (first, last), shape = map(int, entry["data_offsets"]), tuple(map(int, entry["shape"]))
+        if entry["dtype"] not in _DTYPES:
+            self.others[name] = entry["dtype"]
+            return None
+        type = TensorType(_DTYPES[entry["dtype"]], shape)
+        if last - first != type.bytes or first < 0:
+            raise ValueError(f"tensor {name} of {last - first} bytes instead of {type.bytes}")
+        return FileRegion(type.dtype, shape, str(self.path), start + first, type.bytes, None)
+
+    def read(self, name: str) -> Array:
+        """The array of a tensor, in its storage dtype."""
+        return self.regions[name].read()
+
+    def read_weight(self, name: str) -> Array:
+        """A tensor as float32; raises CheckpointError if it is of no type of WEIGHT_TYPES."""
+        dtype = self.regions[name].dtype if name in self.regions else self.others[name]
+        if dtype not in WEIGHT_TYPES:
+            raise CheckpointError(
+                f"{self.path}: tensor {name} must be {', '.join(WEIGHT_TYPES)}. Received: {dtype}. "
+                "Save the model in one of them."
+            )
+        return as_float32(self.read(name), dtype)
+
+    def check(self, name: str, array: Array, checksum: int) -> None:
+        """Raises CheckpointError if the bytes of a tensor have another checksum."""
+        if crc32c(array) != checksum:
+            raise CheckpointError(
+                f"{self.path}: tensors must be as they were written. Received: damaged bytes of "
+                f"{name}. Restore the file, or use another checkpoint."
+            )
+
+
+def _read_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    """The header, and the offset of the first tensor."""
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
+        raise ValueError(f"{size} bytes, whose first 8 specify a header of {length} bytes")
+    try:
+        header = json.loads(file.read(length))
+    except ValueError as error:
+        raise ValueError(f"an invalid header ({error})") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"an invalid header ({header!r:.50})")
+    return header, 8 + length
 
 
 def write_tensors(
@@ -80,60 +164,68 @@ def write_tensors(
     return checksums
 
 
-class TensorFile:
-    """A safetensors file that is read tensor by tensor.
+def write_weights(
+    path: Path, types: Mapping[str, TensorType], tensors: Iterable[tuple[str, Array]]
+) -> None:
+    """Writes a file that transformers and peft read.
 
-    Attributes:
-        regions: the tensors, by name.
-        metadata: the texts of the header.
-
-    Raises:
-        CheckpointError: it cannot be read, or is no such file.
+    Args:
+        tensors: yields names and arrays in the order of `types`: numbers, which are rounded to the
+            dtype, or its storage form.
     """
+    left = iter(tensors)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with open(path, "rb") as file:
-                start = 8 + int.from_bytes(file.read(8), "little")
-                if start > _size(path):
-                    raise ValueError("its header is missing")
-                header = json.loads(file.read(start - 8))
-            self.metadata: dict[str, str] = header.pop("__metadata__", {})
-            self.regions = {name: _region(entry, start) for name, entry in header.items()}
-            ends = [region.offset + region.type.bytes for region in self.regions.values()]
-            if max(ends, default=start) > _size(path):
-                raise ValueError("its end is missing")
-        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{path}: must be a complete safetensors file. Received: {error}. Restore the "
-                "file, or use another checkpoint."
-            ) from error
+    def reading(expected: str) -> contextlib.AbstractContextManager[Array]:
+        name, array = next(left)
+        type = types[name]
+        assert name == expected and array.shape == type.shape, name
+        with np.errstate(over="ignore"):  # numbers too large for float16 become infinite
+            return contextlib.nullcontext(to_storage(array, type.dtype))
 
-    def read(self, name: str) -> Array:
-        """The array of a tensor, in its storage dtype."""
-        type, offset = self.regions[name]
-        with open(self.path, "rb") as file:
-            file.seek(offset)
-            count = math.prod(type.static_shape)
-            return np.fromfile(file, type.storage_dtype, count).reshape(type.static_shape)
-
-    def check(self, name: str, array: Array, checksum: int) -> None:
-        """Raises CheckpointError if the bytes of a tensor have another checksum."""
-        if crc32c(array) != checksum:
-            raise CheckpointError(
-                f"{self.path}: tensors must be as they were written. Received: damaged bytes of "
-                f"{name}. Restore the file, or use another checkpoint."
-            )
+    write_tensors(path, types, reading, {"format": "pt"})  # what transformers asks for
 
 
-def _region(entry: Mapping[str, Any], start: int) -> Region:
-    type = TensorType(_DTYPES[entry["dtype"]], tuple(entry["shape"]))
-    first, last = entry["data_offsets"]
-    if last - first != type.bytes:
-        raise ValueError(f"{last - first} bytes of a tensor of {type.bytes}")
-    return Region(type, start + first)
+def write_shards(
+    folder: Path,
+    types: Mapping[str, TensorType],
+    tensors: Iterable[tuple[str, Array]],
+    max_shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes the files of a model as transformers names them, with an index if there are several.
+
+    Args:
+        tensors: see write_weights.
+        max_shard_bytes: largest size of a file's tensors; a larger tensor has a file of its own.
+    """
+    shards, left = split_into_shards(types, max_shard_bytes), iter(tensors)
+    weight_map = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        name = name if len(shards) > 1 else SINGLE
+        write_weights(folder / name, shard, left)
+        weight_map.update(dict.fromkeys(shard, name))
+    if len(shards) > 1:
+        size = sum(type.bytes for type in types.values())
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        (folder / INDEX).write_text(text, encoding="utf-8")
 
 
-def _size(path: Path) -> int:
-    return os.path.getsize(path)
+def split_into_shards(
+    types: Mapping[str, TensorType], max_shard_bytes: int
+) -> list[dict[str, TensorType]]:
+    """Cuts the tensors, in their order, into files of at most `max_shard_bytes`; none is empty."""
+    shards: list[dict[str, TensorType]] = [{}]
+    size = 0
+    for name, type in types.items():
+        if shards[-1] and size + type.bytes > max_shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = type
+        size += type.bytes
+    return shards
+
+
+def rounded_to(array: Array, dtype: str) -> Array:
+    """float32 values rounded to one of WEIGHT_TYPES, to even, as float32."""
+    return as_float32(from_float32(array, dtype), dtype)

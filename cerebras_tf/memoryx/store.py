@@ -30,7 +30,7 @@ class FileRegion:
         path: of the file.
         offset: of the first byte.
         size: in bytes.
-        checksum: CRC-32C of the bytes.
+        checksum: CRC-32C of the bytes; None if it is not known.
     """
 
     dtype: str
@@ -38,12 +38,38 @@ class FileRegion:
     path: str
     offset: int
     size: int
-    checksum: int
+    checksum: Optional[int]
+
+    @property
+    def type(self) -> TensorType:
+        """The variable's type."""
+        return TensorType(self.dtype, self.shape)
 
     @property
     def is_whole(self) -> bool:
         """Whether the bytes are the variable's value in its dtype and shape."""
         return bool(self.dtype)
+
+    def has_type(self, type: TensorType) -> bool:
+        """Whether the bytes are the value of a variable of this type."""
+        return self.is_whole and self.dtype == type.dtype and self.shape == type.shape
+
+    def read(self) -> Array:
+        """The variable, in its storage dtype; raises CheckpointError if the file is shorter."""
+        try:
+            found = np.fromfile(self.path, np.uint8, self.size, offset=self.offset)
+        except OSError as error:
+            raise self.damaged(error.strerror or str(error)) from error
+        if found.nbytes < self.size:
+            raise self.damaged(f"{found.nbytes} of {self.size} bytes")
+        return found.view(self.type.storage_dtype).reshape(self.shape)
+
+    def damaged(self, received: str) -> CheckpointError:
+        """The error of a file without these bytes."""
+        return CheckpointError(
+            f"{self.path}: must hold {self.size} bytes at {self.offset}. Received: {received}. "
+            f"{self.advice_on_damage()}"
+        )
 
     def advice_on_damage(self) -> str:
         """A sentence of advice if the bytes are damaged."""
@@ -126,7 +152,9 @@ class Store(Protocol):
 
         Args:
             name: of a variable that is not acquired.
-            region: its bytes, whose checksum is compared when they are first read.
+            region: its bytes, whose checksum is compared when they are first read. Without a
+                checksum the file must not change while the store is used, and the variable may
+                only be replaced as a whole (`acquire` with `fresh`).
 
         Returns:
             Whether the store can link it; else the value must be written.
@@ -304,7 +332,7 @@ class MemoryStore(BaseStore):
         self._set: set[str] = set()
         self._acquired: set[str] = set()
         self._extra: Counter[str] = Counter()  # acquisitions beyond the first
-        self._version = self._resident_bytes = 0
+        self._version = self._resident_bytes = self._mapped_bytes = 0
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         if not (fresh or self._set.issuperset(names)):
@@ -364,10 +392,36 @@ class MemoryStore(BaseStore):
         held = [name for name in names if name in self._set]
         return [n for n in held if not all_finite(self._arrays[n], self._type(n).dtype)]
 
+    def link_source(self, name: str, region: FileRegion) -> bool:
+        """See Store.link_source; maps the file into memory, which writes do not change."""
+        type = self._specs[name].type
+        dtype = type.storage_dtype
+        aligned = region.offset % dtype.itemsize == 0 and type.bytes > 0
+        if (
+            region.checksum is not None
+            or name in self._arrays
+            or not (region.has_type(type) and aligned)
+        ):
+            return False
+        try:
+            place = region.offset, type.static_shape
+            self._arrays[name] = np.asarray(np.memmap(region.path, dtype, "c", *place))
+        except (OSError, ValueError) as error:
+            raise region.damaged(str(error)) from error
+        self._mapped_bytes += type.bytes
+        self._set.add(name)
+        self._version += 1
+        return True
+
+    @property
+    def total_resident_bytes(self) -> int:
+        """Bytes of main memory without mapped files, whose pages the system frees."""
+        return super().total_resident_bytes - self._mapped_bytes
+
     def close(self) -> None:
         self._arrays.clear()
         self._set.clear()
-        self._resident_bytes = 0
+        self._resident_bytes = self._mapped_bytes = 0
 
     @property
     def resident_bytes(self) -> int:

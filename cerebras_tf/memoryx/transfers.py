@@ -166,7 +166,7 @@ class Transfers:
             move.file.allocate(move.offset, buffer.nbytes)
         if not record.lives_within_step:
             type = record.spec.type
-            content = buffer[: type.max_bytes]
+            content = record.content_of(buffer)
             record.checksum = crc32c(content)
             if record.spec.trainable:
                 record.is_finite = all_finite(content, type.dtype)
@@ -191,12 +191,11 @@ def _runs(moves: Sequence[_Move]) -> Iterator[list[_Move]]:
 
 def _check(move: _Move, buffer: Array, count: int) -> None:
     """Raises CheckpointError if a record is incomplete or its checksum differs."""
-    size = move.record.spec.type.max_bytes
-    found = ""
+    record, size = move.record, move.record.spec.type.max_bytes
+    content, count, found = record.content_of(buffer), count - record.skipped, ""
     if count < size:
         found = f"{max(count, 0)} of {size} bytes"
-    elif move.record.is_unchecked:
-        record, content = move.record, buffer[:size]
+    elif record.is_unchecked:
         if crc32c(content) != record.checksum:
             found = "a checksum that differs"
         elif record.spec.trainable:

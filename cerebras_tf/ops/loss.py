@@ -167,22 +167,30 @@ def _linear_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 
 def _linear_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """linear_softmax_xent_grad(dloss [N], hidden, weight, labels, lse [N] [, bias];
-    transpose_weight [, compute]) -> dhidden, dweight [, dbias]
+    transpose_weight [, compute, weight_gradient]) -> dhidden [, dweight] [, dbias]
+
+    With weight_gradient=False, here and below, there is no dweight.
     """
     _check_linear([*inputs[1:4], *inputs[5:]], attrs)
-    return [inputs[1].type, inputs[2].type, *(bias.type for bias in inputs[5:])]
+    return [inputs[1].type, *_of_parameters(inputs[2], inputs[5:], attrs)]
 
 
 def _linear_train_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """linear_softmax_xent_train(dloss [N], hidden, weight, labels [, bias]; transpose_weight
-    [, compute]) -> loss [N], dhidden, dweight [, dbias]
+    [, compute, weight_gradient]) -> loss [N], dhidden [, dweight] [, dbias]
 
     Loss and gradients in one pass over the logits, for a dloss that does not depend on the loss.
     """
     _check_linear(inputs[1:], attrs)
     hidden, weight = inputs[1:3]
     row = hidden.type.with_shape(hidden.shape[:1])
-    return [row, hidden.type, weight.type, *(bias.type for bias in inputs[4:])]
+    return [row, hidden.type, *_of_parameters(weight, inputs[4:], attrs)]
+
+
+def _of_parameters(weight: Value, bias: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """Types of the gradients of weight and bias."""
+    trained = [weight] if attrs.get("weight_gradient", True) else []
+    return [value.type for value in (*trained, *bias)]
 
 
 def _linear_flops(first: int, products: int) -> Flops:
@@ -190,7 +198,8 @@ def _linear_flops(first: int, products: int) -> Flops:
 
     def flops(node: Node) -> Size:
         tokens = node.inputs[first].type.with_shape(node.inputs[first].shape[:1]).size
-        return 2 * products * tokens * node.inputs[first + 1].type.size
+        count = products - (not node.attrs.get("weight_gradient", True))
+        return 2 * count * tokens * node.inputs[first + 1].type.size
 
     return flops
 

@@ -83,6 +83,12 @@ def _linear(at: Places, first: int) -> tuple[ProductSize, ProductSize, ProductSi
     )
 
 
+def _linear_backward(at: Places, given: int, losses: int = 0) -> list[ProductSize]:
+    """Products of the gradients; a frozen weight has none. `given`: operands without a bias."""
+    has_weight = len(at.outputs) - losses - (len(at.inputs) - given) == 2
+    return list(_linear(at, 1)[1 : 3 if has_weight else 2])
+
+
 def _filter(type: TensorType, depthwise: bool) -> tuple[int, int, int]:
     """(inputs, outputs, count) of the products with a filter [R, S, C, K or M]."""
     *window, channels, outputs = sizes_at_bounds(type)
@@ -124,8 +130,8 @@ _FORWARD: dict[str, Callable[[Places], list[ProductSize]]] = {
 # Ops of the backward pass.
 _BACKWARD: dict[str, Callable[[Places], Products]] = {
     "attention_grad": lambda at: ([], 2 * _attention(at, 1)),
-    "linear_softmax_xent_grad": lambda at: ([], list(_linear(at, 1)[1:])),
-    "linear_softmax_xent_train": lambda at: ([_linear(at, 1)[0]], list(_linear(at, 1)[1:])),
+    "linear_softmax_xent_grad": lambda at: ([], _linear_backward(at, 5)),
+    "linear_softmax_xent_train": lambda at: ([_linear(at, 1)[0]], _linear_backward(at, 4, 1)),
 }
 
 

@@ -57,6 +57,24 @@ def _product(
     return made, bias
 
 
+def drop_weight_gradients(graph: Graph) -> None:
+    """Drops gradients of output projections that nothing reads, as of frozen ones.
+
+    Before: `%dh, %dw = linear_softmax_xent_grad(...)` where nothing reads %dw; after: `%dh =
+    linear_softmax_xent_grad(...; weight_gradient=False)`.
+    """
+    read = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
+
+    def without(b: Builder, node: Node) -> Optional[list[Value]]:
+        if node.op != "linear_softmax_xent_grad" or node.outputs[1] in read:
+            return None
+        attrs = {**node.attrs, "weight_gradient": False}
+        found = b.multi(node.op, *node.inputs, **attrs)
+        return [found[0], node.outputs[1], *found[1:]]
+
+    rewrite(graph, without, fold=False)
+
+
 def merge_linear_loss(graph: Graph) -> None:
     """Fuses a linear_softmax_xent with its gradient, so that logits are computed once.
 

@@ -19,6 +19,8 @@ from cerebras_tf.ir import Graph, Node, Value, bound_of
 from cerebras_tf.ops import lookup, regions
 from cerebras_tf.ops.registry import Region
 
+# How operands are rounded.
+ROUNDED = "bfloat16"
 LEAST_SIZE = 16
 # Multiplications of a product below which packing its operands costs what it saves.
 LEAST_WORK = 1 << 21
@@ -43,7 +45,7 @@ def _lower(graph: Graph, deciding: set[Node], kept: Sequence[re.Pattern[str]]) -
             _lower(inner, deciding, kept)
         named = any(pattern.search(node.source) for pattern in kept)
         if not named and node not in deciding and _pays(node):
-            node.attrs["compute"] = "bfloat16"
+            node.attrs["compute"] = ROUNDED
 
 
 def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:

@@ -14,8 +14,7 @@ from __future__ import annotations
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ir.step import GRADIENT
 from cerebras_tf.ops import infer, is_view, lookup, viewed
-
-ROUNDED = "bfloat16"
+from cerebras_tf.passes.lower_products import ROUNDED
 
 
 def round_operands(graph: Graph) -> None:

@@ -32,8 +32,9 @@ def compiled_kernel(
     found = kernels.compiled.get(op)
     if found is None or not all(type.is_static for type in [*inputs, *outputs]):
         return None
-    half = outputs if found.reads_bfloat16 else [*inputs, *outputs]
-    if any(type.dtype == BFLOAT16 for type in half):
+    checked = [*([] if found.reads_bfloat16 else inputs)]
+    checked += [] if found.writes_bfloat16 else outputs
+    if any(type.dtype == BFLOAT16 for type in checked):
         return None
     return found if found.supports is None or found.supports(*inputs, **attrs) else None
 

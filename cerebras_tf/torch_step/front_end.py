@@ -26,6 +26,7 @@ class TorchModel:
         loss: computes the loss; by default what the model returns, or the `loss` of it.
         update: what follows `loss.backward()`; see capture_torch.update.TracedUpdate.
         seed: of the random operations; by default that of torch.
+        stored: see capture_torch.export.ExportedModel.
 
     Attributes:
         gradients: names of the parameters whose gradients are results of a step.
@@ -45,8 +46,9 @@ class TorchModel:
         loss: Optional[LossFunction] = None,
         update: Optional[Callable[[], Any]] = None,
         seed: Optional[int] = None,
+        stored: Optional[Mapping[str, str]] = None,
     ) -> None:
-        self.exported = ExportedModel(module, example, loss)
+        self.exported = ExportedModel(module, example, loss, stored=stored)
         self.update: Optional[TracedUpdate] = None
         if optimizer is not None:
             trained = {name: self.exported.tensors[name] for name in self.exported.trained}

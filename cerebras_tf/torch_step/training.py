@@ -22,10 +22,11 @@ from cerebras_tf.frontend.model_step import ModelStep, RunSettings
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.kernels.compiled_threads import set_num_threads
+from cerebras_tf.kernels.half_precision import as_float32
 from cerebras_tf.memoryx.disk import FileDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import folder_of
-from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.memoryx.store import FileRegion, MemoryStore, Store, reading, write
 from cerebras_tf.runtime.capacity import available_bytes, memory_share
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
@@ -35,8 +36,9 @@ from cerebras_tf.torch_step.checkpoint import load_checkpoint, save_checkpoint
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.settings import TrainingSettings
 
-# Returns the value of a variable, in the shape and storage dtype of the store.
-Weight = Callable[[], Array]
+# Returns the value of a variable, in the shape and storage dtype of the store; or where it is
+# stored, in any floating dtype.
+Weight = Union[Callable[[], Array], FileRegion]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class TorchTraining:
         model: the captured model.
         settings: where variables are stored, precision, micro-batches, wafers.
         weights: values of parameters and buffers whose torch tensors have no data, by name. Each
-            is called once, and released before the next.
+            is called once, and released before the next. Weights that are not trained are read
+            from their files when a step needs them; the files must not change.
         gradients: names of parameters whose gradients each step returns.
         reports: see Reports.
 
@@ -161,7 +164,7 @@ class TorchTraining:
         update, tensors = self.model.update, self.model.exported.tensors
         for name in self.store.specs:
             if name in self._weights:
-                write(self.store, name, self._weights[name]())
+                _take(self.store, name, self._weights[name])
             elif name in tensors:
                 write(self.store, name, array_of(tensors[name]))
             else:
@@ -313,6 +316,16 @@ def _make_store(specs: Iterable[Variable], settings: TrainingSettings) -> Store:
         share = memory_share(swarm) or available_bytes()
         own = FileStore(specs, FileDisk(folder, share // 2 if most is None else int(most * 1e9)))
     return own if swarm.size == 1 else SharedStore(own, swarm)
+
+
+def _take(store: Store, name: str, given: Weight) -> None:
+    """Writes a variable; one that is not trained is linked to its file."""
+    spec = store.specs[name]
+    if not isinstance(given, FileRegion):
+        write(store, name, given())
+    elif spec.trainable or not store.link_source(name, given):
+        array, dtype = given.read(), spec.type.dtype
+        write(store, name, array if dtype == given.dtype else as_float32(array, given.dtype))
 
 
 def _tensor_of(array: Array, dtype: str) -> torch.Tensor:

@@ -15,13 +15,12 @@ It parses arguments and shows progress; ``modelzoo/common/convert`` does the wor
 import os
 import time
 
-from cerebras_tf.api import gigabytes, progress_bar, seed_int, step_int
+from cerebras_tf.api import WEIGHT_TYPES, gigabytes, progress_bar, seed_int, step_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow, write_random_model
 from modelzoo.common.convert.hugging_face import SHARD_BYTES
 from modelzoo.common.convert.programs import PROGRAMS
-from modelzoo.common.convert.safetensors_file import DTYPES
 from modelzoo.common.convert.tensorflow_checkpoint import renumber
 from modelzoo.common.convert.verify import (
     TOLERANCE,
@@ -72,13 +71,13 @@ def add_arguments(parser, what):
     if what == "random":
         add_params_argument(parser, "our params file of the model")
         add("--seed", type=seed_int, default=0, help="of the weights (default: 0)")
-        add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
+        add("--dtype", choices=WEIGHT_TYPES, default="float32", help="type of weights there")
         add("--max_shard_gb", type=gigabytes, default=2.0, help="size of a file, GB")
         return
     add("--program", choices=tuple(PROGRAMS), default="hugging_face", help="the other program")
     if what != "to_tf":
         add("-p", "--params", help="params file (default: params.yaml next to the checkpoint)")
-        add("--dtype", choices=tuple(DTYPES), default="float32", help="type of weights there")
+        add("--dtype", choices=WEIGHT_TYPES, default="float32", help="type of weights there")
     if what == "from_tf":
         add(
             "--config_from",

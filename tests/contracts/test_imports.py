@@ -72,7 +72,7 @@ PACKAGES = {
     "capture_torch": package("ir ops kernels", outside="torch numpy"),
     "torch_step": package(
         "config ir kernels compiler memoryx swarmx runtime frontend capture_torch",
-        outside="torch numpy",
+        outside="torch transformers numpy",
     ),
     "torch": package(
         "config ir kernels memoryx swarmx runtime frontend console capture_torch torch_step",

@@ -12,9 +12,10 @@ import numpy as np
 import yaml
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.whole_file import whole_folder
 from modelzoo.common.config import registry
 from modelzoo.common.config.params import load_params, params_from_dict
-from modelzoo.common.convert.folders import find_carried, has_tokenizer, whole_folder
+from modelzoo.common.convert.folders import find_carried, has_tokenizer
 from modelzoo.common.convert.hugging_face import ASSUMED, WRITTEN
 from modelzoo.common.convert.layout import Conversion, match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS

@@ -1,9 +1,7 @@
-"""The folder that a conversion writes: complete or not at all, with the files that it copies."""
+"""The files of a model's folder that a conversion copies."""
 
-import contextlib
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,48 +68,3 @@ def has_tokenizer(carried):
     """Returns whether a tokenizer of GPT is among the files that a conversion copies."""
     names = {path.name for path in carried.paths}
     return "tokenizer.json" in names or {"vocab.json", "merges.txt"} <= names
-
-
-_UNFINISHED = ".unfinished"
-
-
-@contextlib.contextmanager
-def whole_folder(target, patterns, overwrite):
-    """Gives a folder to write files in, and moves them to `target` when the block ends well.
-
-    Args:
-        target: folder of the files; made where there is none.
-        patterns: file name patterns of what is written, the last of which comes last. Files of
-            these names that are there already are replaced.
-
-    Yields:
-        Path of the folder to write in.
-    """
-    target = Path(target)
-    old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
-    if old and not overwrite:
-        raise CheckpointError(
-            f"{target}: must not contain a checkpoint. Received: {old[-1].name}. Use another "
-            "folder, or --overwrite to replace it."
-        )
-    made = not target.exists()
-    partial = target / _UNFINISHED
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        new = [path for pattern in patterns for path in sorted(partial.glob(pattern))]
-        for path in reversed(old):
-            path.unlink()
-        for path in new:
-            os.replace(path, target / path.name)
-    except OSError as error:
-        raise CheckpointError(
-            f"{target}: must be a folder with disk space for the checkpoint. Received: "
-            f"{error.strerror or error}. Free disk space, or use another folder."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):
-                target.rmdir()  # only where nothing came of it

@@ -5,19 +5,13 @@ model: names are not changed.
 """
 
 import json
-import math
 import pickle
 from pathlib import Path
 from typing import NamedTuple
 
+from cerebras_tf.api import WEIGHT_TYPES, TensorFile, TensorType, write_shards
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.installing import install_peers
-from modelzoo.common.convert.safetensors_file import (
-    DTYPES,
-    STORED_AS,
-    SafetensorsReader,
-    SafetensorsWriter,
-)
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.model_dir.source_files import CONFIG, GENERATION_CONFIG
@@ -32,8 +26,7 @@ ASSUMED = ("bos_token_id", "eos_token_id")  # which our YAML does not say
 _OTHER_SPELLINGS = {"rope_parameters", "rope_scaling", "rope_theta"}
 _SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
 SHARD_BYTES = 5 * 10**9  # largest size of a file, as usual there
-_INDEX = "model.safetensors.index.json"
-_INDEX_FILES = (_INDEX, "pytorch_model.bin.index.json")
+_INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 class HuggingFaceReader:
@@ -74,7 +67,7 @@ class HuggingFaceReader:
 
     def read(self, name):
         """Reads one tensor as float32."""
-        return self._readers[self.places[name]].read(name)
+        return self._readers[self.places[name]].read_weight(name)
 
     def where(self, name):
         """Returns the path of the file that holds a tensor."""
@@ -106,12 +99,12 @@ def with_carried(config, folder):
 
 def shapes_of(reader):
     """Returns shape by name of an open file."""
-    return {name: place.shape for name, place in reader.places.items()}
+    return {name: region.shape for name, region in reader.regions.items()}
 
 
 def _open(path):
     if path.suffix != ".bin":
-        return SafetensorsReader(path)
+        return TensorFile(path)
     from modelzoo.common.convert.hugging_face import TorchReader
 
     return TorchReader(path)
@@ -145,45 +138,13 @@ def write_hugging_face(
         max_shard_bytes: largest size of a file's tensors, None for SHARD_BYTES; a larger tensor has
             a file of its own.
     """
-    if dtype not in DTYPES:
-        raise ConfigError(f"--dtype: must be one of {', '.join(DTYPES)}. Received: {dtype!r}.")
-    folder, stored = Path(folder), DTYPES[dtype]
-    shards = split_into_shards(shapes, STORED_AS[stored].itemsize, max_shard_bytes or SHARD_BYTES)
-    weight_map, tensors = {}, iter(tensors)
-    for number, shard in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        name = name if len(shards) > 1 else _SINGLE_FILES[0]
-        writer = SafetensorsWriter(folder / name, shard, stored)
-        for _ in shard:
-            writer.write(*next(tensors))
-        writer.close()
-        weight_map.update(dict.fromkeys(shard, name))
-    if len(shards) > 1:
-        size = sum(math.prod(shape) for shape in shapes.values()) * STORED_AS[stored].itemsize
-        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
-        _write_json(folder / _INDEX, index)
-    _write_json(folder / CONFIG, {**config, "torch_dtype": dtype})
-
-
-def split_into_shards(shapes, item_bytes, max_shard_bytes):
-    """Cuts the tensors, in their order, into files of at most `max_shard_bytes`.
-
-    Returns a list of dictionaries, shape by name; none is empty.
-    """
-    shards: list[dict[str, tuple[int, ...]]] = [{}]
-    size = 0
-    for name, shape in shapes.items():
-        tensor_bytes = math.prod(shape) * item_bytes
-        if shards[-1] and size + tensor_bytes > max_shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tuple(shape)
-        size += tensor_bytes
-    return shards
-
-
-def _write_json(path, value):
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if dtype not in WEIGHT_TYPES:
+        types = ", ".join(WEIGHT_TYPES)
+        raise ConfigError(f"--dtype: must be one of {types}. Received: {dtype!r}.")
+    specs = {name: TensorType(dtype, tuple(shape)) for name, shape in shapes.items()}
+    write_shards(Path(folder), specs, tensors, max_shard_bytes or SHARD_BYTES)
+    text = json.dumps({**config, "torch_dtype": dtype}, indent=2, sort_keys=True)
+    (Path(folder) / CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
 class Place(NamedTuple):
@@ -212,9 +173,9 @@ class TorchReader:
                 f"{path}: must be a complete PyTorch file of weights. Received: {first}. Download "
                 "or copy it again, or use the model's .safetensors files."
             ) from error
-        self.places = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
+        self.regions = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
 
-    def read(self, name):
+    def read_weight(self, name):
         """Reads one tensor as float32."""
         return self._tensors[name].float().contiguous().numpy()
 

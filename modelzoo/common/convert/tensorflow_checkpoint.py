@@ -7,8 +7,7 @@ import numpy as np
 
 from cerebras_tf.api import BundleWriter, checkpoint_before
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.whole_file import write_whole
-from modelzoo.common.convert.folders import whole_folder
+from cerebras_tf.whole_file import whole_folder, write_whole
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 from modelzoo.common.model_dir.source_files import SOURCE_FILES, copy_between, find_source
 

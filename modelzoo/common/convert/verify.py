@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from cerebras_tf.api import rounded_to
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.installing import install_peers
 from modelzoo.common.config import registry
@@ -12,7 +13,6 @@ from modelzoo.common.convert.convert import PARAMS
 from modelzoo.common.convert.hugging_face import HuggingFaceReader
 from modelzoo.common.convert.layout import match_ours, match_theirs
 from modelzoo.common.convert.programs import PROGRAMS, architecture_of
-from modelzoo.common.convert.safetensors_file import DTYPES, narrow, widen
 from modelzoo.common.convert.tensorflow_checkpoint import TensorFlowReader
 
 _SHOWN = 10
@@ -59,7 +59,7 @@ def _differences(link, tensor, checkpoint, dtype):
     for name, wanted in zip(link.ours, link.form.to_ours(tensor)):
         found = np.asarray(checkpoint.read(name), np.float32)
         if dtype != "float32":
-            found = widen(narrow(found, DTYPES[dtype]), DTYPES[dtype])
+            found = rounded_to(found, dtype)
         lines += difference(f"{name} ({link.theirs})", found, wanted)
     return lines
 

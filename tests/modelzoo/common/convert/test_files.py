@@ -14,18 +14,15 @@ tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.bundle import writer
 from cerebras_tf.errors import CheckpointError
-from modelzoo.common.convert.folders import whole_folder
-from modelzoo.common.convert.hugging_face import (
-    HuggingFaceReader,
+from cerebras_tf.ir import TensorType
+from cerebras_tf.memoryx.safetensors_file import (
+    TensorFile,
+    rounded_to,
     split_into_shards,
-    write_hugging_face,
+    write_weights,
 )
-from modelzoo.common.convert.safetensors_file import (
-    SafetensorsReader,
-    SafetensorsWriter,
-    narrow,
-    widen,
-)
+from cerebras_tf.whole_file import whole_folder
+from modelzoo.common.convert.hugging_face import HuggingFaceReader, write_hugging_face
 from modelzoo.common.convert.tensorflow_checkpoint import (
     TensorFlowReader,
     renumber,
@@ -43,11 +40,9 @@ def library():
     return pytest.importorskip("safetensors.numpy", reason="safetensors is a test extra")
 
 
-def write(path, tensors, dtype="F32"):
-    writer = SafetensorsWriter(path, {name: x.shape for name, x in tensors.items()}, dtype)
-    for name, array in tensors.items():
-        writer.write(name, array)
-    writer.close()
+def write(path, tensors, dtype="float32"):
+    types = {name: TensorType(dtype, x.shape) for name, x in tensors.items()}
+    write_weights(path, types, tensors.items())
 
 
 def test_library_reads_what_is_written(tmp_path):
@@ -63,29 +58,30 @@ def test_library_reads_what_is_written(tmp_path):
 def test_reader_reads_what_the_library_writes(tmp_path):
     tensors = random_tensors(SHAPES)
     library().save_file(tensors, tmp_path / "m.safetensors", metadata={"format": "pt"})
-    reader = SafetensorsReader(tmp_path / "m.safetensors")
-    assert_same({name: reader.read(name) for name in reader.places}, tensors)
+    reader = TensorFile(tmp_path / "m.safetensors")
+    assert_same({name: reader.read_weight(name) for name in reader.regions}, tensors)
 
 
-@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_types_are_read_exactly_and_written_rounded(tmp_path, dtype):
     tensors = random_tensors(SHAPES)
     write(tmp_path / "m.safetensors", tensors, dtype)
-    reader = SafetensorsReader(tmp_path / "m.safetensors")
-    once = {name: reader.read(name) for name in reader.places}
-    bits = {"F16": 10, "BF16": 7}[dtype]
+    reader = TensorFile(tmp_path / "m.safetensors")
+    once = {name: reader.read_weight(name) for name in reader.regions}
+    bits = {"float16": 10, "bfloat16": 7}[dtype]
     for name, array in tensors.items():
         np.testing.assert_allclose(once[name], array, rtol=2.0 ** -(bits + 1))
     write(tmp_path / "again.safetensors", once, dtype)
-    again = SafetensorsReader(tmp_path / "again.safetensors")
-    assert_same({name: again.read(name) for name in again.places}, once)
+    again = TensorFile(tmp_path / "again.safetensors")
+    assert_same({name: again.read_weight(name) for name in again.regions}, once)
 
 
 def test_bfloat16_rounds_to_even_and_keeps_what_is_no_number():
     halfway = np.array([0x3F808000, 0x3F818000], np.uint32).view(np.float32)
     special = np.array([np.inf, -np.inf, np.nan, -0.0], np.float32)
-    assert narrow(halfway, "BF16").tolist() == [0x3F80, 0x3F82]
-    found = widen(narrow(special, "BF16"), "BF16")
+    even = np.array([0x3F800000, 0x3F820000], np.uint32).view(np.float32)
+    np.testing.assert_array_equal(rounded_to(halfway, "bfloat16"), even)
+    found = rounded_to(special, "bfloat16")
     np.testing.assert_array_equal(found, special)
     assert np.signbit(found[3])
 
@@ -100,7 +96,7 @@ SHORT = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}
 @pytest.mark.parametrize(
     ("change", "facts"),
     [
-        (lambda whole: whole[:-4], ("a complete .safetensors file", "tensor scalar ends at")),
+        (lambda whole: whole[:-4], ("a complete safetensors file", "tensor scalar")),
         *((lambda whole, n=n: whole[:n], (f"{n} bytes",)) for n in (0, 7, 8, 40)),
         (lambda whole: with_header(b"no json"), ("invalid header",)),
         (lambda whole: with_header(b"[]"), ("invalid header",)),
@@ -114,14 +110,14 @@ def test_damaged_files_are_refused(tmp_path, change, facts):
     write(path, random_tensors(SHAPES))
     path.write_bytes(change(path.read_bytes()))
     with raises(CheckpointError, path, *facts):
-        SafetensorsReader(path)
+        TensorFile(path)
 
 
 def test_type_that_is_no_weights_is_refused_when_read(tmp_path):
     library().save_file({"a": np.zeros(2, np.int64)}, tmp_path / "m.safetensors")
-    reader = SafetensorsReader(tmp_path / "m.safetensors")
-    with raises(CheckpointError, "tensor a", "F32, F16, BF16", "I64"):
-        reader.read("a")
+    reader = TensorFile(tmp_path / "m.safetensors")
+    with raises(CheckpointError, "tensor a", "float32, float16, bfloat16", "int64"):
+        reader.read_weight("a")
 
 
 SHARDED = {"a": (4, 5), "b": (30,), "c": (2, 2), "d": (3,)}
@@ -159,11 +155,11 @@ def test_several_files_are_written_with_an_index_and_read(tmp_path):
 
 @pytest.mark.parametrize("limit", [1, 17, 100, 1000])
 def test_shards_keep_all_tensors_in_order_within_the_limit(limit):
-    shards = split_into_shards(SHARDED, 4, limit)
-    assert {k: v for shard in shards for k, v in shard.items()} == SHARDED
-    assert [name for shard in shards for name in shard] == list(SHARDED)
+    specs = {name: TensorType("float32", shape) for name, shape in SHARDED.items()}
+    shards = split_into_shards(specs, limit)
+    assert [item for shard in shards for item in shard.items()] == list(specs.items())
     for shard in shards:
-        assert len(shard) == 1 or sum(4 * math.prod(s) for s in shard.values()) <= limit
+        assert len(shard) == 1 or sum(spec.bytes for spec in shard.values()) <= limit
 
 
 def test_folders_without_a_file_or_a_tensor_are_refused(tmp_path):

@@ -1,0 +1,464 @@
+"""Hugging Face folders as models: read tensor by tensor, written as transformers writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional, Union
+from unittest import mock
+
+import numpy as np
+import torch
+
+from cerebras_tf.capture_torch.lowering import DTYPES, array_of
+from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.ir import Array, TensorType
+from cerebras_tf.ir.types import HALF_TYPES
+from cerebras_tf.kernels.half_precision import as_float32, to_storage
+from cerebras_tf.memoryx.safetensors_file import (
+    INDEX,
+    SHARD_BYTES,
+    SINGLE,
+    WEIGHT_TYPES,
+    TensorFile,
+    write_shards,
+    write_weights,
+)
+from cerebras_tf.memoryx.store import FileRegion, reading
+from cerebras_tf.torch_step.lora import LoraSettings, adapter_config, add_lora, lora_layers
+from cerebras_tf.torch_step.training import TorchTraining
+from cerebras_tf.whole_file import whole_folder
+
+CONFIG = "config.json"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+# The files that are written, last the one that makes the others a model.
+_MODEL_FILES = ("model*.safetensors", INDEX, CONFIG)
+_ADAPTER_FILES = (ADAPTER, ADAPTER_CONFIG)
+_PEFT = "base_model.model."
+_LOG = logging.getLogger("cerebras_tf")
+# Files that are copied: tokenizer, chat template, generation config; no weights, no state.
+_CARRIED = re.compile(r"^[^.].*\.(json|txt|jinja|model|tiktoken)$")
+_LEFT = re.compile(r"\.index\.json$|^(config|trainer_state|adapter_config|all_results)\.json$")
+# Names of parameters in old folders.
+_OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+_SHOWN = 5
+
+
+class PretrainedFolder:
+    """The files of a model.
+
+    Attributes:
+        path: the folder.
+        config: of config.json.
+        regions: where every tensor is stored, by name.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a tensor has an unknown type.
+        ConfigError: the model is quantized, or has code of its own.
+    """
+
+    def __init__(self, path: Union[str, Path]) -> None:
+        self.path = Path(path)
+        self.config = _read_object(self.path / CONFIG)
+        for key in ("quantization_config", "auto_map"):
+            if self.config.get(key):
+                raise ConfigError(
+                    f"{self.path / CONFIG}: must not have {key}. Received: "
+                    f"{str(self.config[key])[:80]}. Use a model of transformers in "
+                    f"{', '.join(WEIGHT_TYPES)}."
+                )
+        index = self.path / INDEX
+        wanted: dict[str, str] = {}
+        if not (self.path / SINGLE).exists() and index.exists():
+            wanted = _read_object(index).get("weight_map", {})
+        readers = {
+            name: TensorFile(self.path / name) for name in sorted(set(wanted.values())) or [SINGLE]
+        }
+        for name, file in wanted.items():
+            if name not in {**readers[file].regions, **readers[file].others}:
+                raise CheckpointError(
+                    f"{self.path / file}: must contain tensor {name}, as {INDEX} says. Received: a "
+                    "file without it. Download or copy it again."
+                )
+        for reader in readers.values():
+            for name, dtype in reader.others.items():
+                raise CheckpointError(
+                    f"{reader.path}: tensor {name} must be {', '.join(WEIGHT_TYPES)}. Received: "
+                    f"{dtype}. Save the model in one of them."
+                )
+        self.regions = {n: r for reader in readers.values() for n, r in reader.regions.items()}
+
+
+class PretrainedModel:
+    """A model of transformers whose weights stay in their files until they are needed.
+
+    Parameters are float32 on the meta device, buffers have their values. Parameters that the
+    folder lacks, such as those of a new classifier, have random values.
+
+    Args:
+        folder: with config.json and .safetensors files.
+        kind: class of transformers, for example "AutoModelForSequenceClassification"; by default
+            the one in config.json.
+        settings: keys of the config that have other values, for example num_labels.
+
+    Attributes:
+        folder: as PretrainedFolder.
+        module: the model, in train mode.
+        parameters: by the names that transformers writes; tied ones once.
+        buffers: those in checkpoints, by name.
+        new: parameters that the folder lacks, by name.
+        regions: where the others are stored, by name.
+
+    Raises:
+        CheckpointError: see PretrainedFolder; or the folder lacks tensors of the model's body, or
+            shapes differ.
+        ConfigError: transformers has no such class.
+
+    Example:
+        pretrained = PretrainedModel("SmolLM2-135M")
+        pretrained.add_lora(LoraSettings(rank=16))
+        optimizer = torch.optim.AdamW(pretrained.trained(), lr=1e-4)
+        model = TorchModel(pretrained.module, batch, optimizer, stored=pretrained.stored())
+        training = TorchTraining(model, settings, pretrained.weights())
+        for batch in batches:
+            training.step(batch)
+        pretrained.save_adapter(training, "adapter")
+        pretrained.save(training, "merged")
+    """
+
+    def __init__(
+        self, folder: Union[str, Path], kind: Optional[str] = None, **settings: Any
+    ) -> None:
+        self.folder = PretrainedFolder(folder)
+        self._settings = settings
+        self.module = _made(self.folder, kind, settings).train()
+        self.parameters = dict(self.module.named_parameters())
+        persistent = self.module.state_dict(keep_vars=True)
+        self.buffers = {n: b for n, b in self.module.named_buffers() if n in persistent}
+        self.regions: dict[str, FileRegion] = {}
+        self._load()
+        self.lora: Optional[LoraSettings] = None
+        self._targets: list[str] = []
+
+    def _load(self) -> None:
+        """Finds the tensors of parameters and buffers, and initializes new parameters."""
+        prefix = f"{getattr(self.module, 'base_model_prefix', '')}."
+        found = _Tensors(self.folder.regions, prefix)
+        aliases: dict[int, list[str]] = {}
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            aliases.setdefault(id(parameter), []).append(name)
+        for name, parameter in self.parameters.items():
+            region = found.take(aliases[id(parameter)], parameter)
+            if region is not None:
+                self.regions[name] = region
+        missing = [name for name in self.parameters if name not in self.regions]
+        body = [name for name in missing if name.startswith(prefix) and ".pooler." not in name]
+        if body or not self.regions:
+            raise CheckpointError(
+                f"{self.folder.path}: must contain all weights of {type(self.module).__name__}. "
+                f"Received: a folder without {_listed(body or missing)}. Use a folder of this "
+                "model."
+            )
+        for name, buffer in self.buffers.items():
+            region = found.take([name], buffer)
+            if region is not None:
+                buffer.copy_(torch.from_numpy(_numbers(region)))
+        if missing:
+            _LOG.warning("%s: weights with random values: %s", self.folder.path, _listed(missing))
+        if found.left:
+            _LOG.warning("%s: tensors that are not used: %s", self.folder.path, _listed(found.left))
+        for owner in dict.fromkeys(name.rpartition(".")[0] for name in missing):
+            self._initialize(self.module.get_submodule(owner), owner, missing)
+        self.parameters = dict(self.module.named_parameters())
+        self.new = {name: self.parameters[name] for name in missing}
+
+    def _initialize(self, owner: torch.nn.Module, path: str, missing: Collection[str]) -> None:
+        """Gives new parameters of a module the values that transformers gives them."""
+        for name, parameter in owner.named_parameters(recurse=False):
+            if f"{path}.{name}" in missing:
+                owner.register_parameter(name, torch.nn.Parameter(torch.zeros(parameter.shape)))
+        if hasattr(owner, "reset_parameters"):
+            owner.reset_parameters()
+        self.module._init_weights(owner)
+
+    def add_lora(self, settings: LoraSettings) -> None:
+        """Freezes all but new parameters, and adds LoRA; see lora.add_lora."""
+        self._targets = add_lora(self.module, settings, self.new)
+        self.lora = settings
+
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that are trained, for an optimizer."""
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def stored(self, module: Optional[torch.nn.Module] = None) -> dict[str, str]:
+        """Dtypes of the weights that are not trained, as they are in the files.
+
+        Args:
+            module: what is captured, if it is not `self.module`; it must contain it.
+        """
+        parameters = dict((module or self.module).named_parameters())
+        return {
+            name: region.dtype
+            for name, region in self.weights(module).items()
+            if region.dtype in HALF_TYPES and not parameters[name].requires_grad
+        }
+
+    def weights(self, module: Optional[torch.nn.Module] = None) -> dict[str, FileRegion]:
+        """Where the values of parameters are, by their names now; see TorchTraining."""
+        known = {id(self.parameters[name]): region for name, region in self.regions.items()}
+        given = (module or self.module).named_parameters()
+        return {name: known[id(p)] for name, p in given if id(p) in known}
+
+    def save(
+        self,
+        training: TorchTraining,
+        target: Union[str, Path],
+        dtype: Optional[str] = None,
+        overwrite: bool = False,
+        max_shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        """Writes a folder that transformers opens, tensor by tensor; LoRA is merged.
+
+        Args:
+            training: of this model.
+            target: the folder. It is complete, or not written.
+            dtype: of the weights; None for those that they have in the folder they come from.
+            max_shard_bytes: largest size of a file.
+
+        Raises:
+            CheckpointError: there is a model already, and `overwrite` is False.
+            ConfigError: the dtype is none of float32, float16 and bfloat16.
+        """
+        if dtype not in (None, *WEIGHT_TYPES):
+            raise ConfigError(
+                f"dtype: must be one of {', '.join(WEIGHT_TYPES)}. Received: {dtype!r}."
+            )
+        values = _Values(self, training)
+        specs = {
+            name: TensorType(dtype if dtype and tensor.is_floating_point() else kept, (*shape,))
+            for name, (tensor, kept, shape) in self._written(values).items()
+        }
+        with _written_folder(self.folder.path, target, overwrite, _MODEL_FILES) as folder:
+            tensors = ((name, values.of(name, spec.dtype)) for name, spec in specs.items())
+            write_shards(folder, specs, tensors, max_shard_bytes)
+            _write_object(folder / CONFIG, self._config(dtype))
+
+    def _written(self, values: _Values) -> dict[str, tuple[torch.Tensor, str, Sequence[int]]]:
+        """Tensors, the dtypes they come with, and shapes."""
+        common = self._dtype()
+        found = {}
+        for name, tensor in {**self.parameters, **self.buffers}.items():
+            dtype = self.regions[name].dtype if name in self.regions else common
+            if name in self.buffers:
+                dtype = DTYPES[tensor.dtype]
+            found[name] = tensor, dtype, tensor.shape
+        return found
+
+    def save_adapter(
+        self, training: TorchTraining, target: Union[str, Path], overwrite: bool = False
+    ) -> None:
+        """Writes a folder that peft opens: LoRA and new layers, float32.
+
+        Raises:
+            ConfigError: the model has no LoRA.
+            CheckpointError: there is an adapter already, and `overwrite` is False.
+        """
+        if self.lora is None:
+            raise ConfigError("adapter: the model must have LoRA. Received: none. Call add_lora.")
+        values = _Values(self, training)
+        tensors = {
+            f"{_PEFT}{name}.{key}.weight": getattr(layer, key)
+            for name, layer in lora_layers(self.module)
+            for key in ("lora_A", "lora_B")
+        }
+        tensors |= {f"{_PEFT}{name}": tensor for name, tensor in self.new.items()}
+        specs = {n: TensorType("float32", tuple(t.shape)) for n, t in tensors.items()}
+        base = str(self.folder.path.resolve())
+        config = adapter_config(self.module, self.lora, self._targets, self.new, base)
+        with _written_folder(self.folder.path, target, overwrite, _ADAPTER_FILES) as folder:
+            found = ((name, values.trained(tensor)) for name, tensor in tensors.items())
+            write_weights(folder / ADAPTER, specs, found)
+            _write_object(folder / ADAPTER_CONFIG, config)
+
+    def _config(self, dtype: Optional[str]) -> dict[str, Any]:
+        """The config.json of what is written."""
+        config = dict(self.folder.config)
+        if self._settings:
+            config = json.loads(self.module.config.to_json_string())
+            config.pop("use_cache", None)
+            config.update({k: v for k, v in self.folder.config.items() if k == "use_cache"})
+        config["architectures"] = [type(self.module).__name__]
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype or self._dtype()
+        return config
+
+    def _dtype(self) -> str:
+        """The dtype of most weights."""
+        found = [region.dtype for region in self.regions.values()]
+        return max(WEIGHT_TYPES, key=found.count)
+
+
+class _Values:
+    """The values of a model's tensors after training."""
+
+    def __init__(self, model: PretrainedModel, training: TorchTraining) -> None:
+        self._model, self._training = model, training
+        exported = training.model.exported
+        self._variables = {id(tensor): name for name, tensor in exported.tensors.items()}
+        self._lora = {id(layer.base.weight): layer for _, layer in lora_layers(model.module)}
+
+    def of(self, name: str, dtype: str) -> Array:
+        """A tensor by its name in the files, in the storage form of a dtype."""
+        model = self._model
+        tensor = model.parameters[name] if name in model.parameters else model.buffers[name]
+        layer, region = self._lora.get(id(tensor)), model.regions.get(name)
+        if region is None or tensor.requires_grad:
+            return to_storage(self.trained(tensor), dtype)
+        if layer is None and region.dtype == dtype:
+            return region.read()
+        array = _numbers(region)
+        if layer is not None:
+            array += layer.addition(*map(self.trained, (layer.lora_A, layer.lora_B)))
+        return to_storage(array, dtype)
+
+    def trained(self, tensor: torch.Tensor) -> Array:
+        """A tensor as training has it now."""
+        name = self._variables.get(id(tensor))
+        if name not in self._training.store.specs:
+            return np.asarray(array_of(tensor))  # not part of the captured model
+        with reading(self._training.store, str(name)) as array:
+            dtype = self._training.store.specs[str(name)].type.dtype
+            return as_float32(np.array(array), dtype)
+
+
+class _Tensors:
+    """The tensors of a folder, by the names that the model has for them.
+
+    Folders of a model's body lack its prefix, old ones have other names for norms.
+
+    Attributes:
+        left: names of the tensors that were not taken.
+    """
+
+    def __init__(self, regions: Mapping[str, FileRegion], prefix: str) -> None:
+        self.left, self._regions, self._prefix = dict.fromkeys(regions), regions, prefix
+
+    def take(self, names: Iterable[str], tensor: torch.Tensor) -> Optional[FileRegion]:
+        """The region of a tensor that has these names; None if there is none.
+
+        Raises:
+            CheckpointError: its shape is another, or its dtype no number of this kind.
+        """
+        for name in self._spellings(names):
+            if name in self._regions:
+                self.left.pop(name, None)
+                region = self._regions[name]
+                if region.shape != tuple(tensor.shape):
+                    raise CheckpointError(
+                        f"{region.path}: tensor {name} must have shape {list(tensor.shape)}, as "
+                        f"{CONFIG} says. Received: {list(region.shape)}. Use files of one model."
+                    )
+                if tensor.is_floating_point() and region.dtype not in WEIGHT_TYPES:
+                    raise CheckpointError(
+                        f"{region.path}: tensor {name} must be of type {', '.join(WEIGHT_TYPES)}. "
+                        f"Received: {region.dtype}. Save the model in one of them."
+                    )
+                return region
+        return None
+
+    def _spellings(self, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            without = name.removeprefix(self._prefix)
+            for each in dict.fromkeys([name, without, f"{self._prefix}{name}"]):
+                yield each
+                for new, old in _OLD_NAMES:
+                    if each.endswith(new):
+                        yield each.removesuffix(new) + old
+
+
+def _numbers(region: FileRegion) -> Array:
+    return as_float32(region.read(), region.dtype)
+
+
+def _made(
+    folder: PretrainedFolder, kind: Optional[str], settings: Mapping[str, Any]
+) -> torch.nn.Module:
+    """The model on the meta device; buffers, which are computed, on the CPU."""
+    import transformers
+
+    if kind is None:
+        kind = str((folder.config.get("architectures") or [None])[0])
+    made = getattr(transformers, kind, None)
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(folder.path), **settings)
+        build: Any = getattr(made, "from_config", None) or getattr(made, "_from_config")  # noqa: B009
+    except (AttributeError, KeyError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{folder.path / CONFIG}: must describe a model of transformers "
+            f"{transformers.__version__}. Received: model_type "
+            f"{folder.config.get('model_type')!r}, class {kind}. {str(error).splitlines()[0]}"
+        ) from error
+    with _without_data():
+        model = build(config, dtype=torch.float32)
+    model.config.use_cache = False
+    return model
+
+
+@contextlib.contextmanager
+def _without_data() -> Iterator[None]:
+    """Within: parameters of new modules are on the meta device, buffers are not."""
+    register = torch.nn.Module.register_parameter
+
+    def on_meta(self: torch.nn.Module, name: str, parameter: Any) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(self, name, parameter)
+
+    with mock.patch.object(torch.nn.Module, "register_parameter", on_meta):
+        yield
+
+
+@contextlib.contextmanager
+def _written_folder(
+    source: Path, target: Union[str, Path], overwrite: bool, patterns: Sequence[str]
+) -> Iterator[Path]:
+    """Within: a folder that becomes `target`, with the tokenizer and other small files."""
+    carried = [
+        path
+        for path in sorted(source.iterdir())
+        if path.is_file() and _CARRIED.search(path.name) and not _LEFT.search(path.name)
+    ]
+    names = tuple(path.name for path in carried)
+    with whole_folder(target, (*names, *patterns), overwrite) as folder:
+        for path in carried:
+            shutil.copyfile(path, folder / path.name)
+        yield folder
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        received = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"{path}: must be a JSON file. Received: {received}. Use the folder with all files of "
+            "the model."
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"{path}: must contain an object. Received: {value!r:.100}. Replace it."
+        )
+    return value
+
+
+def _write_object(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(list(names)[:_SHOWN]) + more
