@@ -56,13 +56,20 @@ class FileRegion:
 
     def read(self) -> Array:
         """The variable, in its storage dtype; raises CheckpointError if the file is shorter."""
+        return self._bytes(self.size).view(self.type.storage_dtype).reshape(self.shape)
+
+    def first_bytes(self, count: int) -> bytes:
+        """Up to `count` of its first bytes."""
+        return self._bytes(min(count, self.size)).tobytes()
+
+    def _bytes(self, count: int) -> Array:
         try:
-            found = np.fromfile(self.path, np.uint8, self.size, offset=self.offset)
+            found = np.fromfile(self.path, np.uint8, count, offset=self.offset)
         except OSError as error:
             raise self.damaged(error.strerror or str(error)) from error
-        if found.nbytes < self.size:
-            raise self.damaged(f"{found.nbytes} of {self.size} bytes")
-        return found.view(self.type.storage_dtype).reshape(self.shape)
+        if found.nbytes < count:
+            raise self.damaged(f"{found.nbytes} of {count} bytes")
+        return found
 
     def damaged(self, received: str) -> CheckpointError:
         """The error of a file without these bytes."""

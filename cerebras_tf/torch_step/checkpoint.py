@@ -13,11 +13,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.errors import CheckpointError
+from cerebras_tf.ir import Variable
 from cerebras_tf.kernels.half_precision import to_float32
 from cerebras_tf.memoryx.safetensors_file import TensorFile, write_tensors
 from cerebras_tf.memoryx.store import Store, reading, write
@@ -67,6 +68,7 @@ def save_checkpoint(
     model: Iterable[str],
     ties: Mapping[str, str],
     state: Mapping[str, Any],
+    left_out: Collection[str] = (),
     writes: bool = True,
 ) -> None:
     """Writes a checkpoint; one of the same name is replaced.
@@ -75,13 +77,14 @@ def save_checkpoint(
         model: names of parameters and buffers; other variables are optimizer state.
         ties: name of the variable that each further name of a parameter stands for.
         state: see plain_state.to_json.
+        left_out: names of variables that are not saved, because they do not change.
         writes: False for a process that only takes part in reading the store.
 
     Raises:
         CheckpointError: the state contains what cannot be saved.
         OSError: the folder cannot be written.
     """
-    types = {name: spec.type for name, spec in store.specs.items()}
+    types = {name: spec.type for name, spec in store.specs.items() if name not in left_out}
     own = {name: types.pop(name) for name in model}
     files = {MODEL: own, OPTIMIZER: types}
     if not writes:
@@ -113,11 +116,12 @@ def save_checkpoint(
         shutil.rmtree(part, ignore_errors=True)
 
 
-def load_checkpoint(folder: Path, store: Optional[Store]) -> Any:
+def load_checkpoint(folder: Path, store: Optional[Store], left_out: Collection[str] = ()) -> Any:
     """Reads a checkpoint into a store; returns its state.
 
     Args:
         store: None to read only the state.
+        left_out: names of variables that are not saved.
 
     Raises:
         CheckpointError: it is incomplete or damaged, or of another model.
@@ -134,8 +138,9 @@ def load_checkpoint(folder: Path, store: Optional[Store]) -> Any:
         return state
     files = {name: TensorFile(folder / name) for name in (MODEL, OPTIMIZER)}
     where = {tensor: file for file in files.values() for tensor in file.regions}
-    _check_names(folder, store, where)
-    for name, spec in store.specs.items():
+    specs = {name: spec for name, spec in store.specs.items() if name not in left_out}
+    _check_names(folder, specs, where)
+    for name, spec in specs.items():
         file = where[name]
         array = file.read(name)
         file.check(name, array, checksums[file.path.name].get(name, -1))
@@ -145,11 +150,13 @@ def load_checkpoint(folder: Path, store: Optional[Store]) -> Any:
     return state
 
 
-def _check_names(folder: Path, store: Store, where: Mapping[str, TensorFile]) -> None:
+def _check_names(
+    folder: Path, specs: Mapping[str, Variable], where: Mapping[str, TensorFile]
+) -> None:
     """Raises CheckpointError if the checkpoint has other variables than the store."""
-    faults = [f"{name} is missing" for name in store.specs if name not in where]
-    faults += [f"{name} is not in the model" for name in where if name not in store.specs]
-    for name, spec in store.specs.items():
+    faults = [f"{name} is missing" for name in specs if name not in where]
+    faults += [f"{name} is not in the model" for name in where if name not in specs]
+    for name, spec in specs.items():
         if name not in where:
             continue
         found, wanted = where[name].regions[name].type, spec.type

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from cerebras_tf.capture_torch.capture import LOSS
 from cerebras_tf.capture_torch.export import Batch
 from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.compiler.pipeline import Options
-from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from cerebras_tf.frontend.description import describe
 from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
@@ -36,6 +37,7 @@ from cerebras_tf.torch_step.checkpoint import load_checkpoint, save_checkpoint
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.settings import TrainingSettings
 
+_DIGEST_BYTES = 4096  # of every weight
 # Returns the value of a variable, in the shape and storage dtype of the store; or where it is
 # stored, in any floating dtype.
 Weight = Union[Callable[[], Array], FileRegion]
@@ -108,7 +110,13 @@ class TorchTraining:
         self.swarm = mpi.swarm()
         model.restore_seed(self.swarm.objects(model.seed())[0])
         self.batches_per_step = settings.batches_here
-        self.store = _make_store(model.specs.values(), settings)
+        # Weights that stay in their files.
+        self._frozen = {
+            name: given
+            for name, given in self._weights.items()
+            if isinstance(given, FileRegion) and not model.specs[name].trainable
+        }
+        self.store = _make_store(model.specs.values(), settings, self._frozen)
         self._is_filled = False
         self._step: Optional[ModelStep] = None
         self._draws: dict[str, int] = {}
@@ -162,7 +170,10 @@ class TorchTraining:
             return
         self._is_filled = True
         update, tensors = self.model.update, self.model.exported.tensors
+        self._link()
         for name in self.store.specs:
+            if name in self._frozen:
+                continue
             if name in self._weights:
                 _take(self.store, name, self._weights[name])
             elif name in tensors:
@@ -170,7 +181,13 @@ class TorchTraining:
             else:
                 assert update is not None
                 write(self.store, name, update.first_value(name))
-        self.store.broadcast(self.store.specs, 0)
+        self.store.broadcast([name for name in self.store.specs if name not in self._frozen], 0)
+
+    def _link(self) -> None:
+        """Links weights that are not trained to their files, on every wafer."""
+        for name, region in self._frozen.items():
+            if not self.store.local.link_source(name, region):
+                _take(self.store, name, region)
 
     def save(self, folder: Union[str, Path], state: Optional[Mapping[str, Any]] = None) -> None:
         """Writes a checkpoint, completely or not at all; the first of several processes writes.
@@ -188,8 +205,11 @@ class TorchTraining:
             "groups": [] if update is None else update.groups(),
             "run": dict(state or {}),
         }
-        names, ties = self.model.exported.specs, self.model.exported.ties
-        save_checkpoint(Path(folder), self.store, names, ties, found, self.swarm.rank == 0)
+        if self._frozen:
+            found["frozen"] = self._digest()
+        names = [name for name in self.model.exported.specs if name not in self._frozen]
+        ties, writes = self.model.exported.ties, self.swarm.rank == 0
+        save_checkpoint(Path(folder), self.store, names, ties, found, self._frozen, writes)
 
     def restore(self, folder: Union[str, Path]) -> dict[str, Any]:
         """Continues from a checkpoint; returns the state that was given to `save`.
@@ -199,7 +219,14 @@ class TorchTraining:
         Raises:
             CheckpointError: it is damaged, or of another model or optimizer.
         """
-        found = load_checkpoint(Path(folder), self.store)
+        found = load_checkpoint(Path(folder), self.store, self._frozen)
+        if self._frozen and found.get("frozen") != self._digest():
+            raise CheckpointError(
+                f"{folder}: weights that are not trained must be those of the checkpoint. "
+                f"Received: others, in {next(iter(self._frozen.values())).path}. Use the same "
+                "folder."
+            )
+        self._link()
         self._is_filled = True
         self.global_step, self._draws = found["global_step"], found["draws"]
         if found["seed"] != self.model.seed():
@@ -211,11 +238,21 @@ class TorchTraining:
             self._step.restore_draws(self._draws)
         return dict(found["run"])
 
+    def _digest(self) -> int:
+        """A checksum of the first bytes of every weight that is not trained."""
+        digest = 0
+        for name, region in sorted(self._frozen.items()):
+            start = region.first_bytes(_DIGEST_BYTES)
+            digest = zlib.crc32(f"{name} {region.type}".encode() + start, digest)
+        return digest
+
     def copy_back(self) -> None:
         """Copies parameters, buffers and the optimizer's state to the torch objects."""
         if not self._is_filled:
             return
         for name in self.model.exported.specs:
+            if name in self._frozen:
+                continue
             tensor = self.model.exported.tensors[name]
             with reading(self.store, name) as array, torch.no_grad():
                 tensor.copy_(_tensor_of(array, self.store.specs[name].type.dtype))
@@ -304,14 +341,20 @@ def compiler_options(settings: TrainingSettings) -> Options:
     )
 
 
-def _make_store(specs: Iterable[Variable], settings: TrainingSettings) -> Store:
-    """The store of the settings, shared if there are several processes."""
+def _make_store(
+    specs: Iterable[Variable], settings: TrainingSettings, linked: Collection[str]
+) -> Store:
+    """The store of the settings, shared if there are several processes.
+
+    Args:
+        linked: names of variables that stay in other files.
+    """
     specs, swarm, folder = list(specs), mpi.swarm(), settings.memoryx_dir
     own: Store = MemoryStore(specs)
     if folder is not None:
         folder = os.path.abspath(folder)
         folder = folder if swarm.size == 1 else folder_of(job.rank(), folder)
-        check_disk(specs, folder, swarm.size)
+        check_disk([spec for spec in specs if spec.name not in linked], folder, swarm.size)
         most = settings.memoryx_ram_gb
         share = memory_share(swarm) or available_bytes()
         own = FileStore(specs, FileDisk(folder, share // 2 if most is None else int(most * 1e9)))
@@ -319,13 +362,12 @@ def _make_store(specs: Iterable[Variable], settings: TrainingSettings) -> Store:
 
 
 def _take(store: Store, name: str, given: Weight) -> None:
-    """Writes a variable; one that is not trained is linked to its file."""
-    spec = store.specs[name]
+    """Writes a variable."""
     if not isinstance(given, FileRegion):
         write(store, name, given())
-    elif spec.trainable or not store.link_source(name, given):
-        array, dtype = given.read(), spec.type.dtype
-        write(store, name, array if dtype == given.dtype else as_float32(array, given.dtype))
+        return
+    array, dtype = given.read(), store.specs[name].type.dtype
+    write(store, name, array if dtype == given.dtype else as_float32(array, given.dtype))
 
 
 def _tensor_of(array: Array, dtype: str) -> torch.Tensor:

@@ -93,6 +93,7 @@ BENCHMARKS = {
         "memory": "measure the memory of training from files by model depth",
         "scale": "predict the step time on many wafers, and measure it on a few",
         "larger_than_memory": "train models that are larger than memory",
+        "pretrained": "fine-tune Hugging Face models that are larger than memory",
     }.items()
 }
 COMPILING = {COMPILE: "compile a model without running it"}
