@@ -66,7 +66,8 @@ def drop_weight_gradients(graph: Graph) -> None:
     read = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
 
     def without(b: Builder, node: Node) -> Optional[list[Value]]:
-        if node.op != "linear_softmax_xent_grad" or node.outputs[1] in read:
+        trained = node.attrs.get("weight_gradient", True)
+        if node.op != "linear_softmax_xent_grad" or not trained or node.outputs[1] in read:
             return None
         attrs = {**node.attrs, "weight_gradient": False}
         found = b.multi(node.op, *node.inputs, **attrs)

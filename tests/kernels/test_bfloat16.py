@@ -19,7 +19,7 @@ import pytest
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import compiled_bfloat16, compiled_bfloat16_microkernels, compiled_threads
 from cerebras_tf.kernels import instruction_set as isa
-from cerebras_tf.kernels.half_precision import as_bfloat16_operand, to_bfloat16
+from cerebras_tf.kernels.half_precision import as_bfloat16_operand, to_bfloat16, to_float32
 from cerebras_tf.kernels.registry import COMPILED, PLAIN
 
 SIZES = [(m, k, n) for m in (1, 12, 13, 33) for k in (1, 2, 31, 33) for n in (1, 16, 17, 33)]
@@ -220,6 +220,30 @@ def test_loss_and_gradients_follow_their_definition(kind, op, transposed, biased
     for found, expected in zip(out, wanted):
         # A number next to the middle between two bfloat16 may be rounded to the other one.
         assert np.linalg.norm(found - expected) <= 2e-4 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("op", ["linear_softmax_xent", "linear_softmax_xent_train"])
+def test_a_weight_that_is_stored_in_bfloat16_and_not_trained_gives_the_same_bits(kind, op):
+    random = np.random.default_rng(9)
+    weight = to_bfloat16(random.standard_normal((310, 48)).astype(np.float32))
+    operands = [random.standard_normal((70, 48)).astype(np.float32), weight]
+    operands.append(random.integers(0, 310, 70))
+    attrs = {"transpose_weight": True, "compute": "bfloat16"}
+    shapes = [(70,), (70,)]
+    if op.endswith("train"):
+        operands.insert(0, random.random(70, np.float32))
+        shapes = [(70,), (70, 48)]
+    found, expected = (tuple(np.empty(s, np.float32) for s in shapes) for _ in range(2))
+    frozen = {"weight_gradient": False} if op.endswith("train") else {}
+    COMPILED[op].run(*operands, out=found, **attrs, **frozen)
+    wide = [to_float32(x) if x is weight else x for x in operands]
+    dweight = (np.empty((310, 48), np.float32),) if frozen else ()
+    COMPILED[op].run(*wide, out=(*expected, *dweight), **attrs)
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_array_equal(ours, theirs)
+    plain = PLAIN[op](*wide, **attrs, **frozen)
+    assert len(plain) == 2
+    np.testing.assert_allclose(found[0], plain[0], rtol=2e-3)
 
 
 def test_rounding_without_instructions_is_what_instructions_read():

@@ -56,6 +56,8 @@ def test_projected_loss_equals_the_plain_one_whatever_the_chunks(
     _, lse = check_compiled("linear_softmax_xent", [*operands, *bias], NEAR, **attrs)
     check_compiled("linear_softmax_xent_train", [dloss, *operands, *bias], NEAR, **attrs)
     check_compiled("linear_softmax_xent_grad", [dloss, *operands, lse, *bias], NEAR, **attrs)
+    attrs["weight_gradient"] = False
+    check_compiled("linear_softmax_xent_train", [dloss, *operands, *bias], NEAR, **attrs)
 
 
 def test_chunks_cover_every_token_once_within_the_limit(monkeypatch):

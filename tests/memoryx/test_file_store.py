@@ -23,7 +23,7 @@ from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.record_file import RecordFile
-from cerebras_tf.memoryx.store import MemoryStore, write
+from cerebras_tf.memoryx.store import FileRegion, MemoryStore, write
 from cerebras_tf.quantities import gigabytes_not_below
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
@@ -295,6 +295,62 @@ def test_adopted_contents_are_read_where_they_lie(made, tmp_path):
     kept.unlink()  # as a checkpoint that is deleted while its contents are used
     for name, content in values.items():
         np.testing.assert_array_equal(content_of(second, name), content)
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_regions_without_a_checksum_are_read_at_any_offset_from_files_that_stay(
+    made, tmp_path, kind
+):
+    path, offset = tmp_path / "theirs.safetensors", 2 * PAGE + 24
+    content = np.arange(3 * PAGE, dtype=np.uint16)
+    path.write_bytes(b"x" * offset + content.tobytes())
+    specs = [
+        Variable(name, TensorType("bfloat16", (size,)))
+        for name, size in (("a", PAGE), ("b", 2 * PAGE - 3), ("c", 3))
+    ]
+    store = made(specs, 4 * PAGE) if kind == "files" else MemoryStore(specs)
+    at, regions = 0, {}
+    for spec in specs:
+        size = spec.type.bytes
+        place = str(path), offset + 2 * at, size, None
+        regions[spec.name] = FileRegion("bfloat16", spec.type.shape, *place)
+        assert store.link_source(spec.name, regions[spec.name])
+        at += size // 2
+    store.set_access_order([["a"], ["b"], ["c"]])
+    for _ in range(3):
+        for name, region in regions.items():
+            start = (region.offset - offset) // 2
+            expected = content[start : start + region.size // 2]
+            np.testing.assert_array_equal(content_of(store, name), expected)
+    assert store.total_resident_bytes <= (4 * PAGE if kind == "files" else 0)
+    if kind == "files":
+        assert store.io_stats.bytes_written == 0
+        store.acquire(["c"])
+        with pytest.raises(RuntimeError, match="c is read from a file"):
+            store.release(["c"], dirty=["c"])
+    write(store, "b", np.zeros(2 * PAGE - 3, np.float32))
+    assert not content_of(store, "b").any()
+    store.close()
+    assert path.read_bytes() == b"x" * offset + content.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_regions_of_other_types_or_at_odd_offsets_are_not_linked(made, tmp_path, kind):
+    path = tmp_path / "theirs.safetensors"
+    path.write_bytes(bytes(100))
+    specs = [Variable("a", TensorType("float32", (4,)))]
+    store = made(specs, 4 * PAGE) if kind == "files" else MemoryStore(specs)
+    for dtype, shape, offset in (
+        ("bfloat16", (4,), 0),
+        ("float32", (2, 2), 0),
+        ("float32", (4,), 2),
+    ):
+        region = FileRegion(dtype, shape, str(path), offset, 16, None)
+        assert not store.link_source("a", region)
+    short = FileRegion("float32", (4,), str(path), 96, 16, None)
+    with pytest.raises(CheckpointError, match=str(path)):
+        store.link_source("a", short)
+        content_of(store, "a")
 
 
 def test_a_damaged_record_is_named(made, tmp_path):

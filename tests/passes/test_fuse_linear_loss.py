@@ -8,7 +8,11 @@ import pytest
 from cerebras_tf.ir import print_graph, verify
 from cerebras_tf.ops import infer
 from cerebras_tf.passes.differentiate import differentiate
-from cerebras_tf.passes.fuse_linear_loss import fuse_linear_loss, merge_linear_loss
+from cerebras_tf.passes.fuse_linear_loss import (
+    drop_weight_gradients,
+    fuse_linear_loss,
+    merge_linear_loss,
+)
 from tests.graphs import check_pass, graph_of, ops_of, random_inputs, run_plain
 
 TYPES = ("float32[5,4]", "float32[4,7]", "int32[5]")
@@ -108,6 +112,17 @@ def test_forward_and_backward_compute_logits_once():
     ops = check_pass(graph, merge_linear_loss)
     assert ops.count("linear_softmax_xent_train") == 1
     assert not {"linear_softmax_xent", "linear_softmax_xent_grad"} & set(ops)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_gradient_of_a_weight_is_dropped_where_nothing_reads_it(frozen):
+    graph = trained()
+    if frozen:
+        del graph.outputs[2]
+    check_pass(graph, drop_weight_gradients)
+    check_pass(graph, merge_linear_loss)
+    (node,) = [node for node in graph.nodes if node.op == "linear_softmax_xent_train"]
+    assert len(node.outputs) == (2 if frozen else 3)
 
 
 def test_a_cotangent_that_needs_the_loss_keeps_them_apart():
