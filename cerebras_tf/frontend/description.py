@@ -144,11 +144,15 @@ def streaming(
     which = "" if wafer is None else f" of wafer {wafer} of {program.wafers}"
     copies = "" if wafer is None else " and copies of layers of other wafers"
     most = f"at most {_size(plan.memory_bytes)} of it{copies} in memory"
+    linked = store.local.linked_bytes
+    frozen = f"{_size(linked)} weights that are not trained, " if linked else ""
+    state = sum(spec.type.max_bytes for spec in store.specs.values())
     lines = [
-        f"in files{which}: {_size(plan.weight_bytes)} weights, {_size(plan.state_bytes)} optimizer "
-        f"state, {_size(plan.staged_bytes)} gradients and spilled activations; {most}; "
+        f"in files{which}: {_size(plan.weight_bytes)} weights, "
+        f"{_size(plan.state_bytes - linked)} optimizer state, {frozen}"
+        f"{_size(plan.staged_bytes)} gradients and spilled activations; {most}; "
         f"{_size(free_bytes(folder))} of disk free; a checkpoint takes up to "
-        f"{_size(sum(spec.type.max_bytes for spec in store.specs.values()))}"
+        f"{_size(state - linked)}"
         if trains
         else f"in files{which}: {_size(plan.weight_bytes + plan.state_bytes)} weights; {most}"
     ]

@@ -196,6 +196,11 @@ class FileStore(BaseStore):
         return min(self.disk.max_bytes, sum(r.size for r in self._records.values()))
 
     @property
+    def linked_bytes(self) -> int:
+        files = ((record.file, record.spec.type) for record in self._records.values())
+        return sum(type.max_bytes for file, type in files if file is not None and not file.is_own)
+
+    @property
     def io_stats(self) -> IoStats:
         return self.disk.io_stats
 

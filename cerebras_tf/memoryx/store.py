@@ -192,6 +192,10 @@ class Store(Protocol):
     def total_resident_bytes(self) -> int:
         """Bytes of main memory that it takes when every variable has a value."""
 
+    @property
+    def linked_bytes(self) -> int:
+        """Bytes of variables that are read from files of others; see `link_source`."""
+
     # What kind of store it is.
 
     @property
@@ -294,6 +298,10 @@ class BaseStore:
     def total_resident_bytes(self) -> int:
         every = [*self._specs.values(), *self._within_step.values()]
         return sum(spec.type.max_bytes for spec in every)
+
+    @property
+    def linked_bytes(self) -> int:
+        return 0
 
     @property
     def folder(self) -> Optional[str]:
@@ -419,6 +427,10 @@ class MemoryStore(BaseStore):
         self._set.add(name)
         self._version += 1
         return True
+
+    @property
+    def linked_bytes(self) -> int:
+        return self._mapped_bytes
 
     @property
     def total_resident_bytes(self) -> int:

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from cerebras_tf.torch_step.data_order import DataOrder
 from cerebras_tf.torch_step.evaluation import TorchEvaluation
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.plain_state import keeping_random_state
+from cerebras_tf.torch_step.pretrained import PretrainedModel
 from cerebras_tf.torch_step.training import Reports, TorchTraining
 
 # Computes the loss of a batch as the loader returns it.
@@ -62,7 +63,7 @@ class FitResult:
 
 
 def fit(
-    model: torch.nn.Module,
+    model: Union[torch.nn.Module, PretrainedModel],
     optimizer: torch.optim.Optimizer,
     loader: Any,
     *,
@@ -80,7 +81,8 @@ def fit(
     it gives the same bits as without it.
 
     Args:
-        model: a module, in train mode for dropout and batch normalization.
+        model: a module, in train mode for dropout and batch normalization; or a model in a folder,
+            whose trained weights are then in the last checkpoint, and those of LoRA also in it.
         optimizer: an optimizer of its parameters.
         loader: an iterable of batches that starts again, such as a DataLoader.
         steps: global step at which training ends.
@@ -119,7 +121,7 @@ class _Run:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: Union[torch.nn.Module, PretrainedModel],
         optimizer: torch.optim.Optimizer,
         loader: Any,
         options: FitOptions,
@@ -130,7 +132,9 @@ class _Run:
         _check_scheduler(scheduler)
         if update is not None and options.clip is not None:
             raise ConfigError("clip: has no effect with update. Received: both. Clip in update.")
-        self._model, self._optimizer, self._loss = model, optimizer, loss
+        self._pretrained = model if isinstance(model, PretrainedModel) else None
+        self._model = model.module if isinstance(model, PretrainedModel) else model
+        self._optimizer, self._loss = optimizer, loss
         self._options, self._scheduler = options, scheduler
         self._update = update or self._clipped_step
         self._swarm = mpi.swarm()
@@ -220,8 +224,13 @@ class _Run:
                 self._loss_of(form),
                 self._update,
                 options.seed,
+                self._stored(),
             )
-        return TorchTraining(model, options, reports=Reports(_log, phase, profiler))
+        weights = None if self._pretrained is None else self._pretrained.weights()
+        return TorchTraining(model, options, weights, reports=Reports(_log, phase, profiler))
+
+    def _stored(self) -> Optional[dict[str, str]]:
+        return None if self._pretrained is None else self._pretrained.stored()
 
     def _loss_of(self, form: BatchForm) -> Optional[Loss]:
         """The loss as a function of the model and named tensors."""
@@ -242,7 +251,8 @@ class _Run:
         self._model.eval()
         try:
             example = form.tensors(next(iter(loader)))
-            model = TorchModel(self._model, example, loss=self._loss_of(form))
+            loss, stored = self._loss_of(form), self._stored()
+            model = TorchModel(self._model, example, loss=loss, stored=stored)
         finally:
             for item, mode in modes.items():
                 item.training = mode

@@ -40,6 +40,8 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _MODEL_FILES = ("model*.safetensors", INDEX, CONFIG)
 _ADAPTER_FILES = (ADAPTER, ADAPTER_CONFIG)
 _PEFT = "base_model.model."
+# A training, or the folder of its checkpoint; None: the tensors of torch.
+Trained = Union[TorchTraining, str, Path, None]
 _LOG = logging.getLogger("cerebras_tf")
 # Files that are copied: tokenizer, chat template, generation config; no weights, no state.
 _CARRIED = re.compile(r"^[^.].*\.(json|txt|jinja|model|tiktoken)$")
@@ -127,8 +129,8 @@ class PretrainedModel:
         training = TorchTraining(model, settings, pretrained.weights())
         for batch in batches:
             training.step(batch)
-        pretrained.save_adapter(training, "adapter")
-        pretrained.save(training, "merged")
+        pretrained.save_adapter("adapter", training)
+        pretrained.save("merged", training)
     """
 
     def __init__(
@@ -216,8 +218,8 @@ class PretrainedModel:
 
     def save(
         self,
-        training: TorchTraining,
         target: Union[str, Path],
+        trained: Trained = None,
         dtype: Optional[str] = None,
         overwrite: bool = False,
         max_shard_bytes: int = SHARD_BYTES,
@@ -225,20 +227,22 @@ class PretrainedModel:
         """Writes a folder that transformers opens, tensor by tensor; LoRA is merged.
 
         Args:
-            training: of this model.
             target: the folder. It is complete, or not written.
+            trained: where trained weights are: the training, or the folder of a checkpoint; None
+                for the module's own tensors.
             dtype: of the weights; None for those that they have in the folder they come from.
             max_shard_bytes: largest size of a file.
 
         Raises:
             CheckpointError: there is a model already, and `overwrite` is False.
-            ConfigError: the dtype is none of float32, float16 and bfloat16.
+            ConfigError: the dtype is none of float32, float16 and bfloat16; or the module's own
+                tensors have no data.
         """
         if dtype not in (None, *WEIGHT_TYPES):
             raise ConfigError(
                 f"dtype: must be one of {', '.join(WEIGHT_TYPES)}. Received: {dtype!r}."
             )
-        values = _Values(self, training)
+        values = _Values(self, trained)
         specs = {
             name: TensorType(dtype if dtype and tensor.is_floating_point() else kept, (*shape,))
             for name, (tensor, kept, shape) in self._written(values).items()
@@ -260,9 +264,12 @@ class PretrainedModel:
         return found
 
     def save_adapter(
-        self, training: TorchTraining, target: Union[str, Path], overwrite: bool = False
+        self, target: Union[str, Path], trained: Trained = None, overwrite: bool = False
     ) -> None:
         """Writes a folder that peft opens: LoRA and new layers, float32.
+
+        Args:
+            target, trained: see `save`.
 
         Raises:
             ConfigError: the model has no LoRA.
@@ -270,7 +277,7 @@ class PretrainedModel:
         """
         if self.lora is None:
             raise ConfigError("adapter: the model must have LoRA. Received: none. Call add_lora.")
-        values = _Values(self, training)
+        values = _Values(self, trained)
         tensors = {
             f"{_PEFT}{name}.{key}.weight": getattr(layer, key)
             for name, layer in lora_layers(self.module)
@@ -305,10 +312,15 @@ class PretrainedModel:
 class _Values:
     """The values of a model's tensors after training."""
 
-    def __init__(self, model: PretrainedModel, training: TorchTraining) -> None:
-        self._model, self._training = model, training
-        exported = training.model.exported
-        self._variables = {id(tensor): name for name, tensor in exported.tensors.items()}
+    def __init__(self, model: PretrainedModel, trained: Trained) -> None:
+        self._model, self._trained = model, trained
+        module = model.module
+        tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+        if isinstance(trained, TorchTraining):
+            tensors = trained.model.exported.tensors
+        elif trained is not None:
+            self._file = TensorFile(Path(trained) / SINGLE)
+        self._names = {id(tensor): name for name, tensor in tensors.items()}
         self._lora = {id(layer.base.weight): layer for _, layer in lora_layers(model.module)}
 
     def of(self, name: str, dtype: str) -> Array:
@@ -326,13 +338,25 @@ class _Values:
         return to_storage(array, dtype)
 
     def trained(self, tensor: torch.Tensor) -> Array:
-        """A tensor as training has it now."""
-        name = self._variables.get(id(tensor))
-        if name not in self._training.store.specs:
-            return np.asarray(array_of(tensor))  # not part of the captured model
-        with reading(self._training.store, str(name)) as array:
-            dtype = self._training.store.specs[str(name)].type.dtype
-            return as_float32(np.array(array), dtype)
+        """A tensor as training has it, as float32 if it is floating."""
+        name, trained = self._names.get(id(tensor), ""), self._trained
+        if isinstance(trained, TorchTraining) and name in trained.store.specs:
+            with reading(trained.store, name) as array:
+                return as_float32(np.array(array), trained.store.specs[name].type.dtype)
+        if trained is not None and not isinstance(trained, TorchTraining):
+            if name in self._file.regions:
+                return _numbers(self._file.regions[name])
+            if name in self._model.module.state_dict(keep_vars=True):
+                raise CheckpointError(
+                    f"{self._file.path}: must contain {name}. Received: a checkpoint of another "
+                    "model. Use one that this model was trained to."
+                )
+        if tensor.is_meta:
+            raise ConfigError(
+                f"trained: weights must have data. Received: {name} without. Pass the training or "
+                "the folder of a checkpoint."
+            )
+        return np.asarray(array_of(tensor))
 
 
 class _Tensors:

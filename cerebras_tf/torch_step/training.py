@@ -247,13 +247,16 @@ class TorchTraining:
         return digest
 
     def copy_back(self) -> None:
-        """Copies parameters, buffers and the optimizer's state to the torch objects."""
+        """Copies parameters, buffers and the optimizer's state to the torch objects.
+
+        Parameters on the meta device stay without data.
+        """
         if not self._is_filled:
             return
         for name in self.model.exported.specs:
-            if name in self._frozen:
-                continue
             tensor = self.model.exported.tensors[name]
+            if tensor.is_meta:
+                continue
             with reading(self.store, name) as array, torch.no_grad():
                 tensor.copy_(_tensor_of(array, self.store.specs[name].type.dtype))
         if self.model.update is not None:

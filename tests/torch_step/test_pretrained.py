@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is an ex
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.memoryx.safetensors_file import TensorFile, write_weights
+from cerebras_tf.torch import fit
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.lora import LoraLinear, LoraSettings, add_lora
 from cerebras_tf.torch_step.pretrained import PretrainedModel
@@ -75,7 +76,7 @@ def test_a_folder_trains_as_transformers_loads_it_and_is_written_for_transformer
         assert key == other and torch.equal(buffer, expected)
     training, results = trained(pretrained, rate=1e-3)
     np.testing.assert_allclose(losses_of(results), eager(theirs, rate=1e-3), rtol=LOSS)
-    pretrained.save(training, tmp_path / "out", "float32", max_shard_bytes=20_000)
+    pretrained.save(tmp_path / "out", training, "float32", max_shard_bytes=20_000)
     again = loaded(tmp_path / "out")
     for key, parameter in theirs.named_parameters():
         found = dict(again.named_parameters())[key]
@@ -103,7 +104,7 @@ def test_what_is_not_trained_stays_in_its_files_bit_for_bit(tmp_path):
         assert sum("/" in name for name in specs) == 3 * 3  # three weights have state
         assert specs["lm_head.weight"].type.dtype == "bfloat16"
         assert training.store.total_resident_bytes < 300_000
-        pretrained.save(training, tmp_path / where, max_shard_bytes=20_000)
+        pretrained.save(tmp_path / where, training, max_shard_bytes=20_000)
         training.close()
         found[where] = losses_of(results), tensors_of(tmp_path / where)
     assert found["memory"] == found["files"] and tensors_of(folder) == before
@@ -126,7 +127,7 @@ def test_lora_trains_as_in_torch_and_is_merged(tmp_path, name, precision):
             pretrained.add_lora(SETTINGS)
     training, results = trained(pretrained, TrainingSettings(precision=precision))
     np.testing.assert_allclose(losses_of(results), eager(theirs), rtol=LOSS)
-    pretrained.save(training, tmp_path / "merged", "float32")
+    pretrained.save(tmp_path / "merged", training, "float32")
     with torch.no_grad():
         found, expected = (m(**batch(9)).loss for m in (loaded(tmp_path / "merged"), theirs))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
@@ -148,7 +149,7 @@ def test_peft_opens_the_adapter_and_computes_the_same_gradients(tmp_path, name):
     model = TorchModel(pretrained.module, given(0), optimizer, stored=pretrained.stored())
     training = TorchTraining(model, None, pretrained.weights(), model.exported.trained)
     training.step(given(0))
-    pretrained.save_adapter(training, tmp_path / "adapter")
+    pretrained.save_adapter(tmp_path / "adapter", training)
     base = loaded(folder, kind)
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
     loss = theirs(**given(1)).loss
@@ -169,7 +170,7 @@ def test_an_adapter_has_the_names_of_peft(tmp_path):
     pretrained.add_lora(LoraSettings(rank=2, alpha=4, targets=("q_proj", "v_proj")))
     assert pretrained.module.model.layers[0].self_attn.q_proj.lora_A.shape == (2, 32)
     training, _ = trained(pretrained, steps=1)
-    pretrained.save_adapter(training, tmp_path / "adapter")
+    pretrained.save_adapter(tmp_path / "adapter", training)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["target_modules"] == ["q_proj", "v_proj"] and config["task_type"] == "CAUSAL_LM"
     assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (2, 4, False)
@@ -177,7 +178,7 @@ def test_an_adapter_has_the_names_of_peft(tmp_path):
     name = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
     assert len(found) == 8 and found[name].type.shape == (16, 2)
     with raises(CheckpointError, "adapter_config.json"):
-        pretrained.save_adapter(training, tmp_path / "adapter")
+        pretrained.save_adapter(tmp_path / "adapter", training)
 
 
 def test_a_new_classifier_is_trained_and_written(tmp_path, caplog):
@@ -192,7 +193,7 @@ def test_a_new_classifier_is_trained_and_written(tmp_path, caplog):
     model = TorchModel(pretrained.module, given, optimizer, stored=pretrained.stored())
     training = TorchTraining(model, None, pretrained.weights())
     training.step(given)
-    pretrained.save(training, tmp_path / "out")
+    pretrained.save(tmp_path / "out", training)
     again = loaded(tmp_path / "out")
     assert type(again).__name__ == "BertForSequenceClassification" and again.num_labels == 3
     with torch.no_grad():
@@ -220,6 +221,41 @@ def test_lora_resumes_without_the_weights_that_do_not_train(tmp_path):
     other = begun(write("llama", tmp_path / "other", "bfloat16", seed=1))
     with raises(CheckpointError, "weights that are not trained", tmp_path / "other"):
         other.restore(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_fit_trains_a_folder_and_its_checkpoint_is_written(tmp_path, lora):
+    folder = write("llama", tmp_path / "model", "bfloat16")
+
+    def fitted(steps, model_dir):
+        pretrained = PretrainedModel(folder)
+        if lora:
+            torch.manual_seed(2)
+            pretrained.add_lora(SETTINGS)
+        optimizer = torch.optim.AdamW(pretrained.trained(), lr=1e-2)
+        loader = [batch(number) for number in range(4)]
+        options = {"model_dir": tmp_path / model_dir, "eval_loader": loader[:1], "log_every": 1}
+        return pretrained, fit(pretrained, optimizer, loader, steps=steps, **options)
+
+    pretrained, result = fitted(4, "whole")
+    fitted(2, "cut")
+    _, resumed = fitted(4, "cut")
+    assert resumed.losses[4] == result.losses[4] and resumed.evaluations == result.evaluations
+    pretrained.save(tmp_path / "out", result.checkpoint, "float32")
+    with torch.no_grad():
+        loss = float(loaded(tmp_path / "out")(**batch(0)).loss)
+    assert loss == pytest.approx(result.evaluations[4], rel=1e-5)
+    if lora:
+        pretrained.save_adapter(tmp_path / "a", result.checkpoint)
+        pretrained.save_adapter(tmp_path / "b")
+        names = [tmp_path / folder / "adapter_model.safetensors" for folder in "ab"]
+        assert names[0].read_bytes() == names[1].read_bytes()
+    else:
+        with raises(ConfigError, "model.embed_tokens.weight", "without"):
+            pretrained.save(tmp_path / "none")
+        other = PretrainedModel(write("gpt2", tmp_path / "other"))
+        with raises(CheckpointError, result.checkpoint, "transformer.wte.weight"):
+            other.save(tmp_path / "none", result.checkpoint)
 
 
 def edited(key, value):
