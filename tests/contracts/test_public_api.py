@@ -28,6 +28,7 @@ MEASURED = {
     "memoryx.disk_speed",
     "memoryx.store",
     "tf_compat.internals",
+    "torch_step",
     "runtime",
     "step",
     "swarmx.mpi",
