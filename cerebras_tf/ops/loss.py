@@ -222,6 +222,7 @@ register(
     rows=rows.leading(0, 2, outputs=(0, 1)),
     flops=_linear_flops(0, 1),
     products=_linear_products(0),
+    rounded=(1,),
 )
 register(
     "linear_softmax_xent_grad",
@@ -230,6 +231,7 @@ register(
     rows=rows.leading(1, 0, 3, 4, sums=(1, 2)),
     flops=_linear_flops(1, 3),
     products=_linear_products(1),
+    rounded=(2,),
 )
 register(
     "linear_softmax_xent_train",
@@ -238,4 +240,5 @@ register(
     rows=rows.leading(1, 0, 3, outputs=(0, 1), sums=(2, 3)),
     flops=_linear_flops(1, 3),
     products=_linear_products(1),
+    rounded=(2,),
 )

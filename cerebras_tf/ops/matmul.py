@@ -100,4 +100,13 @@ def _products(node: Node) -> tuple[Optional[Size], ...]:
     return rows, inner, columns
 
 
-register("matmul", _infer, _vjp, rows=rows.matmul, zeros=(0, 1), flops=_flops, products=_products)
+register(
+    "matmul",
+    _infer,
+    _vjp,
+    rows=rows.matmul,
+    zeros=(0, 1),
+    flops=_flops,
+    products=_products,
+    rounded=(0, 1),
+)

@@ -122,6 +122,7 @@ class OpDef:
         of_range: its outputs say only whether floats are finite, which rounding does not change.
         products: sizes M, K, N of its matrix products, None where unknown, of an op whose kernels
             support the attribute compute="bfloat16" (passes/lower_products.py).
+        rounded: positions of operands that, with it, are rounded and may be stored in bfloat16.
     """
 
     name: str
@@ -143,6 +144,7 @@ class OpDef:
     flops: Optional[Flops] = None
     of_range: bool = False
     products: Optional[Products] = None
+    rounded: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.elementwise:

@@ -13,12 +13,9 @@ from typing import Optional
 
 from cerebras_tf.ir import Graph, Node, Value
 from cerebras_tf.ir.types import HALF_TYPES
-from cerebras_tf.ops import Builder
+from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.passes.lower_products import ROUNDED
 from cerebras_tf.passes.rewrite import rewrite
-
-# Position of the weight in ops of the output projection.
-_WEIGHT = {"linear_softmax_xent": 1, "linear_softmax_xent_grad": 2, "linear_softmax_xent_train": 2}
 
 
 def convert_at_use(graph: Graph) -> None:
@@ -36,7 +33,8 @@ def convert_at_use(graph: Graph) -> None:
         if node.op == "gather" and node.inputs[0] in stored:
             source, attrs = stored[node.inputs[0]], node.attrs
             return [b.op("cast", b.op("gather", source, node.inputs[1], **attrs), dtype="float32")]
-        direct = _read_directly(node)
+        rounds = node.attrs.get("compute") == ROUNDED
+        direct = lookup(node.op).rounded if rounds else ()
         for at, value in enumerate(node.inputs):
             if value not in stored:
                 continue
@@ -54,12 +52,3 @@ def convert_at_use(graph: Graph) -> None:
 
 def _is_stored(value: Value) -> bool:
     return value.node is None and value.dtype in HALF_TYPES and value.type.rank > 0
-
-
-def _read_directly(node: Node) -> tuple[int, ...]:
-    """Positions of operands that may be bfloat16."""
-    if node.attrs.get("compute") != ROUNDED:
-        return ()
-    if node.op == "matmul":
-        return (0, 1)
-    return (_WEIGHT[node.op],) if node.op in _WEIGHT else ()

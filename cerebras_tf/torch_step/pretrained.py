@@ -419,7 +419,8 @@ def _made(
     made = getattr(transformers, kind, None)
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder.path), **settings)
-        build: Any = getattr(made, "from_config", None) or getattr(made, "_from_config")  # noqa: B009
+        own = getattr(made, "from_config", None)  # of auto classes
+        build: Any = made._from_config if own is None else own  # type: ignore[union-attr]
     except (AttributeError, KeyError, ValueError, OSError) as error:
         raise ConfigError(
             f"{folder.path / CONFIG}: must describe a model of transformers "
