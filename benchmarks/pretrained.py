@@ -198,8 +198,8 @@ def train(case: Case, folder: Path, steps: int, profile: bool) -> None:
         elapsed, now = time.monotonic() - started, training.store.io_stats
         read, written = now.bytes_read - io.bytes_read, now.bytes_written - io.bytes_written
         print(
-            f"step {number}: loss {loss:.3f}, {elapsed:.1f} s ({time.process_time() - cpu:.1f} s of "
-            f"processor time), {case.tokens / elapsed:.1f} tokens per second, "
+            f"step {number}: loss {loss:.3f}, {elapsed:.1f} s, {time.process_time() - cpu:.1f} s "
+            f"of processor time, {case.tokens / elapsed:.1f} tokens per second, "
             f"{flops_of(case) / elapsed / 1e9:.0f} GFLOP/s, {read / 1e9:.1f} GB read, "
             f"{written / 1e9:.1f} GB written, {(now.stalled_s - io.stalled_s) / elapsed:.0%} "
             "waiting for the disk",
