@@ -145,12 +145,14 @@ class TracedUpdate:
             group.update({key: saved[key] for key in ("lr", "initial_lr") if key in saved})
 
     def copy_back(self, value: Callable[[str], torch.Tensor]) -> None:
-        """Sets the optimizer's state.
+        """Sets the optimizer's state of parameters that have data.
 
         Args:
             value: the tensor of a slot, by name.
         """
         for name, state in self._states.items():
+            if self._trained[name].is_meta:
+                continue
             found = self._optimizer.state[self._trained[name]]
             found.update(state.others)
             for key, old in state.tensors.items():

@@ -177,6 +177,11 @@ class TorchTraining:
             if name in self._weights:
                 _take(self.store, name, self._weights[name])
             elif name in tensors:
+                if tensors[name].is_meta:
+                    raise ConfigError(
+                        "weights: must have every parameter and buffer whose tensor has no data. "
+                        f"Received: none for {name}. Add it, or load the model."
+                    )
                 write(self.store, name, array_of(tensors[name]))
             else:
                 assert update is not None
@@ -249,7 +254,7 @@ class TorchTraining:
     def copy_back(self) -> None:
         """Copies parameters, buffers and the optimizer's state to the torch objects.
 
-        Parameters on the meta device stay without data.
+        Parameters on the meta device, and their optimizer state, are left out.
         """
         if not self._is_filled:
             return

@@ -266,3 +266,19 @@ def test_programs_are_saved_and_found_again(tmp_path):
     assert len(list(tmp_path.glob("*.zip"))) == 1 and sum("compile_dir" in x for x in lines) == 1
     plain = TorchTraining(model)
     assert found[0] != found[1] and losses(plain, batches(2)) == found[1]
+
+
+def test_a_model_without_data_trains_on_weights_that_are_given():
+    expected, *_ = eager(3)
+    given = {name: tensor.numpy() for name, tensor in made()[0].state_dict().items()}
+    with torch.device("meta"):
+        module = Tagger()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    model = TorchModel(module, batches(1)[0], optimizer)
+    weights = {name: lambda array=array: array for name, array in given.items()}
+    training = TorchTraining(model, weights=weights)
+    np.testing.assert_allclose(losses(training, batches(3)), expected, rtol=1e-5)
+    training.copy_back()
+    assert not optimizer.state and module.embed.weight.is_meta
+    with raises(ConfigError, "weights", "embed.weight"):
+        TorchTraining(model).step(batches(1)[0])
