@@ -38,6 +38,19 @@ def test_dense_loss_and_gradient_equal_the_plain_ones(shape):
     check_compiled("softmax_xent_grad", [_normal(shape[0]), logits, labels / shape[1]], NEAR)
 
 
+def limit_chunks(monkeypatch, size):
+    for name in ("_CHUNK_BYTES", "_MOST_BYTES"):
+        monkeypatch.setattr(compiled_linear_cross_entropy, name, size)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "chunks"),
+    [(2048, 50257, 2), (1024, 128256, 1), (2048, 128256, 2), (1024, 262144, 2)],
+)
+def test_large_vocabularies_have_chunks_of_as_many_tokens(tokens, vocabulary, chunks):
+    assert compiled_linear_cross_entropy._num_chunks(tokens, vocabulary) == chunks
+
+
 @pytest.mark.parametrize("transpose_weight", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("tokens", [0, 1, 23])
@@ -46,7 +59,7 @@ def test_projected_loss_equals_the_plain_one_whatever_the_chunks(
 ):
     """Chunks of at most 4 tokens, panels of 3 columns: every boundary is crossed."""
     vocabulary, width = 50, 6
-    monkeypatch.setattr(compiled_linear_cross_entropy, "_CHUNK_BYTES", 4 * 4 * vocabulary)
+    limit_chunks(monkeypatch, 4 * 4 * vocabulary)
     shape = (vocabulary, width) if transpose_weight else (width, vocabulary)
     h, weight, dloss = _normal(tokens, width), _normal(*shape), _normal(tokens)
     labels = RANDOM.integers(0, vocabulary, tokens)
@@ -61,7 +74,7 @@ def test_projected_loss_equals_the_plain_one_whatever_the_chunks(
 
 
 def test_chunks_cover_every_token_once_within_the_limit(monkeypatch):
-    monkeypatch.setattr(compiled_linear_cross_entropy, "_CHUNK_BYTES", 4 * 4 * 50)
+    limit_chunks(monkeypatch, 4 * 4 * 50)
     model = compiled_linear_cross_entropy._Projection(
         _normal(23, 6), _normal(6, 50), np.zeros(23, int), None, False
     )
