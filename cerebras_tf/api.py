@@ -26,6 +26,7 @@ _PUBLIC = {
     "Parser": "cerebras_tf.cli.parser",
     "format_rows": "cerebras_tf.cli.parser",
     "USER_ERROR": "cerebras_tf.cli.exit_codes",
+    "get_logger": "cerebras_tf.console.log",
     "progress_bar": "cerebras_tf.console.bar",
     "run_main": "cerebras_tf.cli.exit_codes",
     "set_stop_message": "cerebras_tf.cli.exit_codes",

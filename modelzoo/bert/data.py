@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import DataError
 from modelzoo.bert.masking import TokenMasker, mask_rows, mask_settings
 from modelzoo.bert.params import Params
-from modelzoo.common.data import text_files, tf_records
+from modelzoo.common.data import record_files, text_files, tf_records
 from modelzoo.common.data.batches import numbered_batches
 from modelzoo.common.data.functions import InputFunctions
 
@@ -42,10 +42,10 @@ class BertTfRecordsProcessor(tf_records.RecordProcessor):
     def layout(self, predicting=False):
         length, places = self.section.max_sequence_length, self.section.max_predictions_per_seq
         return {
-            **tf_records.integers(self.token_columns, length),
-            **tf_records.integers(("masked_lm_positions", "masked_lm_ids"), places),
-            "masked_lm_weights": (places, tf_records.FLOAT),
-            **({LABELS: (1, tf_records.INTEGER)} if self.section.has_next_sentence else {}),
+            **record_files.integers(self.token_columns, length),
+            **record_files.integers(("masked_lm_positions", "masked_lm_ids"), places),
+            "masked_lm_weights": (places, record_files.FLOAT),
+            **({LABELS: (1, record_files.INTEGER)} if self.section.has_next_sentence else {}),
         }
 
     def _example(self, parsed):
@@ -78,11 +78,11 @@ class BertMlmOnlyTfRecordsDynamicMaskProcessor:
 
     def create_dataset(self, training, skip, predicting=False):
         section = self.section
-        files = tf_records.find_record_files(section.data_dir)
-        tf_records.check_section(section, files)
-        tf_records.check_files(files, {}, section.batch_size if training else 1)
+        files = record_files.find_record_files(section.data_dir)
+        record_files.check_section(section, files)
+        record_files.check_files(files, {}, section.batch_size if training else 1)
         for path in files:
-            check_tokens(path, tf_records.read_first_record(path), section.max_sequence_length)
+            check_tokens(path, record_files.read_first_record(path), section.max_sequence_length)
         masker = TokenMasker(section)
         group = bucketing(section, _token_count, not training)
         dataset = tf_records.record_batches(section, files, skip, not training, group)

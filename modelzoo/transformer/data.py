@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.data import tf_records
+from modelzoo.common.data import record_files, tf_records
 from modelzoo.common.data.batches import numbered_batches
 from modelzoo.common.data.functions import InputFunctions
 from modelzoo.common.data.prepared import check_prepared
@@ -174,7 +174,7 @@ class TransformerTfRecordsProcessor(PairProcessor):
 
     def tokens(self, training):
         """Reads all records into memory."""
-        files = tf_records.find_record_files(self.section.data_dir)
+        files = record_files.find_record_files(self.section.data_dir)
         sizes = {key: getattr(self.section, key) for key in ("src_vocab_size", "tgt_vocab_size")}
         check_prepared(as_list(self.section.data_dir), sizes)
         with tf.Graph().as_default(), tf.Session() as session:
@@ -204,7 +204,7 @@ class IdentifierDataProcessor(PairProcessor):
 def read_records(files, session, vocab_sizes):
     """Reads the tokens of all records; returns sources and targets, two lists of [n] int32."""
     for path in files:
-        tf_records.check_frames(path)
+        record_files.check_frames(path)
     layout = {name: tf.io.RaggedFeature(tf.int64) for name in RECORD_FEATURES}
     dataset = tf.data.TFRecordDataset(files).batch(RECORDS_AT_A_TIME)
     dataset = dataset.map(lambda records: tf.io.parse_example(records, layout))

@@ -5,7 +5,6 @@ similar lengths are batched together, because padding costs as much as tokens.
 """
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 
@@ -115,6 +114,8 @@ def planned_batches(plan, assemble, columns, skip, batch_size=None, repeats=Fals
         A dataset of dictionaries of tensors [B, ...].
     """
 
+    import tensorflow.compat.v1 as tf
+
     def arrays(number):
         made = assemble(*plan.batch(number))
         return [made[name] for name in columns]
@@ -139,6 +140,8 @@ def numbered_batches(make, skip, batches_per_epoch, repeats, training, prefetche
         make: function of the number of a batch, a tensor.
         skip: number of the first batch.
     """
+    import tensorflow.compat.v1 as tf
+
     last = tf.int64.max if repeats else batches_per_epoch
     dataset = tf.data.Dataset.range(skip, last).map(make).prefetch(prefetched)
     if repeats or training:

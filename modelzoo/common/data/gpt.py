@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.data import hdf5_files, text_files, tf_records
+from modelzoo.common.data import hdf5_files, record_files, text_files, tf_records
 from modelzoo.common.data.batches import EpochOrder, numbered_batches
 from modelzoo.common.data.prepared import check_prepared, check_tokens
 from modelzoo.common.data.prompts import read_prompts
@@ -32,7 +32,7 @@ class GptTfRecordsProcessor(GptProcessor, tf_records.RecordProcessor):
     """Reads TFRecords with int64 [S] features input_ids, input_mask (1 = real token) and labels."""
 
     def layout(self, predicting=False):
-        return tf_records.integers(RECORD_FEATURES, self.section.max_sequence_length)
+        return record_files.integers(RECORD_FEATURES, self.section.max_sequence_length)
 
     def create_dataset(self, training, skip, predicting=False):
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-import tensorflow.compat.v1 as tf
-
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
@@ -354,4 +353,4 @@ def _tokens_and_bytes(counts):
 
 @functools.cache  # one line a folder and run
 def _log_unchecked(folder):
-    tf.logging.info("%s: no %s, so the vocabulary of its records is unknown", folder, MANIFEST)
+    get_logger().info("%s: no %s, so the vocabulary of its records is unknown", folder, MANIFEST)

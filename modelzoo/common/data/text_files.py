@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
-from cerebras_tf.api import progress_bar
+from cerebras_tf.api import get_logger, progress_bar
 from cerebras_tf.environment import XDG_CACHE_HOME
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.config.input_sections import TEXT_PATTERNS
@@ -100,7 +99,7 @@ def _name(pair):
 
 @functools.cache  # one line a folder and run
 def _log_once(line):
-    tf.logging.info("%s", line)
+    get_logger().info("%s", line)
 
 
 def _files_of_dataset(folder):
@@ -279,7 +278,9 @@ def _cached(path, parts, dtype):
     The file begins with `text_bytes` as int64.
     """
     if not path.exists():
-        tf.logging.info("the text is larger than %d MB: tokens in %s", MAX_MEMORY_BYTES >> 20, path)
+        get_logger().info(
+            "the text is larger than %d MB: tokens in %s", MAX_MEMORY_BYTES >> 20, path
+        )
         partial = path.with_suffix(f".{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

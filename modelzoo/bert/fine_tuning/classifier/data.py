@@ -12,7 +12,7 @@ from modelzoo.bert.fine_tuning.classifier.glue_files import PairEncoder, find_fi
 from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.bert.fine_tuning.encoding import pad_tokens, stack_rows
-from modelzoo.common.data import tf_records
+from modelzoo.common.data import record_files
 from modelzoo.common.data.batches import BatchPlan, planned_batches, row_lengths, row_shape
 
 
@@ -76,8 +76,8 @@ class GlueTfRecordsProcessor(FineTuningProcessor):
     """Reads the records of preparation.py; the section is a GlueRecordsInput."""
 
     def layout(self, predicting=False):
-        tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
-        return {**tokens, **tf_records.integers(("label", "is_matched"), 1)}
+        tokens = record_files.integers(TOKENS, self.section.max_sequence_length)
+        return {**tokens, **record_files.integers(("label", "is_matched"), 1)}
 
     def split(self, batch):
         label, matched = (batch.pop(name)[:, 0] for name in ("label", "is_matched"))

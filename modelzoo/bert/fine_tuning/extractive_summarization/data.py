@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor, require_predict_keys
 from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
-from modelzoo.common.data import tf_records
+from modelzoo.common.data import record_files
 from modelzoo.common.data.preparation import cnn_dailymail, input_files
 
 
@@ -23,11 +23,11 @@ class BertSumTfRecordsProcessor(FineTuningProcessor):
 
     def layout(self, predicting=False):
         section = self.section
-        layout = tf_records.integers(TOKENS, section.max_sequence_length)
-        layout.update(tf_records.integers(("cls_indices", "labels"), section.max_cls_tokens))
-        layout["cls_weights"] = (section.max_cls_tokens, tf_records.FLOAT)
+        layout = record_files.integers(TOKENS, section.max_sequence_length)
+        layout.update(record_files.integers(("cls_indices", "labels"), section.max_cls_tokens))
+        layout["cls_weights"] = (section.max_cls_tokens, record_files.FLOAT)
         if not section.original_records:
-            layout["highlight_ids"] = (section.max_highlight_tokens, tf_records.INTEGER)
+            layout["highlight_ids"] = (section.max_highlight_tokens, record_files.INTEGER)
         return layout
 
     def change_records(self, batch):

@@ -16,7 +16,7 @@ from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder
 from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
 from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
-from modelzoo.common.data import tf_records
+from modelzoo.common.data import record_files
 
 LABELS = ("start_positions", "end_positions")
 
@@ -28,8 +28,8 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
     row_id = "unique_ids"
 
     def layout(self, predicting=False):
-        tokens = tf_records.integers(TOKENS, self.section.max_sequence_length)
-        return {**tokens, **tf_records.integers(LABELS, 1)}
+        tokens = record_files.integers(TOKENS, self.section.max_sequence_length)
+        return {**tokens, **record_files.integers(LABELS, 1)}
 
     def files(self):
         """Returns the paths of the records."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
-from modelzoo.common.data import tf_records
+from modelzoo.common.data import record_files
 from modelzoo.common.data.prepared import MANIFEST, read_facts
 
 
@@ -22,10 +22,10 @@ class NerDataProcessor(FineTuningProcessor):
 
     def layout(self, predicting=False):
         length = self.section.max_sequence_length
-        layout = tf_records.integers(self.token_columns, length)
+        layout = record_files.integers(self.token_columns, length)
         if predicting:
-            layout["word_ids"] = (length, tf_records.INTEGER)
-            layout["sentence_ids"] = (1, tf_records.INTEGER)
+            layout["word_ids"] = (length, record_files.INTEGER)
+            layout["sentence_ids"] = (1, record_files.INTEGER)
         return layout
 
     def split(self, batch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -160,7 +161,9 @@ def test_a_folder_made_by_hand_is_read_and_logged_once(tmp_path, monkeypatch, co
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)
     lines = []
-    monkeypatch.setattr(tf.logging, "info", lambda text, *args: lines.append(text % args))
+    monkeypatch.setattr(
+        logging.getLogger("tensorflow"), "info", lambda text, *args: lines.append(text % args)
+    )
     for _ in range(2):
         prepared.check_prepared([str(tmp_path)], {"vocab_size": V}, S)
     assert len(lines) == 1 and names(lines, tmp_path, "manifest.json")

@@ -15,7 +15,7 @@ pytest.importorskip("h5py", reason="HDF5 files need h5py")
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.input_sections import GptHdf5Input, GptTfRecordsInput
 from modelzoo.common.config.sections import RunConfigParams
-from modelzoo.common.data import tf_records
+from modelzoo.common.data import record_files, tf_records
 from modelzoo.common.data.gpt import GptHDF5DataProcessor
 from modelzoo.common.data.hdf5_files import Hdf5Writer
 from modelzoo.common.model_dir import resume
@@ -24,7 +24,7 @@ from tests.reading import batches_of
 
 NAMES = ("input_ids", "labels")
 LENGTH = 3
-LAYOUT = tf_records.integers(NAMES, LENGTH)
+LAYOUT = record_files.integers(NAMES, LENGTH)
 
 
 def write(path, rows, length=LENGTH, names=NAMES):
@@ -39,7 +39,7 @@ def write(path, rows, length=LENGTH, names=NAMES):
 def files(tmp_path):
     for index in range(3):
         write(tmp_path / f"a-{index}.tfrecords", range(10 * index, 10 * index + 10))
-    return tf_records.find_record_files(str(tmp_path))
+    return record_files.find_record_files(str(tmp_path))
 
 
 def section(**keys):
@@ -100,20 +100,20 @@ def test_workers_read_disjoint_files(files, monkeypatch):
 def test_empty_and_missing_folders_are_distinguished(tmp_path):
     for folder, fact in ((tmp_path, "no such file"), (tmp_path / "absent", "no such folder")):
         with raises(DataError, folder, fact):
-            tf_records.find_record_files(str(folder))
+            record_files.find_record_files(str(folder))
 
 
 def test_records_of_another_length_or_feature_or_none_are_named(files, tmp_path):
-    tf_records.check_files(files, LAYOUT)
+    record_files.check_files(files, LAYOUT)
     write(tmp_path / "b.tfrecords", [1], length=5)
     (tmp_path / "c.tfrecords").write_text("plain text, long enough to look like a record header")
     for path, layout, facts in (
         (tmp_path / "b.tfrecords", LAYOUT, ("3 values of int64", "Received: 5")),
-        (files[0], tf_records.integers(("input_ids", "mask"), LENGTH), ("mask", "labels")),
+        (files[0], record_files.integers(("input_ids", "mask"), LENGTH), ("mask", "labels")),
         (tmp_path / "c.tfrecords", LAYOUT, ()),
     ):
         with raises(DataError, path, *facts):
-            tf_records.check_files([str(path)], layout)
+            record_files.check_files([str(path)], layout)
 
 
 @pytest.mark.parametrize("kept", [5, 20, -1])
@@ -123,7 +123,7 @@ def test_truncated_file_is_named(files, kept):
     with open(files[1], "wb") as file:
         file.write(data[:kept])
     with raises(DataError, "a-1.tfrecords", "TFRecord"):
-        tf_records.check_files(files, LAYOUT)
+        record_files.check_files(files, LAYOUT)
     folder = files[1].rsplit("/", 1)[0]
     assert "a-1.tfrecords" in tf_records.find_damage(folder)
 

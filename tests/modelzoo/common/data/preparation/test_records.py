@@ -114,3 +114,25 @@ def test_sequence_example_is_parsed_by_tensorflow():
         )
         read = session.run((context["length"], lists["tokens"]))
     assert read[0].tolist() == [2] and read[1].tolist() == [b"a", b"bc"]
+
+
+def test_decoded_examples_are_what_tensorflow_wrote():
+    numbers = [0, 1, 127, 128, 300, -1, 2**62, -(2**63)]
+    features = {
+        "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=numbers)),
+        "weights": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, -2.0])),
+        "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"a", b""])),
+        "none": tf.train.Feature(),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    record = example.SerializeToString()
+    found = examples.decode_example(record)
+    assert found["ids"].tolist() == numbers and found["ids"].dtype == np.int64
+    assert found["weights"].tolist() == [0.5, -2.0] and found["weights"].dtype == np.float32
+    assert found["text"] == [b"a", b""] and len(found["none"]) == 0
+
+
+@pytest.mark.parametrize("record", [b"\x0a\x05\x0a", b"\xff" * 12, b"not a message"])
+def test_other_records_are_no_examples(record):
+    with pytest.raises(ValueError):
+        examples.decode_example(record)
