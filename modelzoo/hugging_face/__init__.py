@@ -1,0 +1,1 @@
+"""Models of transformers, pre-trained and fine-tuned by params files."""
