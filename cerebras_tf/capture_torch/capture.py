@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Optional
 
-from cerebras_tf.capture_torch.export import ExportedModel
+from cerebras_tf.capture_torch.export import LOSS, ExportedModel
 from cerebras_tf.capture_torch.lowering import Lowering
 from cerebras_tf.capture_torch.update import TracedUpdate
 from cerebras_tf.ir import Graph, StepGraph, TensorType
 from cerebras_tf.ir.step import GRADIENT
 
-LOSS = "loss"
 # The result that is the gradient of a parameter.
 GRADIENT_OF = "gradient/{}"
 
@@ -29,7 +28,7 @@ def capture_step(
     Args:
         update: what follows the gradients; None for a step that changes no variable.
         types: types of the features; sizes are numbers or symbols.
-        results: LOSS and names of gradients, GRADIENT_OF.
+        results: LOSS, names of outputs, and of gradients, GRADIENT_OF.
         seed: of the random operations.
         trains: whether the step is a part of training, where losses are means over all wafers.
 
@@ -40,13 +39,15 @@ def capture_step(
     step = StepGraph(Graph("step"))
     low = Lowering(step, seed, model.symbols(types))
     low.trains = trains
-    loss, changed = model.lower(low, types)
-    step.results[LOSS] = loss
+    outputs, changed = model.lower(low, types)
+    step.results.update((name, v) for name, v in outputs.items() if name == LOSS or name in results)
     names = model.trained
     if update is not None or any(GRADIENT_OF.format(name) in results for name in names):
         low.b.source = "gradient"
         variables = [step.variables[name] for name in names]
-        found = low.b.multi("gradient", loss, *variables, ys=1, dys=(False,), xs=len(names))
+        found = low.b.multi(
+            "gradient", outputs[LOSS], *variables, ys=1, dys=(False,), xs=len(names)
+        )
         gradients = {
             name: low.b.op(GRADIENT, gradient, variable=name)
             for name, gradient in zip(names, found)

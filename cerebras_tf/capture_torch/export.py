@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -22,8 +22,12 @@ from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.ir import Size, TensorType, Value, Variable
 
 Batch = Mapping[str, torch.Tensor]
-# The loss of a batch; by default what the model returns, or the `loss` of it.
-LossFunction = Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor]
+# The loss of a batch; by default what the model returns, or the `loss` of it. In a mapping, `loss`
+# is the loss, and the other tensors are outputs.
+LossFunction = Callable[
+    [torch.nn.Module, dict[str, torch.Tensor]], Union[torch.Tensor, Mapping[str, torch.Tensor]]
+]
+LOSS = "loss"
 # Buffers that checkpoints leave out are constants up to this size, such as positions and masks.
 _CONSTANT_BYTES = 1 << 20
 
@@ -49,6 +53,7 @@ class ExportedModel:
         tensors: their torch tensors.
         ties: further names of tensors, with the first name of each.
         trained: names of the parameters that a gradient reaches.
+        outputs: dtype and shape of further outputs of the loss function, by name.
 
     Raises:
         ConfigError: the loss is not a scalar.
@@ -66,7 +71,8 @@ class ExportedModel:
     ) -> None:
         _check(module, example)
         self._stored = dict(stored or {})
-        self._wrapped = _WithLoss(module, loss)
+        outputs = [[LOSS]]
+        self._wrapped = _WithLoss(module, loss, outputs.append)
         with internals.fake_parameters(self._wrapped):
             self._program = _exported(self._wrapped, example, open_axes)
         self._roles = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
@@ -90,7 +96,7 @@ class ExportedModel:
             name: tuple(internals.symbol_of(size) for size in value.shape)
             for name, value in self._inputs.items()
         }
-        self._loss = self._output("USER_OUTPUT")
+        self._read_outputs(outputs[-1])
         self.trained = self._reached()
 
     def _read_state(self, module: torch.nn.Module) -> None:
@@ -130,24 +136,44 @@ class ExportedModel:
             if name not in self._constants
         }
 
-    def _output(self, kind: str) -> torch.fx.Node:
+    def _read_outputs(self, keys: list[str]) -> None:
+        """Finds the loss and the outputs in the graph."""
         signature = self._program.graph_signature
-        (names,) = [{spec.arg.name for spec in signature.output_specs if spec.kind.name == kind}]
-        found = [node for node in self._program.graph.nodes if node.name in names]
-        if len(found) != 1 or not isinstance(found[0].meta.get("val"), torch.Tensor):
-            raise ConfigError(f"loss: must be one tensor. Received: {sorted(names)}.")
-        shape = tuple(found[0].meta["val"].shape)
-        if shape or not found[0].meta["val"].is_floating_point():
+        names = [s.arg.name for s in signature.output_specs if s.kind.name == "USER_OUTPUT"]
+        nodes = {
+            node.name: node
+            for node in self._program.graph.nodes
+            if isinstance(node.meta.get("val"), torch.Tensor)
+        }
+        if len(names) != len(keys) or not set(names) <= set(nodes):
+            raise ConfigError(f"loss: must be one tensor. Received: {sorted(map(str, names))}.")
+        self._outputs = {key: nodes[name] for key, name in zip(keys, names)}
+        self._loss: Optional[torch.fx.Node] = self._outputs.pop(LOSS, None)
+        self.outputs = {
+            name: (
+                DTYPES[node.meta["val"].dtype],
+                tuple(size if isinstance(size, int) else None for size in node.meta["val"].shape),
+            )
+            for name, node in self._outputs.items()
+        }
+        if self._loss is None:
+            return
+        value = self._loss.meta["val"]
+        if value.shape or not value.is_floating_point():
             raise ConfigError(
-                f"loss: must be a floating point scalar. Received: shape {list(shape)}. "
+                f"loss: must be a floating point scalar. Received: shape {list(value.shape)}. "
                 "Pass a loss function that reduces it."
             )
-        return found[0]
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the model has a loss, and not only outputs."""
+        return self._loss is not None
 
     def _reached(self) -> list[str]:
         """Trainable parameters that the loss depends on through differentiable values."""
         seen: set[torch.fx.Node] = set()
-        stack = [self._loss]
+        stack = [] if self._loss is None else [self._loss]
         while stack:
             node = stack.pop()
             if node in seen or "detach" in str(node.target):
@@ -212,11 +238,11 @@ class ExportedModel:
 
     def lower(
         self, low: Lowering, types: Mapping[str, TensorType]
-    ) -> tuple[Value, dict[str, Value]]:
+    ) -> tuple[dict[str, Value], dict[str, Value]]:
         """Lowers the graph.
 
         Returns:
-            The loss, and the new values of buffers that the model changes, by name.
+            Loss and outputs by name, and the new values of buffers that the model changes.
         """
         step = low.step
         for name, type in types.items():
@@ -238,8 +264,8 @@ class ExportedModel:
                     f"model: must change only its own buffers. Received: {spec.kind.name} of "
                     f"{spec.target}. Copy the tensor first."
                 )
-        loss: Value = low.values[self._loss]
-        return loss, changed
+        given = self._outputs if self._loss is None else {LOSS: self._loss, **self._outputs}
+        return {name: low.values[node] for name, node in given.items()}, changed
 
     def _placeholder(self, low: Lowering, role: Any, node: torch.fx.Node) -> Value:
         if role.kind.name == "USER_INPUT":
@@ -256,19 +282,29 @@ class ExportedModel:
 class _WithLoss(torch.nn.Module):  # type: ignore[misc]
     """The model as a module that returns the loss."""
 
-    def __init__(self, model: torch.nn.Module, loss: Optional[LossFunction]) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Optional[LossFunction],
+        on_names: Callable[[list[str]], None],
+    ) -> None:
         super().__init__()
         self.training = model.training
         self.model = model
+        self._on_names = on_names  # export restores attributes that forward sets
         self._function = loss
 
     def forward(self, batch: dict[str, torch.Tensor]) -> Any:
-        if self._function is not None:
-            return self._function(self.model, batch)
-        found = self.model(**batch)
-        if isinstance(found, Mapping) and "loss" in found:
-            return found["loss"]
-        return found[0] if isinstance(found, tuple) else getattr(found, "loss", found)
+        if self._function is None:
+            found = self.model(**batch)
+            if isinstance(found, Mapping) and LOSS in found:
+                return found[LOSS]
+            return found[0] if isinstance(found, tuple) else getattr(found, LOSS, found)
+        found = self._function(self.model, batch)
+        if isinstance(found, Mapping):
+            self._on_names(list(found))
+            return tuple(found.values())
+        return found
 
 
 def _check(module: torch.nn.Module, example: Batch) -> None:

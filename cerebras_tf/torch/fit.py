@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 import numpy as np
 import torch
 
-from cerebras_tf.capture_torch.capture import LOSS
+from cerebras_tf.capture_torch.export import LOSS
 from cerebras_tf.console.graceful_stop import GracefulStop
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.progress import PhaseReporter, TrainingClock

@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 import torch
 
-from cerebras_tf.capture_torch.capture import GRADIENT_OF, LOSS, capture_step
+from cerebras_tf.capture_torch.capture import GRADIENT_OF, capture_step
 from cerebras_tf.capture_torch.digest import digest_of_graphs
-from cerebras_tf.capture_torch.export import Batch, ExportedModel, LossFunction
+from cerebras_tf.capture_torch.export import LOSS, Batch, ExportedModel, LossFunction
 from cerebras_tf.capture_torch.update import TracedUpdate
 from cerebras_tf.frontend.front_end import Feature
 from cerebras_tf.frontend.program_cache import code_digest
@@ -23,7 +23,8 @@ class TorchModel:
         module: the model, in the mode (train or eval) that is captured.
         example: a batch; tensors are keyword arguments of the model's forward.
         optimizer: updates the model; None for a model that is evaluated.
-        loss: computes the loss; by default what the model returns, or the `loss` of it.
+        loss: computes the loss; by default what the model returns, or the `loss` of it. If it
+            returns a mapping, `loss` is the loss, and the other tensors are results of a step.
         update: what follows `loss.backward()`; see capture_torch.update.TracedUpdate.
         seed: of the random operations; by default that of torch.
         stored: see capture_torch.export.ExportedModel.
@@ -36,7 +37,6 @@ class TorchModel:
     global_step, has_fallback = "global_step", False
     gradients: Collection[str] = ()
     rows: Optional[int] = None
-    loss: Optional[str] = LOSS
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class TorchModel:
         stored: Optional[Mapping[str, str]] = None,
     ) -> None:
         self.exported = ExportedModel(module, example, loss, stored=stored)
+        self.loss: Optional[str] = LOSS if self.exported.has_loss else None
         self.update: Optional[TracedUpdate] = None
         if optimizer is not None:
             trained = {name: self.exported.tensors[name] for name in self.exported.trained}
@@ -73,10 +74,11 @@ class TorchModel:
 
     @property
     def results(self) -> dict[str, TensorType]:
-        """The loss, and gradients."""
+        """The loss, outputs of the loss function, and gradients."""
         specs = self.exported.specs
         return {
-            LOSS: TensorType("float32", ()),
+            **({LOSS: TensorType("float32", ())} if self.exported.has_loss else {}),
+            **{name: TensorType(*kind) for name, kind in self.exported.outputs.items()},
             **{GRADIENT_OF.format(name): specs[name].type for name in self.gradients},
         }
 

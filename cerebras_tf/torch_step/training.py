@@ -12,8 +12,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from cerebras_tf.capture_torch.capture import LOSS
-from cerebras_tf.capture_torch.export import Batch
+from cerebras_tf.capture_torch.export import LOSS, Batch
 from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
@@ -129,8 +128,8 @@ class TorchTraining:
                 step must have the same number of batches.
 
         Returns:
-            "loss", a float, averaged over the batches and wafers; and "gradient/NAME" of the
-            gradients that were asked for.
+            "loss", a float, averaged over the batches and wafers; outputs of the loss function; and
+            "gradient/NAME" of the gradients that were asked for.
 
         Raises:
             DataError: another number of batches, or a shape that the model does not allow.
@@ -141,7 +140,7 @@ class TorchTraining:
         self.global_step += self.model.trains
         names = self.model.results
         found = {name: array for name, array in step.results.items() if name in names}
-        return {**found, LOSS: float(found[LOSS])}
+        return {**found, LOSS: float(found[LOSS])} if LOSS in found else found
 
     def prepare(self, batch: Union[Batch, Sequence[Batch]]) -> str:
         """Compiles for a step of these shapes; returns lines about the model and its memory."""
