@@ -59,6 +59,17 @@ def load_tokenizer(folder):
         ) from error
 
 
+def read_template(path):
+    """Returns the text of a Jinja template, None without a path."""
+    try:
+        return None if path is None else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"chat_template: must be a file of a Jinja template. Received: {path!r}, {error}. "
+            f"{advice_on_path(path, 'Check the path.')}"
+        ) from error
+
+
 class ChatEncoder:
     """Makes tokens of conversations with a chat template.
 
@@ -70,6 +81,9 @@ class ChatEncoder:
     Args:
         tokenizer: of transformers.
         chat_template: a Jinja template; None for that of the tokenizer.
+
+    Attributes:
+        pad_id: the token of padding.
 
     Raises:
         ConfigError: there is no template, or the model would not learn to end its turns.
@@ -85,6 +99,8 @@ class ChatEncoder:
             )
         self._is_marked = bool(GENERATION.search(str(self._template)))
         self._special = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
+        pad_id = tokenizer.pad_token_id
+        self.pad_id = (tokenizer.eos_token_id or 0) if pad_id is None else pad_id
         self._check_stop()
 
     def encode(self, row):

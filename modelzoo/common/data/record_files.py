@@ -82,6 +82,14 @@ def check_first_record(path, layout, vocab_size=None):
         check_tokens(path, values["input_ids"], vocab_size)
 
 
+def features_of(path):
+    """Returns the names of the features of a file's first record."""
+    try:
+        return list(decode_example(read_first_record(path)))
+    except ValueError:
+        return []  # reported by check_files
+
+
 def read_example(where, record, layout):
     """Reads a record; returns the values of each feature, sequences by name."""
     try:
