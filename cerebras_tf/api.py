@@ -62,6 +62,11 @@ _PUBLIC = {
     "remove_bundle": "cerebras_tf.bundle.links:remove_checkpoint",
     "saved_shapes": "cerebras_tf.checkpoints.reader",
     "warn_of_cut_files": "cerebras_tf.checkpoints.reader",
+    # Models of PyTorch.
+    "TorchModel": "cerebras_tf.torch_step.front_end",
+    "TorchTraining": "cerebras_tf.torch_step.training",
+    "TrainingSettings": "cerebras_tf.torch_step.settings",
+    "torch_checkpoints": "cerebras_tf.torch_step.checkpoint:checkpoints",
     # Predictions of a CS-2.
     "Prediction": "cerebras_tf.wafer.prediction",
     "load_system": "cerebras_tf.wafer.system",

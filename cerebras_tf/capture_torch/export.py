@@ -17,6 +17,7 @@ from cerebras_tf.capture_torch import (  # noqa: F401  # these register their ru
     products,
     shapes,
 )
+from cerebras_tf.capture_torch.causal_masks import plain_causal_masks
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.ir import Size, TensorType, Value, Variable
@@ -347,7 +348,7 @@ def _exported(
     with traced, warnings.catch_warnings():
         # torch's own use of its deprecated names
         warnings.filterwarnings("ignore", category=FutureWarning)
-        with internals.refused_while_exported():
+        with internals.refused_while_exported(), plain_causal_masks():
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
         internals.detach_no_grad(program)
         return program.run_decompositions({})

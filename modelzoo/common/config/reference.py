@@ -75,7 +75,8 @@ def write_pages(argv):
 def pages():
     """Returns the text of every page, by its path from the root of the repository."""
     models = {
-        name: registry.params_class(name, where="reference") for name in registry.model_names()
+        name: registry.params_class(name, where="reference")
+        for name in (*registry.model_names(), *registry.TORCH_MODELS)
     }
     shared = next(iter(models.values()))
     texts = {name: shared_page(shared, name) for name in SHARED}
@@ -97,7 +98,7 @@ def config_rows():
     """Yields a row for each params file of the repository."""
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         model = read_yaml(path)[0]["model_name"]
-        page = f"../modelzoo/{model.replace('.', '/')}/README.md"
+        page = f"../modelzoo/{registry.folder_of(model)}/README.md"
         yield f"| `{path.name}` | [{model}]({page}) | {registry.summary(path)} |\n"
 
 

@@ -1,7 +1,8 @@
 """Finds the models of the zoo: every folder of modelzoo/ with a params.py is one.
 
 A model is imported on first use; its name is its folder, with dots for slashes (``gpt3``,
-``bert.fine_tuning.classifier``).
+``bert.fine_tuning.classifier``). The models of transformers are in one folder, and have the names
+of TORCH_MODELS.
 """
 
 import importlib
@@ -13,22 +14,48 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.suggestions import did_you_mean
 
 ROOT = Path(__file__).resolve().parents[2]
+TORCH_FOLDER = "hugging_face"
+TORCH_MODELS = (
+    "hf_causal_lm",
+    "hf_extractive_summarization",
+    "hf_question_answering",
+    "hf_sequence_classification",
+    "hf_token_classification",
+)
 
 
 def model_names():
-    """Returns the sorted names of all models."""
+    """Returns the sorted names of all models that TensorFlow's estimator trains."""
     folders = (path.parent.relative_to(ROOT) for path in ROOT.rglob("params.py"))
-    return sorted(".".join(folder.parts) for folder in folders if folder.parts[0] != "common")
+    others = ("common", TORCH_FOLDER)
+    return sorted(".".join(folder.parts) for folder in folders if folder.parts[0] not in others)
+
+
+def folder_of(name):
+    """Returns the folder of a model below modelzoo/, with slashes."""
+    return TORCH_FOLDER if name in TORCH_MODELS else name.replace(".", "/")
+
+
+def load_engine(name):
+    """Imports the module that runs a model without TensorFlow; None for other models.
+
+    It has ``run_mode(mode, params)`` and ``generate(args, params)``.
+    """
+    if name not in TORCH_MODELS:
+        return None
+    return importlib.import_module(f"modelzoo.{TORCH_FOLDER}.engine")
 
 
 def params_class(name, where):
     """Returns the class `Params` of the model `name`, without importing TensorFlow."""
-    names = model_names()
+    names = [*model_names(), *TORCH_MODELS]
     if name not in names:
         advice = did_you_mean(str(name), names) or "Name one of them."
         raise ConfigError(
             f"{where}: model_name must be one of {', '.join(names)}. Received: {name!r}. {advice}"
         )
+    if name in TORCH_MODELS:
+        return importlib.import_module(f"modelzoo.{TORCH_FOLDER}.params").PARAMS[name]
     return importlib.import_module(f"modelzoo.{name}.params").Params
 
 

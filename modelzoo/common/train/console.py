@@ -36,10 +36,10 @@ TIME = "%Y-%m-%d %H:%M:%S"
 LINE = "%(asctime)s %(levelname)s:%(name)s:%(message)s"
 
 
-def log_loading(text):
-    """Prints a line before TensorFlow is loaded, which takes seconds."""
-    if "tensorflow" not in sys.modules:
-        print(f"{time.strftime(TIME)} {text}; loading TensorFlow ...", file=sys.stderr, flush=True)
+def log_loading(text, package="TensorFlow"):
+    """Prints a line before a package is loaded, which takes seconds."""
+    if {"TensorFlow": "tensorflow", "PyTorch": "torch"}[package] not in sys.modules:
+        print(f"{time.strftime(TIME)} {text}; loading {package} ...", file=sys.stderr, flush=True)
 
 
 def quiet_native_logging():

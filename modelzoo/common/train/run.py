@@ -26,7 +26,7 @@ from modelzoo.common.train.console import (
     quiet_logging,
     quiet_native_logging,
 )
-from modelzoo.common.train.file_errors import file_errors_named
+from modelzoo.common.train.file_errors import file_errors_named, system_errors_named
 
 TRAINING = ("train", "train_and_eval")
 # The modes in which an option has an effect.
@@ -80,6 +80,9 @@ def execute(args, model_name=None):
     set_stop_message(f"{args.mode} was stopped while it read {args.params}, before it started")
     params = read_params(args, model_name)
     runconfig = params.runconfig
+    if params.model_name in registry.TORCH_MODELS:
+        run_without_tensorflow(args, params)
+        return
     if will_train(params, args.mode) and not params.model.mixed_precision:
         precompile()  # kernels of float32
     loading = "stopped while TensorFlow was loading, before the start"
@@ -94,6 +97,16 @@ def execute(args, model_name=None):
 
             warn_of_checkpoint(args.params, runconfig)
         run_mode(args.mode, params)
+
+
+def run_without_tensorflow(args, params):
+    """Runs a model of registry.TORCH_MODELS."""
+    model_dir = params.runconfig.model_dir
+    log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {model_dir}", "PyTorch")
+    with exit_on_signal("stopped while PyTorch was loading, before the start"), paused_collector():
+        engine = registry.load_engine(params.model_name)
+    with system_errors_named(model_dir):
+        engine.run_mode(args.mode, params)
 
 
 def will_train(params, mode):
