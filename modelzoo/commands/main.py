@@ -56,6 +56,7 @@ PREPARE = of_module(
         "bertsum": "records of extractive summarization (BERTSUM), from CNN/DailyMail",
         "summarization": "records that fine-tune GPT-J for summarization, from CNN/DailyMail",
         "translation": "records of the encoder-decoder, from two texts line by line",
+        "chat": "records of conversations for a transformers model, from JSON lines",
         "vocab": "a vocabulary, from text: byte-level BPE, WordPiece, BPE or unigram",
     },
 )

@@ -81,6 +81,10 @@ HELP = {
     # summarization
     "truncate_article": "truncate articles that are too long",
     "sep_id": "token before the abstract (default: a new one)",
+    # chat
+    "tokenizer": "folder of a transformers tokenizer",
+    "chat_template": "file of a Jinja template (default: that of the tokenizer)",
+    "no_packing": "one conversation per record, padded",
     # vocab
     "vocab_size": "vocabulary size, including special tokens",
     "min_frequency": "minimum frequency of pairs that are merged (default: 2)",
@@ -332,6 +336,20 @@ def _run_translation(module: Any, given: dict[str, Any], args: argparse.Namespac
     run_preparation(make, files, args.output_dir, total, remedy="Add text.")
 
 
+def _run_chat(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
+    settings = module.ChatSettings(**given)
+    if args.show:
+        for text in module.show(args.input_files, settings, args.show):
+            print(text)
+        return
+    remedy = "Add conversations."
+
+    def make(advance: Callable[[int], None]) -> Any:
+        return module.prepare(args.input_files, args.output_dir, settings)
+
+    run_preparation(make, args.input_files, args.output_dir, unit="conversations", remedy=remedy)
+
+
 def _run_vocab(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
     import tqdm
 
@@ -487,6 +505,18 @@ KINDS = {
             "source_file": _needed("source text, one sentence per line"),
             "target_file": _needed("its translation, one sentence per line"),
             "tokenizer_file": _needed("tokenizer.json of both languages"),
+        },
+    ),
+    "chat": Kind(
+        _run_chat,
+        "modelzoo.hugging_face.preparation:ChatSettings",
+        {
+            "input_files": _needed("JSON lines files, or folders of them") | {"nargs": "+"},
+            "show": {
+                "type": positive_int,
+                "metavar": "N",
+                "help": "print the tokens of the first N conversations with their weights, instead",
+            },
         },
     ),
     "vocab": Kind(

@@ -208,6 +208,11 @@ class ChatEncoder:
                     code="chat-template-stop",
                 )
 
+    @property
+    def vocabulary(self):
+        """Numbers of tokens, by token."""
+        return self._tokenizer.get_vocab()
+
     def show(self, example):
         """Returns the tokens of an example with their weights, one a line."""
         tokens = [self._tokenizer.decode([int(number)]) for number in example.ids]

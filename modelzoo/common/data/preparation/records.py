@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.data.preparation import examples
+from modelzoo.common.data.preparation import examples, record_stream
 from modelzoo.common.files.json_text import parse_json
 
 MANIFEST = "manifest.json"
@@ -61,8 +61,10 @@ class RecordWriter:
 
     def open(self, path):
         """Opens a file for `append`; a writer of another format overrides it."""
-        import tensorflow.compat.v1 as tf
-
+        try:
+            import tensorflow.compat.v1 as tf
+        except ImportError:
+            return record_stream.RecordStream(path)
         return tf.io.TFRecordWriter(path)
 
     def append(self, file, record):

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.data.preparation import examples, records
+from modelzoo.common.data.preparation import examples, record_stream, records
 from tests.messages import raises
 from tests.reading import records_of
 
@@ -136,3 +136,13 @@ def test_decoded_examples_are_what_tensorflow_wrote():
 def test_other_records_are_no_examples(record):
     with pytest.raises(ValueError):
         examples.decode_example(record)
+
+
+def test_record_stream_writes_the_bytes_that_tensorflow_writes(tmp_path):
+    rows = [b"", b"123456789", bytes(range(256)) * 5]
+    paths = tmp_path / "ours", tmp_path / "theirs"
+    for writer in (record_stream.RecordStream(paths[0]), tf.io.TFRecordWriter(str(paths[1]))):
+        for row in rows:
+            writer.write(row)
+        writer.close()
+    assert paths[0].read_bytes() == paths[1].read_bytes()
