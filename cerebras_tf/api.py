@@ -63,6 +63,7 @@ _PUBLIC = {
     "saved_shapes": "cerebras_tf.checkpoints.reader",
     "warn_of_cut_files": "cerebras_tf.checkpoints.reader",
     # Models of PyTorch.
+    "TorchFunction": "cerebras_tf.torch_step.function",
     "TorchModel": "cerebras_tf.torch_step.front_end",
     "TorchTraining": "cerebras_tf.torch_step.training",
     "TrainingSettings": "cerebras_tf.torch_step.settings",

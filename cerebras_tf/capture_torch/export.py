@@ -341,7 +341,7 @@ def _exported(
         for axis in axes:
             if tensor.shape[axis] == 1:  # export takes a size of 1 for a constant
                 tensor = torch.cat([tensor, tensor], axis)
-        given[name] = tensor
+        given[name] = tensor.clone()  # export cannot trace a part of another tensor
     traced = internals.tracing_errors(
         "model: torch.export must be able to trace it", "Remove branches that depend on data."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import torch
@@ -28,6 +28,7 @@ class TorchModel:
         update: what follows `loss.backward()`; see capture_torch.update.TracedUpdate.
         seed: of the random operations; by default that of torch.
         stored: see capture_torch.export.ExportedModel.
+        open_axes: axes that differ from batch to batch; see capture_torch.export.ExportedModel.
 
     Attributes:
         gradients: names of the parameters whose gradients are results of a step.
@@ -47,8 +48,9 @@ class TorchModel:
         update: Optional[Callable[[], Any]] = None,
         seed: Optional[int] = None,
         stored: Optional[Mapping[str, str]] = None,
+        open_axes: Optional[Mapping[str, Sequence[int]]] = None,
     ) -> None:
-        self.exported = ExportedModel(module, example, loss, stored=stored)
+        self.exported = ExportedModel(module, example, loss, open_axes, stored)
         self.loss: Optional[str] = LOSS if self.exported.has_loss else None
         self.update: Optional[TracedUpdate] = None
         if optimizer is not None:
