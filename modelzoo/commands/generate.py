@@ -20,7 +20,7 @@ from cerebras_tf.api import any_int, any_number, positive_int, seed_int
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import GptPromptsInput, LanguageModelParams
-from modelzoo.common.config.params import load_params
+from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.data.model_tokenizer import load_model_tokenizer
 from modelzoo.common.data.prompts import make_prompt, read_prompts
 from modelzoo.common.model_dir import folder as model_dir
@@ -46,6 +46,9 @@ def add_arguments(parser):
     add("--interactive", action="store_true", help=text)
     text = "tokens to generate; the model continues beyond its number of positions"
     add("--max_new_tokens", type=positive_int, default=200, metavar="N", help=text)
+    text = "answer the prompt as a chat, with the chat template of a transformers model"
+    add("--chat", action="store_true", help=text)
+    add("--system", metavar="TEXT", help="system message of a chat")
     text = "false: always take the most probable token"
     add("--do_sample", type=truth, nargs="?", const=True, default=True, metavar="BOOL", help=text)
     text = "divisor of the logits; lower is more conservative (default: 0.8)"
@@ -89,10 +92,22 @@ def run(args):
         )
     params = read_params(args)
     folder = params.runconfig.model_dir
+    if args.system and not args.chat:
+        raise ConfigError("--system: has no effect without --chat. Set both, or remove it.")
+    engine_loading = f"generate: {params.model_name} of {folder}"
+    if params.model_name in registry.TORCH_MODELS:
+        log_loading(engine_loading, "PyTorch")
+        registry.load_engine(params.model_name).generate(args, params)
+        return
+    if args.chat:
+        raise ConfigError(
+            "--chat: the model must be one of transformers, hf_causal_lm. Received: "
+            f"{params.model_name}. Remove it."
+        )
     tokenizer = load_model_tokenizer(params, args)
     params = params.with_checkpoint(args.checkpoint_path)
     prompts = read_all_prompts(args, tokenizer, params.train_input.vocab_size)
-    log_loading(f"generate: {params.model_name} of {folder}")
+    log_loading(engine_loading)
     import tensorflow.compat.v1 as tf
 
     from modelzoo.common.generate.console import complete
@@ -147,6 +162,8 @@ def read_params(args):
             "trained model."
         )
     path = args.params or Path(args.model_dir, PARAMS)
+    if not args.params and not path.exists() and Path(args.model_dir, "config.json").exists():
+        return params_of_folder(args)
     if not args.params and not path.exists():
         raise ConfigError(
             f"{args.model_dir}: must be the folder of a trained model, with {PARAMS}. Received: "
@@ -161,12 +178,28 @@ def read_params(args):
     }
     overrides = {f"runconfig.{key}": value for key, value in overrides.items()}
     params = load_params(path, overrides, settings=args.set)
-    if not isinstance(params, LanguageModelParams):
+    if not isinstance(params, LanguageModelParams) and params.model_name != "hf_causal_lm":
         raise ConfigError(
             f"{path}: must be the params file of a model that predicts the next token. "
-            f"Received: model_name {params.model_name}. Use one of gpt3 or gptj."
+            f"Received: model_name {params.model_name}. Use one of gpt3, gptj or hf_causal_lm."
         )
     return params
+
+
+def params_of_folder(args):
+    """Returns params for a folder that transformers' save_pretrained wrote."""
+    folder = args.model_dir
+    text = {"data_processor": "GptTextDataProcessor", "max_sequence_length": 2, "batch_size": 1}
+    tree = {
+        "model_name": "hf_causal_lm",
+        "model": {"pretrained": folder},
+        "train_input": {**text, "tokenizer": folder},
+        "optimizer": {"optimizer_type": "sgd", "learning_rate": 0.0},
+        "runconfig": {"mode": "predict", "model_dir": folder, "device": args.device},
+    }
+    for key, value in args.set:
+        raise ConfigError(f"--set {key}: must be used with a params file. Received: {value}.")
+    return params_from_dict(registry.params_class("hf_causal_lm", folder), tree, folder)
 
 
 def read_all_prompts(args, tokenizer, vocab_size):

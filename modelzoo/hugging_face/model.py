@@ -23,7 +23,7 @@ CLASSES = {
     "hf_extractive_summarization": "AutoModel",
 }
 # Keys of every configuration that do not describe the model, and keys that older folders have.
-OTHER_KEYS = {"model_type", "architectures", "transformers_version", "torch_dtype", "dtype"}
+OTHER_KEYS = {"model_type", "architectures", "rope_theta", "rope_scaling"}
 
 
 class ExtractiveSummarizer(nn.Module):
@@ -75,9 +75,9 @@ def make_config(params):
                 )
             _check_keys(keys, transformers.models.auto.CONFIG_MAPPING[kind])
             config = transformers.AutoConfig.for_model(kind, **keys, **labels)
-    except (TypeError, ValueError, OSError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except Exception as error:  # transformers checks values by errors of several classes
         raise ConfigError(
             f"model.config: must be valid for transformers {transformers.__version__}. Received: "
             f"{' '.join(str(error).split())[:300]}. Change it."

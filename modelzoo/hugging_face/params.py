@@ -39,6 +39,8 @@ RUNCONFIG_KEYS = (
     "wafer_memory_gb",
     "compile_dir",
     "cs_ip",
+    "loggers",
+    "profile",
 )
 
 
@@ -284,9 +286,9 @@ class HuggingFaceParams(BaseParams):
             yield "csconfig.use_cbfloat16", text
         for each in dataclasses.fields(self.runconfig):
             given = getattr(self.runconfig, each.name)
-            if each.name not in RUNCONFIG_KEYS and given != each.default:
-                if each.metadata.get("of_cluster"):
-                    continue
+            known = each.name in RUNCONFIG_KEYS or each.metadata.get("of_cluster")
+            known = known or (each.name == "device" and self.runconfig.mode == "predict")
+            if not known and given != each.default:
                 yield f"runconfig.{each.name}", "has no effect on a transformers model. Remove it."
 
     @property

@@ -8,8 +8,9 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = ("<bos>", "<eos>", "<pad>", "<turn>", "<end>", "<think>", "</think>")
 # A header for each role, an end token and a line break.
 TURNS = (
-    "{{ bos_token }}{% for m in messages %}{{ '<turn>' + m['role'] + '\n' + m['content'] + '<end>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<turn>assistant\n' }}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}{{ '<turn>' + m['role'] + '\n' }}"
+    "{{ m['content'] + '<end>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>assistant\n' }}{% endif %}"
 )
 # The template marks what the model generates.
 MARKED = (
