@@ -106,7 +106,7 @@ class TorchModel:
         update = self.update if updates else None
         graphs = [self.exported.graph, *([] if update is None else [update.graph])]
         texts = [code_digest("capture_torch"), f"trains={self.trains}", *self.exported.inputs()]
-        texts += [str(spec) for spec in self.specs.values()]
+        texts += [*map(str, self.specs.values()), *self.exported.outputs]
         return digest_of_graphs(graphs, self.exported.constants(), texts)
 
     def seed(self) -> int:
