@@ -67,6 +67,7 @@ _PUBLIC = {
     "TorchModel": "cerebras_tf.torch_step.front_end",
     "TorchTraining": "cerebras_tf.torch_step.training",
     "TrainingSettings": "cerebras_tf.torch_step.settings",
+    "fit": "cerebras_tf.torch.fit",
     "torch_checkpoints": "cerebras_tf.torch_step.checkpoint:checkpoints",
     # Predictions of a CS-2.
     "Prediction": "cerebras_tf.wafer.prediction",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.api import get_logger
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.train.console import logger
 
 IGNORED = -100  # the label of a token without weight
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -294,7 +294,7 @@ def read_examples(encoder, sources, length):
             "max_sequence_length."
         )
     tokens, counted = (sum(int(f(each)) for each in examples) for f in (_length, _counted))
-    get_logger().info(
+    logger().info(
         "%d conversations: %d examples, %d tokens, %d of them with a weight",
         count,
         len(examples),
@@ -302,7 +302,7 @@ def read_examples(encoder, sources, length):
         counted,
     )
     if truncated:
-        get_logger().warning(
+        logger().warning(
             "%d examples are longer than %d tokens and lose their end; %d of them are dropped, "
             "because the rest has no token with a weight",
             truncated,

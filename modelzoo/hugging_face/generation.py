@@ -10,13 +10,14 @@ from typing import Any
 import torch
 import transformers
 
-from cerebras_tf.api import TrainingSettings, get_logger
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.files.text_lines import read_lines
+from modelzoo.common.generate.transformers_decoder import on_wafer
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
-from modelzoo.hugging_face import chat, engine
-from modelzoo.hugging_face.decoder import on_wafer
+from modelzoo.common.train import torch_engine
+from modelzoo.common.train.console import logger
+from modelzoo.hugging_face import chat
 from modelzoo.hugging_face.model import make_module
 
 PROMPT = "> "
@@ -38,7 +39,7 @@ class Bytes:
 
 def run(args, params):
     """Generates text for the prompts of a command line; see commands/generate.py."""
-    get_logger().setLevel("WARNING")  # lines of progress would cut the text
+    logger().setLevel("WARNING")  # lines of progress would cut the text
     transformers.logging.set_verbosity_error()
     tokenizer = find_tokenizer(params)
     if args.chat and not getattr(tokenizer, "chat_template", None):
@@ -47,11 +48,11 @@ def run(args, params):
             "without one. Remove --chat, or use a chat model."
         )
     module = make_module(params)
-    checkpoint = engine.chosen(params)
+    checkpoint = torch_engine.chosen(params)
     if checkpoint is not None:
-        engine.load_weights(module, checkpoint)
+        torch_engine.load_weights(module, checkpoint)
     module.eval()
-    settings = TrainingSettings(precision=params.runconfig.precision or "float32")
+    settings = torch_engine.settings(params, alone=True)
     place = contextlib.nullcontext() if params.runconfig.device else on_wafer(module, settings)
     with place:
         if args.chat and args.interactive:

@@ -4,6 +4,7 @@ B batch, S sequence length, V vocabulary, C labels or sentences.
 """
 
 import contextlib
+import difflib
 import inspect
 
 import torch
@@ -12,8 +13,8 @@ import transformers
 from torch import nn
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.suggestions import did_you_mean
 from modelzoo.hugging_face.chat import IGNORED
+from modelzoo.hugging_face.params import read_config
 
 CLASSES = {
     "hf_causal_lm": "AutoModelForCausalLM",
@@ -51,6 +52,8 @@ def make_config(params):
     """
     model = params.model
     keys = dict(model.config or {})
+    if model.pretrained:
+        read_config(model.pretrained, required=True)
     labels = {"num_labels": model.num_labels} if hasattr(model, "num_labels") else {}
     try:
         if model.pretrained:
@@ -71,7 +74,7 @@ def make_config(params):
                 known = list(transformers.models.auto.CONFIG_MAPPING)
                 raise ConfigError(
                     "model.config.model_type: must be one of transformers' models, such as llama. "
-                    f"Received: {kind!r}. {did_you_mean(str(kind), known)}"
+                    f"Received: {kind!r}. {_nearest(kind, known)}"
                 )
             _check_keys(keys, transformers.models.auto.CONFIG_MAPPING[kind])
             config = transformers.AutoConfig.for_model(kind, **keys, **labels)
@@ -93,8 +96,13 @@ def _check_keys(keys, config_class):
         if key not in known:
             raise ConfigError(
                 f"model.config.{key}: {config_class.__name__} has no such key. Received: "
-                f"{keys[key]!r}. {did_you_mean(key, known) or 'Remove it.'}"
+                f"{keys[key]!r}. {_nearest(key, known)}"
             )
+
+
+def _nearest(word, known):
+    close = difflib.get_close_matches(str(word), known, 1)
+    return f"Did you mean {close[0]}?" if close else "Remove it."
 
 
 def make_module(params, meta=False):

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Optional, Union
 
-from cerebras_tf.config.schema import taking
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config.base_params import BaseParams
 from modelzoo.common.config.input_sections import TEXT_KEYS, GptTextDataInput
 from modelzoo.common.config.model_sections import OrderKeys, RecordInput
-from modelzoo.common.config.sections import OptimizerParams, build_variant, field
+from modelzoo.common.config.sections import OptimizerParams, build_variant, field, taking
 from modelzoo.common.files.json_text import parse_json
 
 CONFIG = "config.json"
@@ -106,9 +105,15 @@ class SummarizationModelParams(HuggingFaceModelParams):
     loss_weight: float = 0.0625
 
 
-def read_config(folder):
-    """Reads config.json of a folder of transformers."""
+def read_config(folder, required=False):
+    """Reads config.json of a folder of transformers.
+
+    Args:
+        required: whether a folder that does not exist is an error; else it has no keys.
+    """
     path = Path(folder, CONFIG)
+    if not path.parent.exists() and not required:
+        return {}
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):

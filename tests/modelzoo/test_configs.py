@@ -10,7 +10,11 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 from modelzoo.transformer.model import EncoderDecoder
 from tests.modelzoo.configs import CONFIGS, build, cells_of, count, count_by_layers, load
 
-PARAMS = {path.stem: load(path.stem) for path in sorted(CONFIGS.glob("params_*.yaml"))}
+# Those of transformers models are in tests/modelzoo/hugging_face/test_models.py.
+STEMS = [
+    path.stem for path in sorted(CONFIGS.glob("params_*.yaml")) if "params_hf_" not in path.name
+]
+PARAMS = {stem: load(stem) for stem in STEMS}
 TUNED = "bert.fine_tuning."
 # BERT as released (Devlin et al. 2018), with the heads of pre-training; PubMedBERT's dimensions are
 # the same. With the head of SQuAD as Hugging Face counts them; of BERTSUM, without the pooler.

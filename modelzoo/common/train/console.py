@@ -8,6 +8,8 @@ import sys
 import time
 import warnings
 
+from cerebras_tf.api import get_logger
+
 # Starts of tf.estimator's log lines that are internal or repeat another line.
 NOISE = (
     "Using config:",
@@ -40,6 +42,20 @@ def log_loading(text, package="TensorFlow"):
     """Prints a line before a package is loaded, which takes seconds."""
     if {"TensorFlow": "tensorflow", "PyTorch": "torch"}[package] not in sys.modules:
         print(f"{time.strftime(TIME)} {text}; loading {package} ...", file=sys.stderr, flush=True)
+
+
+def logger():
+    """Returns the logger of TensorFlow if that is imported, else that of this project."""
+    return get_logger()
+
+
+def show_progress():
+    """Shows lines of progress with their time, where TensorFlow is not used."""
+    found = get_logger()
+    if not logging.getLogger().handlers and found.level == logging.NOTSET:
+        found.setLevel(logging.INFO)
+    for handler in found.handlers:
+        handler.setFormatter(logging.Formatter(LINE, TIME))
 
 
 def quiet_native_logging():

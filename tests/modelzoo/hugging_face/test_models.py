@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,8 +14,9 @@ from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.hugging_face.model import count_parameters, make_config, make_module
 from modelzoo.hugging_face.params import PARAMS
 from tests.messages import raises
-from tests.modelzoo.configs import CONFIGS
 
+ROOT = Path(__file__).resolve().parents[3]
+CONFIGS = ROOT / "configs"
 # As the model cards of the published models and their safetensors files say.
 PUBLISHED = {
     "smollm2_135m": 134_515_008,
@@ -25,6 +28,9 @@ PUBLISHED = {
     "llama3p2_3b": 3_212_749_824,
     "llama3p1_8b": 8_030_261_248,
 }
+
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
+SIZES += ("intermediate_size",)
 
 
 def tree(model, name="hf_causal_lm"):
@@ -53,9 +59,21 @@ def test_positions_of_llama_3_are_scaled():
     assert rope["rope_type"] == "llama3" and rope["factor"] == 32 and rope["rope_theta"] == 5e5
 
 
-def test_every_params_file_of_a_transformers_model_is_counted_or_tiny():
-    files = {path.stem.removeprefix("params_hf_") for path in CONFIGS.glob("params_hf_*.yaml")}
-    assert {name for name in files if not name.endswith(("tiny", "small"))} == set(PUBLISHED)
+def test_page_lists_every_model_with_its_sizes():
+    cells = {}
+    for path in sorted(CONFIGS.glob("params_hf_*.yaml")):
+        params = load_params(path)
+        if params.model.pretrained is None:
+            c = params.model.config
+            sizes = [c[key] for key in SIZES]
+            count = count_parameters(make_module(params, meta=True))
+            name = path.stem.removeprefix("params_")
+            cells[name] = [f"`{c['model_type']}`", *(f"{size:,}" for size in (*sizes, count))]
+    assert {f"hf_{name}" for name in PUBLISHED} <= set(cells)
+    page = (ROOT / "docs" / "reference" / "models.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page]
+    found = {row[0].strip("`"): row[1:] for row in rows if row[0].startswith("`hf_")}
+    assert {name: found.get(name) for name in cells} == cells
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ B batch, A heads of keys, T tokens in the cache, N new tokens, D head width, V v
 """
 
 import contextlib
+import inspect
 import types
 
 import torch
@@ -11,7 +12,6 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from cerebras_tf.api import TorchFunction, TorchModel, TorchTraining
-from modelzoo.hugging_face.model import input_names
 
 KEY, VALUE = "key/{}", "value/{}"
 PAST_MASK = "past_mask"
@@ -29,7 +29,7 @@ class WaferDecoder:
 
     def __init__(self, module, settings):
         self._module, self._settings = module, settings
-        self._positions = "position_ids" in input_names(module)
+        self._positions = "position_ids" in inspect.signature(module.wafer_forward).parameters
         self._training = self._prompt = self._next = None
 
     def forward(self, input_ids, attention_mask, position_ids, cache):
@@ -105,7 +105,6 @@ def on_wafer(module, settings):
 
     Its cache must be a DynamicCache() without a configuration.
     """
-    decoder = WaferDecoder(module, settings)
     own = module.forward
 
     def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, **_):
@@ -118,6 +117,7 @@ def on_wafer(module, settings):
         return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
 
     module.wafer_forward = own
+    decoder = WaferDecoder(module, settings)
     module.forward = types.MethodType(forward, module)
     try:
         yield module
