@@ -20,8 +20,8 @@ SCALARS = ("label", "is_matched", "start_positions", "end_positions")
 class Batches:
     """The batches of an input section: dictionaries of tensors.
 
-    An iteration ends with its epoch, and the next one begins the next epoch; see
-    `cerebras_tf.torch.fit` for `state_dict`.
+    In training, an iteration continues after the last batch and ends with its epoch; see
+    `cerebras_tf.torch.fit` for `state_dict`. Otherwise every iteration has all batches.
 
     Args:
         training: whether the last examples of an epoch that fill no batch are left out.
@@ -29,7 +29,7 @@ class Batches:
     """
 
     def __init__(self, source, section, training, start=0):
-        self._source, self._number = source, start
+        self._source, self._number, self._continues = source, start, training
         seed = (section.shuffle_seed or 0) if section.shuffle and training else None
         self._order = EpochOrder(len(source), section.batch_size, seed, not training)
         self.batches_per_epoch = self._order.batches_per_epoch
@@ -48,6 +48,9 @@ class Batches:
         }
 
     def __iter__(self):
+        if not self._continues:
+            yield from map(self.batch, range(self.batches_per_epoch))
+            return
         end = (self._number // self.batches_per_epoch + 1) * self.batches_per_epoch
         while self._number < end:
             self._number += 1

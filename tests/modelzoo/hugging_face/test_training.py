@@ -101,6 +101,24 @@ def chat_params(folder, **others):
     return load("chat_tiny", small=False, **keys, **others)
 
 
+def test_training_continues_after_its_last_batch_and_evaluation_starts_again(folder):
+    params = load("llama_tiny", **{"train_input.batch_size": 500})
+    training = data.make_batches(params.train_input, True)
+    evaluation = data.make_batches(params.eval_input, False)
+    count = training.batches_per_epoch
+    assert count > 1
+    first = next(iter(training))["input_ids"]
+    resumed = data.make_batches(params.train_input, True)
+    resumed.load_state_dict(training.state_dict())
+    for batches in (training, resumed):
+        rest = [batch["input_ids"] for batch in batches]
+        assert len(rest) == count - 1 and not torch.equal(first, rest[0])
+        assert torch.equal(rest[0], training.batch(1)["input_ids"])
+    assert next(iter(training))["input_ids"].shape == first.shape  # of the next epoch
+    starts = [next(iter(evaluation))["input_ids"] for _ in range(2)]
+    assert torch.equal(*starts)
+
+
 def test_packed_conversations_have_the_losses_of_single_ones(folder):
     """Attention is confined to each conversation, in the fused op."""
     losses, counts = {}, {}
