@@ -253,6 +253,7 @@ class HuggingFaceParams(BaseParams):
 
     model: HuggingFaceModelParams
     optimizer: TorchOptimizerParams
+    lora: None = None
 
     PREDICTS_EVAL_INPUT = False
     INHERITED_KEYS = ("data_processor", "vocab_size", "max_sequence_length", "batch_size")
