@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Optional
 
-from cerebras_tf.capture_torch.export import LOSS, ExportedModel
+from cerebras_tf.capture_torch.export import LOSS as LOSS
+from cerebras_tf.capture_torch.export import ExportedModel
 from cerebras_tf.capture_torch.lowering import Lowering
 from cerebras_tf.capture_torch.update import TracedUpdate
 from cerebras_tf.ir import Graph, StepGraph, TensorType

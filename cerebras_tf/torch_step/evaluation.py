@@ -8,7 +8,8 @@ from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.capture_torch.export import LOSS, Batch
+from cerebras_tf.capture_torch.capture import LOSS
+from cerebras_tf.capture_torch.export import Batch
 from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
