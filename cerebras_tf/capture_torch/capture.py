@@ -23,15 +23,17 @@ def capture_step(
     results: Collection[str],
     seed: int,
     trains: bool = False,
+    updates: bool = True,
 ) -> StepGraph:
     """Captures one step.
 
     Args:
-        update: what follows the gradients; None for a step that changes no variable.
+        update: what follows the gradients; None for a step that trains no parameter.
         types: types of the features; sizes are numbers or symbols.
         results: LOSS, names of outputs, and of gradients, GRADIENT_OF.
         seed: of the random operations.
         trains: whether the step is a part of training, where losses are means over all wafers.
+        updates: whether the step changes variables.
 
     Raises:
         UnsupportedOpError: operations have no IR form.
@@ -42,6 +44,7 @@ def capture_step(
     low.trains = trains
     outputs, changed = model.lower(low, types)
     step.results.update((name, v) for name, v in outputs.items() if name == LOSS or name in results)
+    step.updates = changed if updates else {}
     names = model.trained
     if update is not None or any(GRADIENT_OF.format(name) in results for name in names):
         low.b.source = "gradient"
@@ -57,7 +60,7 @@ def capture_step(
             if GRADIENT_OF.format(name) in results:
                 step.results[GRADIENT_OF.format(name)] = value
         if update is not None:
-            step.updates = {**changed, **update.lower(low, gradients)}
+            step.updates.update(update.lower(low, gradients))
     step.graph.inputs = [*step.features.values(), *step.variables.values()]
     step.graph.prune()
     return step

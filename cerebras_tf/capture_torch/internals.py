@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 from unittest import mock
@@ -15,11 +15,15 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import register_backend as register_backend
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.export import exported_program
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from cerebras_tf.capture_torch.multi_head_attention import multi_head_attention_forward
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
@@ -194,6 +198,26 @@ def _line(node: torch.fx.Node) -> str:
 def leaves(nested: Any) -> list[Any]:
     """The items of nested lists and tuples."""
     return list(tree_leaves(nested))
+
+
+# Raised where a value of a tensor without data is read, or a shape depends on values.
+NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+def fake_mode() -> Any:
+    """A context in which operations infer types and compute nothing."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def flattened(nested: Any) -> tuple[list[Any], Any]:
+    """The items of nested lists, tuples and dictionaries, and the structure."""
+    items, structure = tree_flatten(nested)
+    return list(items), structure
+
+
+def nested(items: Iterable[Any], structure: Any) -> Any:
+    """What `flattened` flattened."""
+    return tree_unflatten(list(items), structure)
 
 
 @contextlib.contextmanager

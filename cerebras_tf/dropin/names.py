@@ -65,7 +65,10 @@ MODULES: dict[str, dict[str, str]] = {
         ("TS_DISABLED", "TS_ENABLED", "TriState"), "cerebras.pb.common.tri_state_pb2"
     ),
     "cerebras_appliance.pb.stack.autogen_pb2": dict.fromkeys(
-        ("AP_ENABLED", "AutogenPolicy"), "cerebras.pb.stack.autogen_pb2"
+        ("AP_DISABLED", "AP_ENABLED", "AutogenPolicy"), "cerebras.pb.stack.autogen_pb2"
+    ),
+    "cerebras_pytorch.pb.stack.autogen_pb2": dict.fromkeys(
+        ("AP_DISABLED", "AP_ENABLED", "AutogenPolicy"), "cerebras.pb.stack.autogen_pb2"
     ),
     "cerebras_appliance.pb.stack.full_pb2": {"FullConfig": "cerebras.pb.stack.full_pb2"},
     "cerebras_tensorflow.cs_estimator_spec": _SPEC,
@@ -78,6 +81,8 @@ _PACKAGES = {
     "cerebras_appliance.pb.client",
     "cerebras_appliance.pb.common",
     "cerebras_appliance.pb.stack",
+    "cerebras_pytorch.pb",
+    "cerebras_pytorch.pb.stack",
     "cerebras_tensorflow.saver",
 }
 

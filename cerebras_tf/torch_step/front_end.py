@@ -29,6 +29,7 @@ class TorchModel:
         seed: of the random operations; by default that of torch.
         stored: see capture_torch.export.ExportedModel.
         open_axes: axes that differ from batch to batch; see capture_torch.export.ExportedModel.
+        keeps_buffers: whether steps without an optimizer keep what the model changes in buffers.
 
     Attributes:
         gradients: names of the parameters whose gradients are results of a step.
@@ -49,7 +50,9 @@ class TorchModel:
         seed: Optional[int] = None,
         stored: Optional[Mapping[str, str]] = None,
         open_axes: Optional[Mapping[str, Sequence[int]]] = None,
+        keeps_buffers: bool = False,
     ) -> None:
+        self.keeps_buffers = keeps_buffers
         self.exported = ExportedModel(module, example, loss, open_axes, stored)
         self.loss: Optional[str] = LOSS if self.exported.has_loss else None
         self.update: Optional[TracedUpdate] = None
@@ -71,8 +74,8 @@ class TorchModel:
 
     @property
     def trains(self) -> bool:
-        """Whether steps update the model."""
-        return self.update is not None
+        """Whether steps update the model, or only its buffers."""
+        return self.update is not None or self.keeps_buffers
 
     @property
     def results(self) -> dict[str, TensorType]:
@@ -99,13 +102,22 @@ class TorchModel:
     ) -> StepGraph:
         """Captures one step; see FrontEnd."""
         update = self.update if updates else None
-        return capture_step(self.exported, update, types, results, self._seed, self.trains)
+        return capture_step(
+            self.exported,
+            update,
+            types,
+            results,
+            self._seed,
+            self.trains,
+            update is not None or (updates and self.keeps_buffers),
+        )
 
     def digest(self, results: Iterable[str], updates: bool) -> Optional[str]:
         """Hash of the graphs and of the names of their inputs; see FrontEnd."""
         update = self.update if updates else None
         graphs = [self.exported.graph, *([] if update is None else [update.graph])]
-        texts = [code_digest("capture_torch"), f"trains={self.trains}", *self.exported.inputs()]
+        texts = [code_digest("capture_torch"), f"trains={self.trains} updates={updates}"]
+        texts += self.exported.inputs()
         texts += [*map(str, self.specs.values()), *self.exported.outputs]
         return digest_of_graphs(graphs, self.exported.constants(), texts)
 

@@ -262,14 +262,14 @@ class TorchTraining:
             if tensor.is_meta:
                 continue
             with reading(self.store, name) as array, torch.no_grad():
-                tensor.copy_(_tensor_of(array, self.store.specs[name].type.dtype))
+                tensor.copy_(tensor_of(array, self.store.specs[name].type.dtype))
         if self.model.update is not None:
             self.model.update.copy_back(self.tensor)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A copy of a variable: a parameter, a buffer, or "PARAMETER/KEY" of optimizer state."""
         with reading(self.store, name) as array:
-            return _tensor_of(array, self.store.specs[name].type.dtype)
+            return tensor_of(array, self.store.specs[name].type.dtype)
 
     def close(self) -> None:
         """Frees the variables; the training must not be used any more."""
@@ -377,7 +377,7 @@ def _take(store: Store, name: str, given: Weight) -> None:
     write(store, name, array if dtype == given.dtype else as_float32(array, given.dtype))
 
 
-def _tensor_of(array: Array, dtype: str) -> torch.Tensor:
+def tensor_of(array: Array, dtype: str) -> torch.Tensor:
     """A copy of a stored array as a tensor."""
     found = torch.from_numpy(array.copy())
     return found.view(torch.bfloat16) if dtype == "bfloat16" else found

@@ -33,6 +33,7 @@ _MATCHING = {
 _PLACEMENT = {
     "optimize_buses": {"deltat_relative_margin": "double"},
     "pathfinder": {"deltat_relative_margin": "double"},
+    "place": {"custom_split_filter": "string"},
     "prep_recolor_kernels": {"wrap_pack_kernel": "bool"},
     "pathfinder_inter_replica": {"fix_existing": "bool", "allow_infeasible_initial_state": "bool"},
 }

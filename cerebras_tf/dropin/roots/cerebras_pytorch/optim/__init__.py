@@ -1,0 +1,70 @@
+"""The optimizer of a run."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any, Optional
+
+import torch
+
+from cerebras_pytorch.optim import lr_scheduler
+from cerebras_pytorch.platform import state
+
+__all__ = ["Optimizer", "lr_scheduler"]
+
+
+class Optimizer:
+    """A PyTorch optimizer whose steps are made on the wafer.
+
+    Attributes:
+        gradient_clipper: is called with the model's parameters before each step; None for none.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self._optimizer = self.inner = inner
+        self.gradient_clipper: Any = None
+        self._scheduler: Any = None
+        inner.register_state_dict_pre_hook(state().copy_back)
+        inner.register_load_state_dict_post_hook(state().forget)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
+
+    def set_main_lr_scheduler(self, scheduler: Any) -> None:
+        """Sets the schedule of learning rates; None keeps those of the groups.
+
+        Args:
+            scheduler: `lr_function` returns the rate for a step, which is its `last_epoch`. One
+                that has `_schedulers` and `_milestones` chooses among them, as on the host.
+        """
+        self._scheduler = scheduler
+
+    def zero_grad(self, set_to_none: Optional[bool] = True) -> None:
+        """Does nothing; gradients are those of one iteration."""
+
+    def step(self, closure: Any = None) -> None:
+        """Makes the iteration a training step."""
+        if self._scheduler is not None:
+            with state().loop.paused():
+                rate = _rate(self._scheduler)
+            for group in self.inner.param_groups:
+                group["lr"] = rate
+        state().loop.train()
+
+    def clip_and_step(self) -> None:
+        """Clips the gradients and makes the optimizer's step."""
+        model = state().model
+        if self.gradient_clipper is not None and model is not None:
+            self.gradient_clipper(model.parameters())
+        self.inner.step()
+
+
+def _rate(scheduler: Any) -> float:
+    """The learning rate that a zoo's scheduler has on the host."""
+    step = max(scheduler.last_epoch, 0)
+    if hasattr(scheduler, "_schedulers"):
+        index = bisect.bisect_right(scheduler._milestones, step)
+        # The host steps a scheduler once where its part begins, so that starts at 1.
+        step -= scheduler._milestones[index - 1] - 1 if index else 0
+        scheduler = scheduler._schedulers[index]
+    return float(scheduler.lr_function(torch.tensor(step)))

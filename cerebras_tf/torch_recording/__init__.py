@@ -1,0 +1,1 @@
+"""Records the steps of an eager PyTorch loop, and runs them compiled."""
