@@ -10,8 +10,8 @@ from typing import Any, Optional
 import torch
 
 from cerebras_tf.capture_torch import internals
-from cerebras_tf.capture_torch.capture import LOSS
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.capture_torch.export import LOSS
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.torch_recording.recorder import Recorder, Recording
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.settings import TrainingSettings
@@ -47,9 +47,7 @@ class RecordedLoop:
             loop.at_end(print, loss)
     """
 
-    def __init__(
-        self, model: torch.nn.Module, settings: Optional[TrainingSettings] = None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, settings: Optional[TrainingSettings] = None) -> None:
         self.model = model
         self.settings = settings or TrainingSettings()
         self.optimizer: Optional[torch.optim.Optimizer] = None
@@ -100,7 +98,8 @@ class RecordedLoop:
         """Makes a tensor state of the loop, which steps may change in place."""
         if self._states.get(name) is tensor:
             return
-        self.copy_back()
+        with self.paused():
+            self.copy_back()
         self.forget()
         self._states[name] = tensor
         if self._recorder is not None:
@@ -215,6 +214,12 @@ class RecordedLoop:
 
     def _training_for(self, recording: Recording) -> TorchTraining:
         """The training whose step does what the recording does."""
+        if recording.trains != (recording.loss is not None):
+            raise UnsupportedOpError(
+                "iteration: must call backward and the optimizer's step, or neither. Received: "
+                f"only {'the step' if recording.trains else 'backward'}. To train on more rows "
+                "per step, use larger batches."
+            )
         if self._training is not None and self._recording == recording:
             return self._training
         self.copy_back()
@@ -243,9 +248,7 @@ def _outputs(
     return {**found, **{_VALUE.format(number): values[number] for number in recording.outputs}}
 
 
-def _with_states(
-    model: torch.nn.Module, states: Mapping[str, torch.Tensor]
-) -> torch.nn.Module:
+def _with_states(model: torch.nn.Module, states: Mapping[str, torch.Tensor]) -> torch.nn.Module:
     """A module of the model and of tracked tensors, which are buffers."""
     holder, held = torch.nn.Module(), torch.nn.Module()
     holder.training = model.training

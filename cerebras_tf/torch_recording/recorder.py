@@ -110,7 +110,7 @@ class Recording:
         return [name for name, number, *_ in self.inputs if number in read]
 
 
-class Recorder(TorchFunctionMode):  # type: ignore[misc]
+class Recorder(TorchFunctionMode):
     """While active, PyTorch calls are recorded and run on tensors that have no data.
 
     Args:
@@ -178,16 +178,16 @@ class Recorder(TorchFunctionMode):  # type: ignore[misc]
         leaves = tuple(map(self._leaf, given))
         if _changes_first(func) and leaves and isinstance(leaves[0], Constant):
             raise UnsupportedOpError(
-                f"{_name(func)}: must not change a tensor that is no parameter, buffer or result of "
-                "the step. Received: such a tensor. Make it a buffer of the model."
+                f"{_name(func)}: must change only buffers and results of the step. Received: "
+                "another tensor. Make it a buffer of the model."
             )
         try:
             with self._fake:
                 result = func(*args, **(kwargs or {}))
         except internals.NEEDS_VALUES as error:
             raise UnsupportedOpError(
-                f"{_name(func)}: values of tensors are known only after a step. Received: a read of "
-                "a value, or a branch on it, within the step. Read values in a step closure."
+                f"{_name(func)}: must not read a value of a tensor, which is known only after the "
+                "step. Received: such a read, or a branch on it. Read values in a step closure."
             ) from error
         values = internals.leaves(result)
         if any(isinstance(value, torch.Tensor) for value in values) or _has_effect(func):
@@ -248,4 +248,5 @@ def _has_effect(function: Callable[..., Any]) -> bool:
 
 def _member(model: torch.nn.Module, name: str) -> torch.Tensor:
     path, _, last = name.rpartition(".")
-    return getattr(model.get_submodule(path), last)  # type: ignore[no-any-return]
+    tensor: torch.Tensor = getattr(model.get_submodule(path), last)
+    return tensor

@@ -70,6 +70,7 @@ PACKAGES = {
     # What any front end needs: no framework here.
     "frontend": package("ir ops kernels passes compiler memoryx swarmx runtime", outside="numpy"),
     "capture_torch": package("ir ops kernels", outside="torch numpy"),
+    "torch_recording": package("capture_torch torch_step", outside="torch"),
     "torch_step": package(
         "config ir kernels compiler memoryx swarmx runtime frontend capture_torch",
         outside="torch transformers numpy",
@@ -96,14 +97,22 @@ PACKAGES = {
     "cli": package(ABOVE),
     # The import names of the original software. Public names only, see `private_names`. Its
     # configuration messages are protocol buffers (google.protobuf, which TensorFlow brings).
-    "dropin": package(f"{ABOVE} root", outside="google"),
+    "dropin": package(
+        f"{ABOVE} capture_torch torch_step torch_recording root", outside="google torch"
+    ),
     # Public names, loaded on first use: cerebras_tf/__init__.py and cerebras_tf/api.py.
     # It sets tf.estimator where TensorFlow lacks it.
     "root": package("tf_compat"),
     "api": package(),
 }
 # Top-level names that cerebras_tf/dropin is installed under.
-DROPIN_NAMES = {"cerebras", "cerebras_appliance", "cerebras_tensorflow", "tfwse"}
+DROPIN_NAMES = {
+    "cerebras",
+    "cerebras_appliance",
+    "cerebras_pytorch",
+    "cerebras_tensorflow",
+    "tfwse",
+}
 OURS = {"cerebras_tf"} | DROPIN_NAMES
 STDLIB = {path.name.partition(".")[0] for path in Path(sysconfig.get_path("stdlib")).iterdir()}
 STDLIB |= {path.name.partition(".")[0] for path in Path(sysconfig.get_path("platstdlib")).iterdir()}

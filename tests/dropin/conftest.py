@@ -14,5 +14,6 @@ if importlib.util.find_spec("cerebras") is None:
     )
     sys.modules["cerebras"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["cerebras"])
-if importlib.util.find_spec("cerebras_appliance") is None:
+ROOTS = ("cerebras_appliance", "cerebras_pytorch")
+if any(importlib.util.find_spec(name) is None for name in ROOTS):
     sys.path.append(str(DROPIN / "roots"))

@@ -7,7 +7,6 @@ begins. Values of tensors are known in functions that `core.cb_model.step_closur
 
 from __future__ import annotations
 
-from cerebras.names import serve_names
 from cerebras_pytorch import amp, core, data, nn, optim, utils
 from cerebras_pytorch.platform import (
     Session,
@@ -22,9 +21,25 @@ from cerebras_pytorch.platform import (
     state,
 )
 
+from cerebras.names import serve_names
+
 __all__ = [
-    *("Session", "amp", "compile", "core", "data", "dataloader", "env", "initialize", "load"),
-    *("module", "nn", "optim", "optimizer", "save", "state", "utils"),
+    "Session",
+    "amp",
+    "compile",
+    "core",
+    "data",
+    "dataloader",
+    "env",
+    "initialize",
+    "load",
+    "module",
+    "nn",
+    "optim",
+    "optimizer",
+    "save",
+    "state",
+    "utils",
 ]
 
 serve_names()

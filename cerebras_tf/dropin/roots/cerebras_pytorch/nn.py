@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 
 
-class StripPadding(torch.nn.Module):  # type: ignore[misc]
+class StripPadding(torch.nn.Module):
     """Marks padding in the original software; here the compiler removes padding by itself."""
 
-    def forward(
-        self, tensor: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Returns the tensor."""
         return tensor

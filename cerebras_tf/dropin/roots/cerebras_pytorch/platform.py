@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Optional, Union
 
 import torch
-from cerebras.pb.stack.full_pb2 import FullConfig
 
+from cerebras.pb.stack.full_pb2 import FullConfig
 from cerebras_tf.capture_torch.internals import flattened, leaves, nested
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.torch_recording.recorded_loop import RecordedLoop
@@ -158,7 +158,7 @@ def initialize(
         )
     if cs_ip and cs_ip.partition(":")[0] not in ("127.0.0.1", "localhost", "0.0.0.0"):
         raise ConfigError(
-            f"cs_ip: must be this machine, 127.0.0.1. Received: {cs_ip}. The wafer is emulated here."
+            f"cs_ip: must be this machine. Received: {cs_ip}. Use 127.0.0.1; the wafer is emulated."
         )
     _ENVIRONMENT.service_workdir = service_workdir or os.getcwd()
     _ENVIRONMENT.compile_dir = compile_dir or ""

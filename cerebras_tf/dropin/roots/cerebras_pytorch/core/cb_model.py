@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional, Union
 
 import torch
-
 from cerebras_pytorch import platform
-from cerebras_pytorch.platform import RateTracker
+from cerebras_pytorch.platform import RateTracker as RateTracker
 
 METRIC_NAME_PREFIX = "metric"
 _LOG = logging.getLogger("cerebras_pytorch")
@@ -170,6 +169,3 @@ def metrics_counter_value(name: str) -> Optional[int]:
 
 def print_metrics_report() -> None:
     """Does nothing; see `metrics_counter_value`."""
-
-
-__all__ = ["RateTracker", *(name for name in dir() if not name.startswith("_"))]

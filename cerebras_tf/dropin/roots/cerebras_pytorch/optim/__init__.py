@@ -6,7 +6,6 @@ import bisect
 from typing import Any, Optional
 
 import torch
-
 from cerebras_pytorch.optim import lr_scheduler
 from cerebras_pytorch.platform import state
 
@@ -61,10 +60,11 @@ class Optimizer:
 
 def _rate(scheduler: Any) -> float:
     """The learning rate that a zoo's scheduler has on the host."""
-    step = max(scheduler.last_epoch, 0)
-    if hasattr(scheduler, "_schedulers"):
-        index = bisect.bisect_right(scheduler._milestones, step)
+    step, parts = max(scheduler.last_epoch, 0), vars(scheduler).get("_schedulers")
+    if parts is not None:
+        milestones = vars(scheduler)["_milestones"]
+        index = bisect.bisect_right(milestones, step)
         # The host steps a scheduler once where its part begins, so that starts at 1.
-        step -= scheduler._milestones[index - 1] - 1 if index else 0
-        scheduler = scheduler._schedulers[index]
+        step -= milestones[index - 1] - 1 if index else 0
+        scheduler = parts[index]
     return float(scheduler.lr_function(torch.tensor(step)))

@@ -1,0 +1,144 @@
+"""Recorded loops against the same loops in eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from cerebras_tf.errors import UnsupportedOpError
+from tests.messages import raises
+
+torch = pytest.importorskip("torch")
+
+from cerebras_tf.torch_recording.recorded_loop import RecordedLoop
+
+
+class Tagger(torch.nn.Module):
+    """Tied embedding, an encoder layer with a mask, BatchNorm, dropout 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(20, 8, padding_idx=0)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, ids):
+        hidden = self.layer(self.embed(ids), src_key_padding_mask=ids == 0)
+        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+        return hidden @ self.embed.weight.T
+
+
+def batches(count, rows=4):
+    torch.manual_seed(1)
+    ids = torch.randint(1, 20, (count, rows, 6))
+    ids[:, :, 4:] = 0
+    return [{"ids": each, "labels": each.roll(1, 1)} for each in ids]
+
+
+def loss_of(model, batch):
+    logits = model(batch["ids"])
+    weights = (batch["ids"] != 0).float()
+    with torch.no_grad():
+        found = (logits.argmax(-1) == batch["labels"]).sum()
+    each = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch["labels"].flatten(), reduction="none"
+    )
+    return (each * weights.flatten()).sum() / weights.sum(), found
+
+
+def train(model, data, recorded, counts=None):
+    optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    shown = []
+
+    def update():
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+    def show(loss, correct):
+        shown.append((loss.item(), correct.item()))
+
+    loop = RecordedLoop(model)
+    loop.optimizer, loop.update = optimizer, update
+    for batch in loop.batches(data) if recorded else data:
+        loss, correct = loss_of(model, batch)
+        if counts is not None:
+            if recorded:
+                loop.track("counts", counts)
+            counts.add_(correct)
+        loss.backward()
+        loop.train() if recorded else update()
+        optimizer.zero_grad()
+        loop.at_end(show, loss.detach(), correct)
+        if not recorded:
+            schedule.step()
+            continue
+        with loop.paused():
+            schedule.step()
+    loop.copy_back()
+    return shown, optimizer
+
+
+def test_a_recorded_loop_trains_as_eager_does():
+    eager = Tagger()
+    model, data = copy.deepcopy(eager), [*batches(4), *batches(2, rows=3)]
+    counts = [torch.zeros(()), torch.zeros(())]
+    expected, old = train(eager, data, False, counts[0])
+    found, new = train(model, data, True, counts[1])
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(counts[1], counts[0])
+    torch.testing.assert_close(model.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
+    states = [opt.state_dict()["state"] for opt in (new, old)]
+    torch.testing.assert_close(states[0], states[1], rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_returns_values_and_changes_tracked_tensors_only():
+    model, data = Tagger().eval(), batches(2)
+    before, seen = copy.deepcopy(model.state_dict()), torch.zeros((), dtype=torch.int64)
+    loop, shown = RecordedLoop(model), []
+    for batch in loop.batches(data):
+        loop.track("seen", seen)
+        _, correct = loss_of(model, batch)
+        seen.add_(correct)
+        loop.at_end(lambda logits: shown.append(logits), model(batch["ids"]).half())
+    loop.copy_back()
+    assert seen == sum(loss_of(model, batch)[1] for batch in data)
+    for found, batch in zip(shown, data):
+        assert found.dtype == torch.float16
+        torch.testing.assert_close(found, model(batch["ids"]).half(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def branches(loop, loss):
+    return loss.item()
+
+
+def accumulates(loop, loss):
+    loss.backward()
+
+
+def changes_a_constant(loop, loss):
+    torch.zeros(1)
+    OUTSIDE.add_(loss.detach())
+
+
+OUTSIDE = torch.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("misuse", "facts"),
+    [
+        (branches, ["value", "step closure"]),
+        (accumulates, ["backward"]),
+        (changes_a_constant, ["add_", "buffer"]),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(misuse, facts):
+    model = Tagger()
+    loop = RecordedLoop(model)
+    loop.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loop.update = loop.optimizer.step
+    with raises(UnsupportedOpError, *facts):
+        for batch in loop.batches(batches(2)):
+            misuse(loop, loss_of(model, batch)[0])
