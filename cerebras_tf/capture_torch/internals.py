@@ -209,6 +209,12 @@ def fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without data, of the type of another."""
+    fake: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
+    return fake
+
+
 def flattened(nested: Any) -> tuple[list[Any], Any]:
     """The items of nested lists, tuples and dictionaries, and the structure."""
     items, structure = tree_flatten(nested)

@@ -127,6 +127,7 @@ class Recorder(TorchFunctionMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self._fake = internals.fake_mode()
+        self._names: dict[int, str] = {}
         self.hold(model)
         self._numbers: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []
@@ -136,12 +137,12 @@ class Recorder(TorchFunctionMode):
         self.trains = False
 
     def hold(self, model: torch.nn.Module) -> None:
-        """Replaces the model whose parameters and buffers may be read."""
+        """Adds a model whose parameters and buffers may be read."""
         named = [
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
         ]
-        self._names = {id(tensor): name for name, tensor in reversed(named)}
+        self._names.update({id(tensor): name for name, tensor in reversed(named)})
 
     def input(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor without data in place of one of a batch."""
@@ -181,9 +182,10 @@ class Recorder(TorchFunctionMode):
                 f"{_name(func)}: must change only buffers and results of the step. Received: "
                 "another tensor. Make it a buffer of the model."
             )
+        args, keys = internals.nested(map(self._without_data, given), structure)
         try:
             with self._fake:
-                result = func(*args, **(kwargs or {}))
+                result = func(*args, **keys)
         except internals.NEEDS_VALUES as error:
             raise UnsupportedOpError(
                 f"{_name(func)}: must not read a value of a tensor, which is known only after the "
@@ -191,7 +193,7 @@ class Recorder(TorchFunctionMode):
             ) from error
         values = internals.leaves(result)
         if any(isinstance(value, torch.Tensor) for value in values) or _has_effect(func):
-            numbers = tuple(self._add(v) if isinstance(v, torch.Tensor) else None for v in values)
+            numbers = tuple(map(self._result, values))
             self._calls.append(Call(func, leaves, structure, numbers))
         return result
 
@@ -204,12 +206,27 @@ class Recorder(TorchFunctionMode):
             )
         self.loss = number
 
+    def _result(self, item: Any) -> Optional[int]:
+        """The number of a result; None for what is no tensor, or a changed tensor of the model."""
+        is_new = isinstance(item, torch.Tensor) and id(item) not in self._names
+        return self._add(item) if is_new else None
+
     def _add(self, tensor: torch.Tensor) -> int:
         number = self._numbers.get(id(tensor))
         if number is None:
-            number = self._numbers[id(tensor)] = len(self._alive)
+            number = self._numbers[id(tensor)] = len(self._numbers)
             self._alive.append(tensor)  # so that no other object gets its id
         return number
+
+    def _without_data(self, item: Any) -> Any:
+        """A fake tensor in place of one of the model, which a call must not change."""
+        if not isinstance(item, torch.Tensor) or id(item) in self._numbers:
+            return item
+        fake = internals.fake_of(self._fake, item)
+        if id(item) in self._names:
+            self._names[id(fake)] = self._names[id(item)]
+        self._alive.append(fake)
+        return fake
 
     def _leaf(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
