@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pwd
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Optional, TypeVar
@@ -236,3 +238,12 @@ SET_BY_LAUNCHERS: tuple[EnvironmentVariable[Any], ...] = (
     SLURM_CPUS_PER_TASK,
 )
 VARIABLES = FOR_USERS + SET_BY_LAUNCHERS
+
+
+def user_cache_folder() -> str:
+    """Returns the user's cache folder, also where HOME is empty or not set."""
+    home = os.environ.get("HOME")
+    if not home:
+        with contextlib.suppress(KeyError):  # a user without an entry, as in a container
+            home = pwd.getpwuid(os.getuid()).pw_dir
+    return XDG_CACHE_HOME.get() or os.path.join(home or "/", ".cache")

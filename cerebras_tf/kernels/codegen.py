@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import math
-import os
 import sys
-import tempfile
 import threading
 import types
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cerebras_tf.kernels.codegen_source import Pattern, check_body, write_source
-from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
 from cerebras_tf.kernels.compiled_threads import parallel_for
 
 _MAX_PLANS = 256  # layouts remembered for one body
@@ -186,44 +181,18 @@ def _run(plan: _Plan, addresses: np.ndarray, weight: int) -> None:
 
 def _kernel_of(body: Any, pattern: Pattern) -> Any:
     """The compiled function of a body and pattern: from memory, from disk, or compiled now."""
-    source = write_source(body, pattern, cached=True)
+    source = write_source(body, pattern)
     name = "elementwise_" + hashlib.sha256(source.encode()).hexdigest()[:20]
 
     with _lock:
         if name not in _kernels:
-            path = _save(name, source)
-            if path is None:
-                source = write_source(body, pattern, cached=False)
-            _kernels[name] = _load(name, source, path)
+            _kernels[name] = _load(name, source)
         return _kernels[name]
 
 
-def _save(name: str, source: str) -> Optional[Path]:
-    """Writes the module atomically, unless the file exists."""
-    if CACHE_FOLDER is None:
-        return None
-    path = CACHE_FOLDER / f"{name}.py"
-    if path.exists():
-        return path
-    try:
-        handle, temporary = tempfile.mkstemp(dir=CACHE_FOLDER, suffix=".tmp")
-        with os.fdopen(handle, "w") as file:
-            file.write(source)
-        os.replace(temporary, path)
-    except OSError:
-        return None
-    return path
-
-
-def _load(name: str, source: str, path: Optional[Path]) -> Any:
-    """Executes a module's source, from its file if there is one, and returns its kernel."""
-    if path is not None:
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        sys.modules[name] = module  # Numba looks cached functions up by module name
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
-    else:
-        module = types.ModuleType(name)
-        sys.modules[name] = module
-        exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+def _load(name: str, source: str) -> Any:
+    """Executes a module's source and returns its kernel. Numba caches it by the module's name."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    exec(compile(source, f"{name}.py", "exec"), module.__dict__)
     return module.kernel

@@ -187,7 +187,7 @@ FLOAT64_ZERO, FLOAT64_ONE, FLOAT64_INF = np.float64(0), np.float64(1), np.float6
 '''
 _KERNEL = """
 
-@jit(cache={cached})
+@jit()
 def kernel(start, stop, by_rows, others, sizes, steps, addresses):
     row, last_row = (start, stop) if by_rows else (0, others)
     first, last = (0, others) if by_rows else (start, stop)
@@ -210,7 +210,7 @@ class Pattern(NamedTuple):
     aliases: tuple[int, ...]
 
 
-def write_source(body: Any, pattern: Pattern, cached: bool) -> str:
+def write_source(body: Any, pattern: Pattern) -> str:
     """Source of a module with one function, `kernel`.
 
     It computes rows [start, stop), `others` being columns, or columns [start, stop), `others` being
@@ -219,7 +219,6 @@ def write_source(body: Any, pattern: Pattern, cached: bool) -> str:
     Args:
         body: an ir.Graph of elementwise ops on scalars.
         pattern: layouts of a call's operands.
-        cached: whether the module will be a file, so that Numba can cache its machine code.
     """
     inputs, outputs = len(body.inputs), len(body.outputs)
     names = [f"x{i}" for i in range(inputs)]
@@ -248,7 +247,7 @@ def write_source(body: Any, pattern: Pattern, cached: bool) -> str:
         rows.append(f"origin = (a{inputs} - addresses[{inputs}]) // {size}")
         elements.append("place = origin + i" if pattern.advances[inputs] else "place = origin")
     own = [i for i in range(inputs + outputs) if i >= inputs or pattern.aliases[i] < 0]
-    text = "\n".join(head) + "\n" + _KERNEL.format(cached=cached)
+    text = "\n".join(head) + "\n" + _KERNEL
     text += "".join(f"        a{i} = addresses[{i}]\n" for i in own)
     text += "        for axis in range(sizes.size - 1, -1, -1):\n"
     text += "            at = rest % sizes[axis]\n            rest //= sizes[axis]\n"

@@ -5,9 +5,11 @@ It must be imported before Numba.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import pickle
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -16,7 +18,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.environment import NUMBA_CACHE_DIR, XDG_CACHE_HOME
+from cerebras_tf.environment import NUMBA_CACHE_DIR, user_cache_folder
+from cerebras_tf.kernels import cache_files
 from cerebras_tf.kernels.instruction_set import llvm_features
 
 _ENVIRONMENT = NUMBA_CACHE_DIR.name
@@ -39,36 +42,37 @@ def _source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
 def _choose_cache_folder() -> Optional[Path]:
-    """A folder for this version in $NUMBA_CACHE_DIR or the user's cache; None: not writable."""
+    """A folder for this version in $NUMBA_CACHE_DIR or the user's cache, else a temporary one.
+
+    None if that cannot be created either.
+    """
     base = NUMBA_CACHE_DIR.get()
-    if base is None:
-        home = XDG_CACHE_HOME.get() or os.path.join(os.path.expanduser("~"), ".cache")
-        base = os.path.join(home, "cerebras_tf")
+    base = os.path.join(user_cache_folder(), "cerebras_tf") if base is None else base
     name = f"kernels-{_source_digest()}"
     # A child process inherits the variable as set below.
     folder = Path(base) if Path(base).name == name else Path(base) / name
-    if _writable(folder):
+    why = cache_files.why_unusable(folder)
+    if not why:
         return folder
     warnings.warn(
-        f"compiled kernels: the cache folder must be writable. Received: {folder}. Kernels are "
-        f"compiled again in every process. Set {_ENVIRONMENT} to a writable folder.",
+        f"compiled kernels: the cache folder must be writable, and only for you. Received: "
+        f"{folder}: {why}. Kernels are compiled again in every run. Set {_ENVIRONMENT} to another "
+        "folder.",
         RuntimeWarning,
         stacklevel=2,
     )
-    return None
+    try:
+        base = tempfile.mkdtemp(prefix="cerebras_tf-")
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, base, ignore_errors=True)
+    folder = Path(base) / name
+    folder.mkdir(mode=0o700)
+    return folder
 
 
-# Folder of compiled kernels and generated sources; None if none is writable.
+# Folder of compiled kernels; None if none is writable.
 CACHE_FOLDER = _choose_cache_folder()
 if CACHE_FOLDER is not None:
     os.environ[_ENVIRONMENT] = str(CACHE_FOLDER)
@@ -130,24 +134,14 @@ class _CacheFiles:
         return CACHE_FOLDER / f"{self._base}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.nbc"
 
     def save(self, key: Any, data: Any) -> None:
-        """Writes a file atomically."""
         text = repr(key)
-        path = self._path(text)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(dumps((text, numba.__version__, data)))
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        cache_files.write(self._path(text), dumps((text, numba.__version__, data)))
 
     def load(self, key: Any) -> Any:
         """The data of a key; None if the cache does not have it."""
         text = repr(key)
-        try:
-            content = self._path(text).read_bytes()
-        except OSError:
+        content = cache_files.read(self._path(text))
+        if content is None:
             return None
         stored, version, data = pickle.loads(content)
         return data if (stored, version) == (text, numba.__version__) else None
@@ -167,6 +161,12 @@ class _Cache(caching.FunctionCache):
         """
         rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            cache_files.warn_unwritable(error)
 
 
 class _LinkedLibrary(JITCodeLibrary):

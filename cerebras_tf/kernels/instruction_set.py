@@ -12,7 +12,6 @@ import ctypes
 import functools
 import hashlib
 import importlib
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import NamedTuple, Optional
 
 from cerebras_tf.environment import ISA, ISA_CHOICES
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.kernels import cache_files
 
 VARIABLE = ISA.name
 BASELINE, AVX2, *KINDS = ISA_CHOICES
@@ -144,17 +144,12 @@ def _cached_trial(trial: Callable[[], float], folder: Optional[Path]) -> float:
     """The trial's result, from the folder if a processor with these features ran it."""
     if folder is None:
         return trial()
-    path = folder / f"trial-{features_digest()}.json"
-    try:
-        return float(json.loads(path.read_text(encoding="utf-8"))["gain"])
-    except (OSError, ValueError, KeyError, TypeError):
-        gain = trial()
-    part = path.with_suffix(f".{os.getpid()}")
-    try:
-        part.write_text(json.dumps({"gain": gain}), encoding="utf-8")
-        part.replace(path)
-    except OSError:  # runs again in the next process
-        pass
+    path = folder / f"trial-{features_digest()}"
+    stored = cache_files.read(path)
+    if stored is not None:
+        return float(bytes(stored))
+    gain = trial()
+    cache_files.write(path, repr(float(gain)).encode())
     return gain
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.api import get_logger, progress_bar
-from cerebras_tf.environment import XDG_CACHE_HOME
+from cerebras_tf.environment import user_cache_folder
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.config.input_sections import TEXT_PATTERNS
 from modelzoo.common.data.batches import EpochOrder
@@ -269,7 +269,7 @@ def _expansion(path):
 
 def default_cache_folder():
     """Returns the folder of tokens in the user's cache folder, a Path."""
-    return Path(XDG_CACHE_HOME.get() or Path.home() / ".cache", "cerebras_tf", "tokens")
+    return Path(user_cache_folder(), "cerebras_tf", "tokens")
 
 
 def _cached(path, parts, dtype):
