@@ -10,11 +10,21 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 import types
 from typing import Any
 
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+_KERAS_3 = "keras.src.backend.tensorflow"
 _API = "tensorflow_estimator.python.estimator.api._v{}.estimator"
+# Modules that scripts import by their names.
+_ALIASES = {
+    "tensorflow.estimator": _API.format(2),
+    "tensorflow.compat.v1.estimator": _API.format(1),
+    "tensorflow.compat.v2.estimator": _API.format(2),
+    "tensorflow.python.estimator": "tensorflow_estimator.python.estimator",
+}
 # Modules that only tf.estimator's classes for TPUs use.
 _TPU_MODULES = (
     "tensorflow.python.tpu.tpu_embedding",
@@ -49,21 +59,34 @@ class _EstimatorModule(types.ModuleType):
         # Python asks modules for these when it imports or inspects them.
         if name in ("__path__", "__file__", "__wrapped__"):
             raise AttributeError(name)
-        module = _load(self._version)
+        module = load(_API.format(self._version))
         for parent in self._parents:
             parent.estimator = module
         return getattr(module, name)
 
     def __dir__(self) -> list[str]:
-        return dir(_load(self._version))
+        return dir(load(_API.format(self._version)))
+
+
+def real_name(name: str) -> str:
+    """The module of tensorflow-estimator that is imported by `name` on TensorFlow 2.15, or ""."""
+    for alias, real in _ALIASES.items():
+        if name == alias or name.startswith(f"{alias}."):
+            return real + name[len(alias) :]
+    return ""
 
 
 @functools.cache
-def _load(version: str) -> types.ModuleType:
-    """Imports tf.estimator's names of version "1" or "2"."""
-    supply_internals()
+def load(name: str) -> types.ModuleType:
+    """Imports a module of tensorflow-estimator.
+
+    Raises:
+        ModuleNotFoundError: tensorflow-estimator or tf_keras is not installed.
+    """
     try:
-        return importlib.import_module(_API.format(version))
+        if not os.environ.get(LEGACY_KERAS):  # then tf.keras is Keras 3
+            importlib.import_module("tf_keras")
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("tensorflow_estimator", "tf_keras"):
@@ -74,6 +97,39 @@ def _load(version: str) -> types.ModuleType:
             "TensorFlow's version.",
             name=error.name,
         ) from error
+    _check_layers()
+    return module
+
+
+@functools.cache
+def _check_layers() -> None:
+    """Makes every Estimator refuse a model_fn whose training would lose updates of Keras 3."""
+    estimator = importlib.import_module("tensorflow_estimator.python.estimator.estimator")
+    call = estimator.Estimator._call_model_fn
+
+    @functools.wraps(call)
+    def checked(self: Any, features: Any, labels: Any, mode: str, config: Any) -> Any:
+        spec = call(self, features, labels, mode, config)
+        if mode == "train" and _KERAS_3 in sys.modules:
+            _refuse_state_of_keras_3()
+        return spec
+
+    estimator.Estimator._call_model_fn = checked
+
+
+def _refuse_state_of_keras_3() -> None:
+    v1 = sys.modules["tensorflow"].compat.v1
+    place = os.path.dirname(sys.modules[_KERAS_3].__file__ or "")
+    trained = {id(variable) for variable in v1.trainable_variables()}
+    for variable in v1.global_variables():
+        if id(variable) not in trained and any(
+            frame.filename.startswith(place) for frame in variable.op.traceback
+        ):
+            raise ValueError(
+                "model_fn: must use layers of Keras 2. Keras 3 does not update the state of its "
+                f"layers in a model_fn. Received: {variable.op.name}, a variable of Keras 3. Use "
+                f"tf.keras with {LEGACY_KERAS}=1, or tf_keras."
+            )
 
 
 @functools.cache

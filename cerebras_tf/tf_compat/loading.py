@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.tf_compat import estimator_api
+from cerebras_tf.tf_compat.estimator_api import LEGACY_KERAS
 
-_LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 # Exists in every release with tf.estimator, and in none without.
 _BELONGS_TO_ESTIMATOR = "python/distribute/estimator_training.py"
 # The extension modules that log lines when they are loaded, whatever TF_CPP_MIN_LOG_LEVEL is.
@@ -37,7 +37,7 @@ _EARLY_LINES = (
 def prepare() -> None:
     """Provides tf.estimator, now or when TensorFlow is imported, where TensorFlow lacks it.
 
-    It also selects the Keras that tf.estimator works with, tf_keras, by TF_USE_LEGACY_KERAS=1,
+    It also selects the Keras that tf.estimator works with, tf_keras, by TF_USELEGACY_KERAS=1,
     unless the variable is set. If the script has imported TensorFlow before, `tf.keras` is tf_keras
     if it was not used yet.
     """
@@ -60,6 +60,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         """Returns the spec of these modules, and None for others."""
         if fullname == "tensorflow_estimator":  # a script imports its private modules
             estimator_api.supply_internals()
+        if name := estimator_api.real_name(fullname):
+            return importlib.machinery.ModuleSpec(fullname, _AliasLoader(name))
         if fullname != "tensorflow" and fullname not in _LOGGING_MODULES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
@@ -75,6 +77,23 @@ class _Finder(importlib.abc.MetaPathFinder):
             _load_triton()
             vars(spec.loader)["exec_module"] = _setting_attributes(spec.loader.exec_module)
         return spec
+
+
+class _AliasLoader(importlib.abc.Loader):
+    """Imports a module of another name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        """Returns the other module."""
+        module = estimator_api.load(self._name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Restores the spec, which Python has replaced by that of the alias."""
+        module.__spec__ = self._spec
 
 
 def _setting_attributes(
@@ -121,8 +140,8 @@ def _has_estimator(tensorflow_init: Optional[str]) -> bool:
 
 
 def _select_legacy_keras() -> None:
-    if _LEGACY_KERAS not in os.environ and importlib.util.find_spec("tf_keras") is not None:
-        os.environ[_LEGACY_KERAS] = "1"
+    if LEGACY_KERAS not in os.environ and importlib.util.find_spec("tf_keras") is not None:
+        os.environ[LEGACY_KERAS] = "1"
 
 
 def _load_triton() -> None:

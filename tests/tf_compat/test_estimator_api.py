@@ -12,6 +12,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
+not_on_2_15 = pytest.mark.skipif(
+    tf.__version__.startswith("2.15."), reason="2.15 comes with the package"
+)
 CHECKS = """
 assert tf.estimator.ModeKeys.TRAIN == "train"
 assert issubclass(tf.estimator.Estimator, tf.compat.v1.estimator.Estimator)
@@ -59,14 +62,99 @@ def test_triton_can_be_imported_after_tensorflow():
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.skipif(tf.__version__.startswith("2.15."), reason="2.15 comes with the package")
-def test_a_missing_package_is_named():
-    script = """
+IMPORTS = """
+from tensorflow.estimator import Estimator
+import tensorflow.estimator
+import tensorflow.compat.v1.estimator
+from tensorflow.compat.v1.estimator import Estimator as EstimatorV1
+from tensorflow.estimator.experimental import LinearSDCA
+from tensorflow.python.estimator.model_fn import EstimatorSpec
+from tensorflow.python.estimator import estimator
+from tensorflow.python.estimator.canned.head import _Head
+import tensorflow as tf
+assert Estimator is tensorflow.estimator.Estimator is tf.estimator.Estimator
+assert issubclass(Estimator, EstimatorV1) and EstimatorV1 is tf.compat.v1.estimator.Estimator
+assert EstimatorSpec is tf.estimator.EstimatorSpec and estimator.EstimatorV2 is Estimator
+assert LinearSDCA is tf.estimator.experimental.LinearSDCA
+try:
+    import tensorflow.estimator.nothing
+except ModuleNotFoundError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("line", [1, 3, 6])
+def test_modules_can_be_imported_by_their_paths(line):
+    """Each import also comes first once."""
+    lines = IMPORTS.splitlines()
+    ran = run("\n".join(["import cerebras_tf", lines[line], *lines]))
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@not_on_2_15
+@pytest.mark.parametrize(
+    ("missing", "use"),
+    [
+        ("tensorflow_estimator", "from tensorflow.estimator import RunConfig"),
+        ("tf_keras", "tf.estimator.RunConfig"),
+        ("tf_keras", "cerebras_tf.CSRunConfig"),
+    ],
+)
+def test_a_missing_package_is_named(missing, use):
+    script = f"""
 import sys
+from importlib import util
+find_spec = util.find_spec
+util.find_spec = lambda name, *rest: None if name == "{missing}" else find_spec(name, *rest)
+sys.modules["{missing}"] = None
 import cerebras_tf, tensorflow as tf
-sys.modules["tensorflow_estimator"] = None
-tf.estimator.RunConfig
+{use}
 """
     ran = run(script)
     assert ran.returncode == 1
-    assert "tf.estimator: " in ran.stderr and "tensorflow_estimator" in ran.stderr
+    assert "tf.estimator: " in ran.stderr and f"Received: no {missing}." in ran.stderr
+
+
+TRAIN = """
+import tempfile
+import cerebras_tf, keras, tensorflow as tf
+
+def model_fn(features, labels, mode):
+    x = features
+    logits = LAYERS
+    loss = tf.reduce_mean(logits**2)
+    step = tf.compat.v1.train.get_global_step()
+    train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+def input_fn():
+    return tf.data.Dataset.from_tensors((tf.ones([2, 4]), tf.ones([2]))).repeat()
+
+Estimator(model_fn, tempfile.mkdtemp()).train(input_fn, steps=1)
+"""
+
+
+@not_on_2_15
+@pytest.mark.parametrize(
+    ("estimator", "layers", "legacy", "refused"),
+    [
+        ("tf.estimator.Estimator", "keras.layers.Dense(3)(x)", "1", ""),
+        (
+            "cerebras_tf.CerebrasEstimator",
+            "keras.layers.BatchNormalization()(x, training=True)",
+            "1",
+            "/moving_mean",
+        ),
+        (
+            "tf.estimator.Estimator",
+            "tf.keras.layers.Dense(3)(tf.keras.layers.Dropout(0.5)(x, training=True))",
+            "0",
+            "/seed_generator",
+        ),
+    ],
+)
+def test_layers_of_keras_3_with_updates_are_refused(estimator, layers, legacy, refused):
+    script = TRAIN.replace("LAYERS", layers).replace("Estimator(m", f"{estimator}(m")
+    ran = run(script, TF_USE_LEGACY_KERAS=legacy)
+    assert (ran.returncode != 0) == bool(refused), ran.stderr
+    assert not refused or ("Keras 3" in ran.stderr and refused in ran.stderr)
