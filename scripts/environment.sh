@@ -103,7 +103,8 @@ install_extra() {
     --constraint "$SCRIPTS/requirements.lock" >>"$log" 2>&1; then
     tail -n 6 "$log" >&2
     echo "cerebras_tf: the packages of scripts/$lock could not be installed. The whole log" \
-      "is $log. Check the network, then run the same command again." >&2
+      "is $log. If the lines above are about the network, check it; then run the same command" \
+      "again." >&2
     return 1
   fi
   printf '%s\n' "$stamp" >"$VENV/.$1"
@@ -244,9 +245,11 @@ END
 
 # Ends with the reason where no Python is found.
 no_python() {
-  if [ -n "${CEREBRAS_TF_PYTHON-}" ]; then
+  local received=${CEREBRAS_TF_PYTHON-}
+  if [ -n "$received" ]; then
+    "$received" -I -c '' >/dev/null 2>&1 || received="$received, which does not start"
     echo "cerebras_tf: CEREBRAS_TF_PYTHON: must be a Python $SUPPORTED with the venv module." \
-      "Received: $CEREBRAS_TF_PYTHON. Unset it, and one is looked for." >&2
+      "Received: $received. Unset it, and one is looked for." >&2
     exit 2
   fi
   echo "cerebras_tf: needs Python $SUPPORTED with the venv module, and none was found on" \

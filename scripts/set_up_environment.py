@@ -19,14 +19,16 @@ import signal
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 STEP_S = 10.0  # between two lines of progress
 POLL_S = 0.2
 TAIL_LINES = 6
+THIS_PYTHON = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+FULL_DISK = ("No space left on device", "Disk quota exceeded")
 # What pip logs where the package index does not answer, and what to call it.
 INDEX_FAILURES = {
     "Temporary failure in name resolution": "its name could not be resolved",
@@ -53,16 +55,19 @@ def report(text: str) -> None:
 
 
 @contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Holds a file lock; waits until it is free."""
+def only_one(path: Path) -> Iterator[IO[str]]:
+    """Holds a file lock; waits until it is free. Yields the file, which is empty.
+
+    Processes with this file as their stdin hold the lock, too. They may outlive this process.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as lock:
+    with open(path, "w+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             report("waiting for another set-up of the same environment")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock
 
 
 def last_package(log: Path) -> str:
@@ -87,8 +92,34 @@ def index_failure(log: Path) -> str:
     return next((why for words, why in INDEX_FAILURES.items() if words in text), "")
 
 
-def run_logged(command: list[str], log: Path, started: float) -> None:
+def full_disk(text: str) -> str:
+    """Returns a message if the text has an error of a full disk, or nothing."""
+    found = next((words for words in FULL_DISK if words in text), "")
+    return found and (
+        f"the environment could not be set up: the disk is full: {found}. Free space, or set "
+        "CEREBRAS_TF_VENV to a folder on another disk (and TMPDIR, where pip unpacks), then run "
+        "the same command again."
+    )
+
+
+def offline_failure(log: Path) -> str:
+    """Returns what the folder of wheels lacks according to pip's log, or nothing."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    found = re.findall("No matching distribution found for (\\S+)", text)
+    folder = os.environ.get("CEREBRAS_TF_OFFLINE")
+    if not found or not folder:
+        return ""
+    return (
+        f"--offline: the folder must have a wheel of {found[-1]} for {THIS_PYTHON} on "
+        f"{os.uname().machine}. Received: {folder}, without it. Make the folder again with "
+        f"`cerebras-tf bundle DIR` of this version of the project. The whole log is {log}."
+    )
+
+
+def run_logged(command: list[str], lock: IO[str], log: Path, started: float) -> None:
     """Runs a command with its output in a log file, and logs its progress.
+
+    The command holds the lock as long as it runs.
 
     Raises:
       SetUpError: the command failed; holds the end of the log.
@@ -101,9 +132,12 @@ def run_logged(command: list[str], log: Path, started: float) -> None:
         "PIP_USER": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
+    if offline := os.environ.get("CEREBRAS_TF_OFFLINE"):
+        # The environment takes precedence over pip.conf.
+        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": as_links(offline)}
     with open(log, "ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+            command, stdin=lock, stdout=output, stderr=output, env=environment
         )
         try:
             follow(process, log, started)
@@ -111,7 +145,12 @@ def run_logged(command: list[str], log: Path, started: float) -> None:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
-    if process.returncode and (why := index_failure(log)):
+    if not process.returncode:
+        return
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if why := full_disk(text) or offline_failure(log):
+        raise SetUpError(why)
+    if why := index_failure(log):
         raise SetUpError(
             f"the environment could not be set up: the package index did not answer: {why}. "
             f"The whole log is {log}. Check the network and the index (pip config list), then run "
@@ -119,13 +158,12 @@ def run_logged(command: list[str], log: Path, started: float) -> None:
             "`cerebras-tf bundle DIR` makes it on another computer, and `scripts/set_up --offline "
             "DIR` uses it here."
         )
-    if process.returncode:
-        raise SetUpError(
-            f"the environment could not be set up: pip ended with status {process.returncode}:\n"
-            f"{last_words(log)}\n"
-            f"The whole log is {log}. Check the network and the package index (pip config list), "
-            "then run the same command again to go on."
-        )
+    source = offline or "the network and the package index (pip config list)"
+    raise SetUpError(
+        f"the environment could not be set up: pip ended with status {process.returncode}:\n"
+        f"{last_words(log)}\n"
+        f"The whole log is {log}. Check {source}, then run the same command again to go on."
+    )
 
 
 def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
@@ -142,7 +180,7 @@ def follow(process: subprocess.Popen[bytes], log: Path, started: float) -> None:
                 report(f"  {time.monotonic() - started:.0f} s  {slow}".rstrip())
 
 
-def pip_of(environment: Path) -> list[str]:
+def pip_of(environment: Path, lock: IO[str]) -> list[str]:
     """Creates the environment if none works, and returns the command line of its pip.
 
     Raises:
@@ -156,15 +194,24 @@ def pip_of(environment: Path) -> list[str]:
         try:
             for stale in python.parent.glob("python*"):
                 stale.unlink()
-            venv.create(environment, clear=False, symlinks=True, with_pip=has_ensurepip)
+            options = ["--symlinks", *([] if has_ensurepip else ["--without-pip"])]
+            command = [sys.executable, "-I", "-m", "venv", *options, str(environment)]
+            subprocess.run(command, stdin=lock, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
+            output = "".join(getattr(error, name, "") for name in ("stdout", "stderr"))
             raise SetUpError(
-                f"{sys.executable} cannot make a virtual environment in {environment}: {error}. "
+                full_disk(f"{error} {output}")
+                or f"{sys.executable} cannot make a virtual environment in {environment}: {error}. "
                 "Set CEREBRAS_TF_VENV to a folder where it can, or use another Python."
             ) from error
     if has_ensurepip:
         return [str(python), "-m", "pip"]
     return [sys.executable, "-m", "pip", "--python", str(python)]
+
+
+def as_links(folder: str) -> str:
+    """Returns a folder as pip's option find-links, which pip splits at white space."""
+    return Path(folder).resolve().as_uri()
 
 
 def use_wheels(environment: Path) -> None:
@@ -178,12 +225,21 @@ def use_wheels(environment: Path) -> None:
     if not folder:
         settings.unlink(missing_ok=True)
         return
-    if not any(Path(folder).glob("*.whl")):
+    wheels = [path.name for path in Path(folder).glob("*.whl")]
+    if not wheels:
         raise SetUpError(
             f"--offline: the folder must have the wheels that `cerebras-tf bundle` writes. "
             f"Received: {folder}, without any."
         )
-    settings.write_text(f"[global]\nno-index = true\nfind-links = {Path(folder).resolve()}\n")
+    tags = {tag for name in wheels for tag in re.findall(r"-cp3(\d+)-cp3\1-", name)}
+    if tags and str(sys.version_info[1]) not in tags:
+        raise SetUpError(
+            f"--offline: the Python must be the one that the wheels are for. Received: "
+            f"{THIS_PYTHON}, {sys.executable}, and in {folder} wheels for "
+            f"{', '.join(f'Python 3.{tag}' for tag in sorted(tags, key=int))}. Set "
+            "CEREBRAS_TF_PYTHON to such a Python, or make the folder with this one."
+        )
+    settings.write_text(f"[global]\nno-index = true\nfind-links = {as_links(folder)}\n", "utf-8")
 
 
 def tensorflow_of(lock: Path) -> str:
@@ -198,13 +254,12 @@ def set_up(root: Path, environment: Path, stamp: str) -> None:
     """Installs the locked packages and the checkout, and stamps the environment as complete."""
     started = time.monotonic()
     complete = environment / ".complete"
-    with only_one(environment / ".lock"):
+    with only_one(environment / ".lock") as held:
         if complete.exists() and complete.read_text(encoding="utf-8") == stamp:
             return
         complete.unlink(missing_ok=True)
-        python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
-        report(f"setting up {environment} with {python}; this happens once")
-        pip = pip_of(environment)
+        report(f"setting up {environment} with {THIS_PYTHON}; this happens once")
+        pip = pip_of(environment, held)
         log = environment / "set_up.log"
         log.write_text("", encoding="utf-8")
         use_wheels(environment)
@@ -214,9 +269,9 @@ def set_up(root: Path, environment: Path, stamp: str) -> None:
         if sys.version_info >= (3, 12):
             # tf_keras requires the distribution tensorflow, whose place tensorflow-cpu takes.
             options.append("--no-deps")
-        run_logged([*pip, "install", *options], log, started)
+        run_logged([*pip, "install", *options], held, log, started)
         editable = ["--no-deps", "--no-build-isolation", "--editable", str(root)]
-        run_logged([*pip, "install", *editable], log, started)
+        run_logged([*pip, "install", *editable], held, log, started)
         complete.write_text(stamp, encoding="utf-8")
         report(f"environment ready in {time.monotonic() - started:.0f} s")
 
@@ -231,13 +286,14 @@ def main(root: str, environment: str, stamp: str) -> int:
         return 2
     except OSError as error:
         report(
-            f"{environment}: the environment cannot be written there: {error}. "
+            full_disk(str(error))
+            or f"{environment}: the environment cannot be written there: {error}. "
             "Set CEREBRAS_TF_VENV to a folder that can be written."
         )
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
         report("set-up interrupted; run the same command again to go on")
-        return 128 + signal.SIGINT
+        return getattr(error, "code", 128 + signal.SIGINT)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def run(args):
     size = sum(path.stat().st_size for path in wheels) / 1e9
     python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
     print(f"{args.folder}: {len(wheels)} wheels, {size:.1f} GB, for {python}")
-    print(f"Without internet: scripts/set_up --offline {args.folder}")
+    print(f"Without internet: scripts/set_up --offline {shlex.quote(args.folder)}")
 
 
 def download(command):
@@ -60,5 +61,6 @@ def download(command):
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
         raise ConfigError(
             "bundle: every package of the lock files must be downloaded. Received: the error of "
-            "pip above. Check the network and the package index, then run the same command again."
+            "pip above. Check the network, the package index and the disk, then run the same "
+            "command again."
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -111,7 +115,7 @@ def test_a_python_that_is_asked_for_is_taken_or_refused(launchers, programs):
     add_tools(programs)
     path = {"PATH": str(programs)}
     ran = launchers.run("python-ws", "x.py", CEREBRAS_TF_PYTHON="python3.99", **path)
-    assert ran.returncode == 2 and "Received: python3.99." in ran.stderr
+    assert ran.returncode == 2 and "Received: python3.99, which does not start." in ran.stderr
     ran = launchers.run("python-ws", "x.py", CEREBRAS_TF_PYTHON="python3.11", **path)
     assert ran.stderr == "set up with python3.11\n"
 
@@ -201,27 +205,111 @@ def test_an_index_that_does_not_answer_is_one_paragraph(tmp_path, environment):
     assert "scripts/set_up --offline DIR" in last
 
 
-def test_a_folder_of_wheels_serves_without_an_index(tmp_path, environment):
-    import zipfile
-
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
+def add_wheel(folder: Path, tag: str) -> None:
+    """Writes a wheel of the package empty-package 1.0."""
+    folder.mkdir()
     about = "empty_package-1.0.dist-info"
-    with zipfile.ZipFile(wheels / "empty_package-1.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(folder / f"empty_package-1.0-{tag}.whl", "w") as wheel:
         wheel.writestr("empty_package.py", "")
         wheel.writestr(
             f"{about}/METADATA", "Metadata-Version: 2.1\nName: empty-package\nVersion: 1.0"
         )
-        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any")
+        wheel.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}")
         wheel.writestr(f"{about}/RECORD", "")
-    lock = "empty-package==1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "lock", "facts"),
+    [
+        # Only the checkout in miniature cannot be installed: it has no setup.py.
+        ("py3-none-any", "empty-package==1.0", ["setup.py"]),
+        ("py3-none-any", "absent-package==2.0", ["a wheel of absent-package==2.0 for Python 3."]),
+        ("cp39-cp39-linux_x86_64", "empty-package==1.0", ["Python 3.9", "CEREBRAS_TF_PYTHON"]),
+        ("", "empty-package==1.0", ["without any."]),
+    ],
+)
+def test_a_folder_of_wheels_serves_without_an_index(tag, lock, facts, tmp_path, environment):
+    wheels = tmp_path / "wh eels%20#"
+    wheels.mkdir() if not tag else add_wheel(wheels, tag)
     index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
     ran = run_set_up(tmp_path, environment, lock, CEREBRAS_TF_OFFLINE=str(wheels), **index)
-    # Only the checkout in miniature cannot be installed: it has no setup.py.
-    assert "empty-package-1.0" in (environment / "set_up.log").read_text(encoding="utf-8")
-    assert f"find-links = {wheels}" in (environment / "pip.conf").read_text(encoding="utf-8")
-    ran = run_set_up(tmp_path, environment, lock, CEREBRAS_TF_OFFLINE=str(tmp_path), **index)
-    assert ran.returncode == 2 and f"Received: {tmp_path}, without any." in ran.stderr
+    assert ran.returncode == 2 and str(wheels) in ran.stderr
+    assert all(fact in ran.stderr for fact in facts), ran.stderr
+    assert "network" not in ran.stderr and "index" not in ran.stderr
+    if "setup.py" in facts:
+        log = (environment / "set_up.log").read_text(encoding="utf-8")
+        assert "Successfully installed empty-package-1.0" in log
+
+
+# A pip that runs until it is killed, or whose disk is full.
+SLOW = "import os, time; print('slow pip', os.getpid(), flush=True); time.sleep(100)"
+FULL = "print('ERROR: [Errno 28] No space left on device'); exit(1)"
+
+
+@pytest.fixture
+def start_set_up(tmp_path):
+    """Starts the set-up of an environment whose pip is a program of the test."""
+    environment = tmp_path / "venv"
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "requirements.lock").write_text("")
+    command = [sys.executable, "-I", str(SCRIPTS / "set_up_environment.py"), str(tmp_path)]
+
+    def start(pip):
+        python = environment / "bin" / "python"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        add_program(python.parent, "python", PROBED.format(python=sys.executable, pip=pip))
+        return subprocess.Popen(
+            [*command, str(environment), "the stamp", "/bin/true"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+# Is asked first whether pip can be imported.
+PROBED = """#!/bin/bash
+[ "$1" = -I ] && exit 0
+exec {python} -c "{pip}"
+"""
+
+
+def wait_for_pip(folder: Path) -> int:
+    """The process number of a slow pip, once it runs."""
+    for _ in range(200):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int((folder / "venv" / "set_up.log").read_text().split()[2])
+        time.sleep(0.1)
+    raise AssertionError("pip was not started")
+
+
+def test_a_full_disk_is_stated_with_the_remedy(start_set_up):
+    _, errors = start_set_up(FULL).communicate(timeout=60)
+    assert "No space left" in errors and "CEREBRAS_TF_VENV" in errors and "network" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_set_up_ends_with_a_line(number, start_set_up, tmp_path):
+    started = start_set_up(SLOW)
+    pip = wait_for_pip(tmp_path)
+    started.send_signal(number)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 128 + number
+    assert errors.endswith("set-up interrupted; run the same command again to go on\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pip, 0)
+
+
+def test_a_set_up_waits_for_the_pip_of_one_that_was_killed(start_set_up, tmp_path):
+    killed = start_set_up(SLOW)
+    pip = wait_for_pip(tmp_path)
+    killed.kill()
+    killed.communicate(timeout=60)
+    second = start_set_up(FULL)
+    assert second.stderr.readline().startswith("cerebras_tf: waiting for another set-up")
+    os.kill(pip, signal.SIGKILL)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 2 and "No space left" in errors
 
 
 def test_set_up_refuses_what_is_no_folder_of_wheels(launchers, tmp_path):
