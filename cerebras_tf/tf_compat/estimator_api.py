@@ -17,13 +17,15 @@ from typing import Any
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _KERAS_3 = "keras.src.backend.tensorflow"
-_API = "tensorflow_estimator.python.estimator.api._v{}.estimator"
+_KERAS_2 = "tf_keras"
+_PRIVATE = "tensorflow_estimator.python.estimator"
+_API = f"{_PRIVATE}.api._v{{}}.estimator"
 # Modules that scripts import by their names.
 _ALIASES = {
     "tensorflow.estimator": _API.format(2),
     "tensorflow.compat.v1.estimator": _API.format(1),
     "tensorflow.compat.v2.estimator": _API.format(2),
-    "tensorflow.python.estimator": "tensorflow_estimator.python.estimator",
+    "tensorflow.python.estimator": _PRIVATE,
 }
 # Modules that only tf.estimator's classes for TPUs use.
 _TPU_MODULES = (
@@ -85,11 +87,11 @@ def load(name: str) -> types.ModuleType:
     """
     try:
         if not os.environ.get(LEGACY_KERAS):  # then tf.keras is Keras 3
-            importlib.import_module("tf_keras")
+            importlib.import_module(_KERAS_2)
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in ("tensorflow_estimator", "tf_keras"):
+        if package not in ("tensorflow_estimator", _KERAS_2):
             raise
         raise ModuleNotFoundError(
             "tf.estimator: this TensorFlow needs the packages tensorflow-estimator 2.15.0 and "
@@ -104,7 +106,7 @@ def load(name: str) -> types.ModuleType:
 @functools.cache
 def _check_layers() -> None:
     """Makes every Estimator refuse a model_fn whose training would lose updates of Keras 3."""
-    estimator = importlib.import_module("tensorflow_estimator.python.estimator.estimator")
+    estimator = importlib.import_module(f"{_PRIVATE}.estimator")
     call = estimator.Estimator._call_model_fn
 
     @functools.wraps(call)
