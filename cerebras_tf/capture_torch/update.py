@@ -125,8 +125,11 @@ class TracedUpdate:
             for group in self._optimizer.param_groups
         ]
 
-    def restore_rates(self, groups: Sequence[Mapping[str, Any]]) -> None:
+    def restore_rates(self, groups: Sequence[Mapping[str, Any]]) -> list[str]:
         """Sets the learning rates to those of a checkpoint.
+
+        Returns:
+            Lines about other settings that differ.
 
         Args:
             groups: what `groups` returned.
@@ -143,6 +146,12 @@ class TracedUpdate:
             )
         for group, saved in zip(self._optimizer.param_groups, groups):
             group.update({key: saved[key] for key in ("lr", "initial_lr") if key in saved})
+        return [
+            f"optimizer: {key} of group {index} is {group[key]}, and {saved[key]} in the checkpoint"
+            for index, (group, saved) in enumerate(zip(self._optimizer.param_groups, groups))
+            for key in group
+            if key in saved and key != "params" and group[key] != saved[key]
+        ]
 
     def copy_back(self, value: Callable[[str], torch.Tensor]) -> None:
         """Sets the optimizer's state of parameters that have data.

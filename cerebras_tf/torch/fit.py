@@ -190,12 +190,13 @@ class _Run:
         state = load_checkpoint(newest, None)["run"]
         if self._options.resume_data:
             self._order.restore(state["data"])
+        if (self._scheduler is None) != (state["scheduler"] is None):
+            own = None if self._scheduler is None else type(self._scheduler).__name__
+            raise ConfigError(
+                f"scheduler: must be given if and only if the run that wrote {newest} had one. "
+                f"Received: {own}. Use the same scheduler, or another model_dir."
+            )
         if self._scheduler is not None:
-            if state["scheduler"] is None:
-                raise ConfigError(
-                    f"scheduler: must be None, as in the run that wrote {newest}. Received: "
-                    f"{type(self._scheduler).__name__}. Remove it, or use another model_dir."
-                )
             self._scheduler.load_state_dict(state["scheduler"])
         return newest
 

@@ -218,7 +218,8 @@ class TorchTraining:
     def restore(self, folder: Union[str, Path]) -> dict[str, Any]:
         """Continues from a checkpoint; returns the state that was given to `save`.
 
-        The learning rates of the optimizer become those of the checkpoint.
+        The learning rates of the optimizer become those of the checkpoint. Its other settings stay;
+        those that differ are logged.
 
         Raises:
             CheckpointError: it is damaged, or of another model or optimizer.
@@ -237,7 +238,8 @@ class TorchTraining:
             self._step = None  # its programs have the other seed
             self.model.restore_seed(found["seed"])
         if self.model.update is not None:
-            self.model.update.restore_rates(found["groups"])
+            for line in self.model.update.restore_rates(found["groups"]):
+                self.reports.log(line)
         if self._step is not None:
             self._step.restore_draws(self._draws)
         return dict(found["run"])

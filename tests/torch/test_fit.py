@@ -261,14 +261,27 @@ class Sum(torch.nn.Module):
         return self.layer(x).square().mean()
 
 
-def test_the_scheduler_of_a_checkpoint_is_required(tmp_path):
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scheduler_is_given_as_before(before, tmp_path):
     model = Sum()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    fit(model, optimizer, [x(2, 3)], steps=1, model_dir=str(tmp_path))
-    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    with pytest.raises(ConfigError) as error:
-        fit(model, optimizer, [x(2, 3)], steps=2, model_dir=str(tmp_path), scheduler=scheduler)
-    names(error.value, "scheduler", "step-000001")
+    schedulers = [torch.optim.lr_scheduler.ConstantLR(optimizer), None]
+    first, second = schedulers if before else schedulers[::-1]
+    fit(model, optimizer, [x(2, 3)], steps=1, model_dir=str(tmp_path), scheduler=first)
+    with raises(ConfigError, "scheduler", "step-000001"):
+        fit(model, optimizer, [x(2, 3)], steps=2, model_dir=str(tmp_path), scheduler=second)
+
+
+def test_settings_of_the_optimizer_that_differ_are_logged(tmp_path, monkeypatch):
+    model, lines = Sum(), []
+    module = sys.modules["cerebras_tf.torch.fit"]
+    monkeypatch.setattr(module, "log_info", lambda *given: lines.append(given[-1]))
+    for decay, rate in ((0.0, 0.5), (0.1, 0.25)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
+        steps = 1 + (decay > 0)
+        fit(model, optimizer, [x(2, 3)], steps=steps, model_dir=str(tmp_path))
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert names(lines, "weight_decay of group 0", "0.1", "0.0")
 
 
 def test_the_page_is_true(tmp_path, monkeypatch, capsys):
