@@ -242,25 +242,21 @@ class PretrainedModel:
             raise ConfigError(
                 f"dtype: must be one of {', '.join(WEIGHT_TYPES)}. Received: {dtype!r}."
             )
-        values = _Values(self, trained)
-        specs = {
-            name: TensorType(dtype if dtype and tensor.is_floating_point() else kept, (*shape,))
-            for name, (tensor, kept, shape) in self._written(values).items()
-        }
+        values, specs = _Values(self, trained), self._types(dtype)
         with _written_folder(self.folder.path, target, overwrite, _MODEL_FILES) as folder:
             tensors = ((name, values.of(name, spec.dtype)) for name, spec in specs.items())
             write_shards(folder, specs, tensors, max_shard_bytes)
             _write_object(folder / CONFIG, self._config(dtype))
 
-    def _written(self, values: _Values) -> dict[str, tuple[torch.Tensor, str, Sequence[int]]]:
-        """Tensors, the dtypes they come with, and shapes."""
-        common = self._dtype()
-        found = {}
+    def _types(self, dtype: Optional[str]) -> dict[str, TensorType]:
+        """Types of what is written, by name."""
+        common, found = self._dtype(), {}
         for name, tensor in {**self.parameters, **self.buffers}.items():
-            dtype = self.regions[name].dtype if name in self.regions else common
+            kept = self.regions[name].dtype if name in self.regions else common
             if name in self.buffers:
-                dtype = DTYPES[tensor.dtype]
-            found[name] = tensor, dtype, tensor.shape
+                kept = DTYPES[tensor.dtype]
+            given = dtype if dtype and tensor.is_floating_point() else kept
+            found[name] = TensorType(given, tuple(tensor.shape))
         return found
 
     def save_adapter(
@@ -327,15 +323,20 @@ class _Values:
         """A tensor by its name in the files, in the storage form of a dtype."""
         model = self._model
         tensor = model.parameters[name] if name in model.parameters else model.buffers[name]
-        layer, region = self._lora.get(id(tensor)), model.regions.get(name)
-        if region is None or tensor.requires_grad:
-            return to_storage(self.trained(tensor), dtype)
-        if layer is None and region.dtype == dtype:
+        layer = self._lora.get(id(tensor))
+        region = None if self._is_trained(tensor) else model.regions.get(name)
+        if region is not None and layer is None and region.dtype == dtype:
             return region.read()
-        array = _numbers(region)
+        array = self.trained(tensor) if region is None else _numbers(region)
         if layer is not None:
-            array += layer.addition(*map(self.trained, (layer.lora_A, layer.lora_B)))
+            array = array + layer.addition(*map(self.trained, (layer.lora_A, layer.lora_B)))
         return to_storage(array, dtype)
+
+    def _is_trained(self, tensor: torch.Tensor) -> bool:
+        name, trained = self._names.get(id(tensor), ""), self._trained
+        if isinstance(trained, TorchTraining):
+            return name in trained.store.specs and trained.store.specs[name].trainable
+        return bool(tensor.requires_grad) or (trained is not None and name in self._file.regions)
 
     def trained(self, tensor: torch.Tensor) -> Array:
         """A tensor as training has it, as float32 if it is floating."""
@@ -458,6 +459,11 @@ def _written_folder(
         if path.is_file() and _CARRIED.search(path.name) and not _LEFT.search(path.name)
     ]
     names = tuple(path.name for path in carried)
+    if Path(target).exists() and Path(target).samefile(source):
+        raise CheckpointError(
+            f"{target}: must be another folder than that of the model, whose files are read. "
+            "Received: the same."
+        )
     with whole_folder(target, (*names, *patterns), overwrite) as folder:
         for path in carried:
             shutil.copyfile(path, folder / path.name)

@@ -108,6 +108,8 @@ def test_what_is_not_trained_stays_in_its_files_bit_for_bit(tmp_path):
         training.close()
         found[where] = losses_of(results), tensors_of(tmp_path / where)
     assert found["memory"] == found["files"] and tensors_of(folder) == before
+    with raises(CheckpointError, folder, "another folder"):
+        pretrained.save(folder, training, overwrite=True)
     changed = {name for name in before if found["files"][1][name] != before[name]}
     assert changed == {f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")}
     config = json.loads((tmp_path / "files" / "config.json").read_text())
