@@ -28,6 +28,7 @@ from modelzoo.common.convert.verify import (
     require_packages,
     verify_weights,
 )
+from modelzoo.common.tokenizers.tokenizer_files import lower_cases
 from modelzoo.common.train.arguments import add_params_argument
 
 OPERANDS = {
@@ -104,7 +105,8 @@ def run(args):
             bar.update(weights)
 
         lines = ACTIONS[args.what](args, advance)
-    print(f"{lines} ({time.monotonic() - started:.1f} s)")
+    summary, *commands = lines.split("\n")
+    print("\n".join([f"{summary} ({time.monotonic() - started:.1f} s)", *commands]))
 
 
 def convert_to_tf(args, advance):
@@ -114,10 +116,37 @@ def convert_to_tf(args, advance):
     if done.dropped:
         text += f" Left out: {len(done.dropped)} tensors that its outputs do not need, such as "
         text += f"{done.dropped[0]}."
-    params = os.path.join(args.output, "params.yaml")
-    note = f" Train from it: cerebras-tf train -p {params} --checkpoint_path {args.output} "
-    note += "-o MODEL_DIR --set train_input.data_dir=DATA"
-    return text + note
+    path = os.path.join(args.output, "params.yaml")
+    params = load_params(path)
+    data = "DATA/train" if params.model_name.endswith("token_classifier") else "DATA"
+    return (
+        f"{text}\n{_preparation(args.output, params)}Train from it: cerebras-tf train -p {path} "
+        f"--checkpoint_path {args.output} -o MODEL_DIR --set train_input.data_dir={data}"
+    )
+
+
+# Commands that prepare the data of a BERT.
+PREPARATIONS = {
+    "bert": "bert --input_dir TEXT",
+    "bert.fine_tuning.question_answering": "squad --input_file TRAIN.json",
+    "bert.fine_tuning.token_classifier": "ner --data_dir FOLDER",
+}
+
+
+def _preparation(folder, params):
+    """Returns how to prepare the data of a model, nothing if it reads them as they are."""
+    if params.model_name not in PREPARATIONS:
+        return ""
+    words = os.path.join(folder, "vocab.txt")
+    command = f"cerebras-tf prepare {PREPARATIONS[params.model_name]} --vocab_file "
+    command += words if os.path.exists(words) else "VOCAB"
+    command += f" --max_seq_length {params.train_input.max_sequence_length}"
+    if lower_cases(folder):
+        command += " --do_lower_case"
+    if params.model_name == "bert":
+        command += f" --max_predictions_per_seq {params.train_input.max_predictions_per_seq}"
+        command += " --mlm_only" if params.model.disable_nsp else ""
+    return f"Prepare data: {command} --output_dir DATA\n"
 
 
 def convert_from_tf(args, advance):

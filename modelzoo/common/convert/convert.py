@@ -14,6 +14,7 @@ import yaml
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.whole_file import whole_folder
 from modelzoo.common.config import registry
+from modelzoo.common.config.model_sections import count_lines
 from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.convert.folders import find_carried, has_tokenizer
 from modelzoo.common.convert.hugging_face import ASSUMED, WRITTEN
@@ -28,6 +29,7 @@ from modelzoo.common.convert.tensorflow_checkpoint import (
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.model_dir.folder import TRAINED_ON
 from modelzoo.common.model_dir.source_files import CONFIG, GENERATION_CONFIG, find_source
+from modelzoo.common.tokenizers.tokenizer_files import lower_cases, word_pieces_of
 
 PARAMS = "params.yaml"
 _HEADER = """\
@@ -56,6 +58,10 @@ def to_tensorflow(source, output, program="hugging_face", overwrite=False, advan
     names = match_theirs(reader, layout, architecture.canonical)
     carried = find_carried(reader.folder, program.carried, is_theirs=True)
     tree = _with_text(tree, output, carried)
+    words = {}
+    if architecture.model_name.startswith("bert"):
+        words = _words_of(reader.folder)
+        tree = _with_words(tree, output, reader.folder, words)
     _check_copies(reader, layout, names)
 
     def tensors():
@@ -67,8 +73,9 @@ def to_tensorflow(source, output, program="hugging_face", overwrite=False, advan
 
     name = f"model.ckpt-{reader.global_step}"
     texts = {PARAMS: _HEADER + yaml.safe_dump(tree, sort_keys=False)}
-    texts |= architecture.files(reader.config)
+    texts |= architecture.files(reader.config) | words
     patterns = (f"{name}.*", *program.carried, *carried.tokenizer, TRAINED_ON, *texts, STATE)
+    patterns = tuple(dict.fromkeys(patterns))
     with whole_folder(output, patterns, overwrite) as folder:
         _check_disk(output, 4 * layout.weights)
         write_tensorflow(folder, name, tensors(), reader.global_step)
@@ -203,6 +210,30 @@ def _with_text(tree, output, carried):
         "eval_input": evaluation,
         "runconfig": runconfig,
     }
+
+
+_WORDS = "vocab.txt"
+_LOWER_CASE_KEYS = {
+    "TsvDataProcessor": "do_lower",
+    "QuestionAnsweringDataProcessor": "do_lower_case",
+}
+
+
+def _words_of(folder):
+    """Returns a vocab.txt by its name if a WordPiece tokenizer.json comes without one, else {}."""
+    tokens = None if (folder / _WORDS).is_file() else word_pieces_of(folder)
+    return {_WORDS: "".join(f"{token}\n" for token in tokens)} if tokens else {}
+
+
+def _with_words(tree, output, folder, words):
+    """Returns our YAML's dictionary with the vocabulary that is written, for a fine-tuned BERT."""
+    section, lower_case = dict(tree["train_input"]), lower_cases(folder)
+    count = words[_WORDS].count("\n") if words else count_lines(folder / _WORDS)
+    if "vocab_file" in section and count == section["vocab_size"]:
+        section["vocab_file"] = str(Path(output, _WORDS).absolute())
+    if (key := _LOWER_CASE_KEYS.get(section["data_processor"])) and lower_case is not None:
+        section[key] = lower_case
+    return {**tree, "train_input": section}
 
 
 def _copy(carried, target):

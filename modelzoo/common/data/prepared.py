@@ -15,7 +15,7 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.text_lines import split
-from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
+from modelzoo.common.tokenizers.tokenizer_files import keys_of_section, lower_cases
 from modelzoo.common.tokenizers.tokenizers import (
     ByteTokenizer,
     line_tokens,
@@ -52,6 +52,7 @@ class Facts:
     labels: Optional[list]
     tokens_and_bytes: Optional[tuple[int, int]] = None
     inputs: Optional[dict[str, str]] = None
+    lower_case: Optional[bool] = None
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
@@ -214,8 +215,46 @@ def check_labels(sections, classes=None):
                 )
 
 
+def check_lower_case(sections, folder):
+    """Checks that all texts of a BERT are lower-cased, or none: by tokenizer, records and keys.
+
+    Args:
+        sections: input sections by name.
+        folder: where the tokenizer files of the model may be, or None.
+    """
+    known = []
+    for name, section in sections.items():
+        known += [(f"{name}.{key}", value) for key, value in _lower_case_key(section)]
+        # With do_lower, tokens of records are lower-cased after they are read.
+        for records in () if getattr(section, "do_lower", False) else _folders(section):
+            facts = read_facts(records)
+            known.append((f"{records}, by its {MANIFEST}", facts and facts.lower_case))
+    known = [(name, value) for name, value in known if value is not None]
+    if known and folder and (value := lower_cases(folder)) is not None:
+        known.insert(0, (f"the tokenizer in {folder}", value))
+    for name, value in known[1:]:
+        first, expected = known[0]
+        if value != expected:
+            raise DataError(
+                f"{name}: must lower-case text as {first} does: {expected}. Received: {value}. "
+                "Set the key do_lower or do_lower_case of the input sections, or prepare the "
+                f"records again {'with' if expected else 'without'} --do_lower_case."
+            )
+
+
+def _lower_case_key(section):
+    """Yields the key by which a section lower-cases the text that it reads, and its value."""
+    if hasattr(section, "do_lower"):
+        # The records of a dynamic mask may be lower-cased already.
+        reads_records = not hasattr(section, "text_columns")
+        yield "do_lower", section.do_lower or (None if reads_records else False)
+    elif getattr(section, "predict_file", None):
+        yield "do_lower_case", getattr(section, "do_lower_case", None)
+
+
 def _folders(section):
-    given = getattr(section, "data_dir", None) or []
+    file = getattr(section, "data_file", None)
+    given = getattr(section, "data_dir", None) or ([str(Path(file).parent)] if file else [])
     return [given] if isinstance(given, str) else given
 
 
@@ -324,6 +363,7 @@ def read_facts(folder):
             settings.get("labels"),
             _tokens_and_bytes(manifest.get("counts", {})),
             _inputs(settings),
+            settings.get("do_lower_case"),
         )
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -40,7 +40,7 @@ def find_source(folder):
         seen.add(folder)
         runconfig = saved_runconfig(folder)
         start = runconfig.get("checkpoint_path") or runconfig.get("resume_from")
-        folder = start and resolve_path(_folder_of(start), folder)
+        folder = start and resolve_path(folder_of(start), folder)
     return None
 
 
@@ -51,7 +51,7 @@ def copy_source_files(runconfig):
     """
     start = runconfig.checkpoint_path or runconfig.resume_from
     if start and find_source(runconfig.model_dir) != Path(os.path.abspath(runconfig.model_dir)):
-        copy_between(find_source(_folder_of(start)), runconfig.model_dir)
+        copy_between(find_source(folder_of(start)), runconfig.model_dir)
 
 
 def copy_tokenizer(section, model_dir):
@@ -76,5 +76,6 @@ def copy_between(source, target, names=SOURCE_FILES):
                 raise
 
 
-def _folder_of(checkpoint):
+def folder_of(checkpoint):
+    """Returns the folder of a checkpoint that is given by its prefix or its folder."""
     return checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint) or "."

@@ -235,12 +235,14 @@ def run_mode(mode, params):
 
 def start_mode(mode, params):
     """Builds the estimator and runs `mode` in the prepared model folder."""
-    from modelzoo.common.data.prepared import check_sections
+    from modelzoo.common.data.prepared import check_lower_case, check_sections
     from modelzoo.common.train.estimator import make_estimator
 
     runconfig = params.runconfig
-    sections = [getattr(params, name) for name in dict.fromkeys(("train_input", *SECTIONS[mode]))]
-    check_sections(sections, params.label_count)
+    names = ("train_input", *SECTIONS[mode])
+    sections = {name: getattr(params, name) for name in names}
+    check_sections(list(sections.values()), params.label_count)
+    check_lower_case(sections, find_start_source(mode, runconfig))
     model, data = registry.load_model(params.model_name)
     use_cs = not runconfig.device
     folder.check_device(runconfig.device)
@@ -257,6 +259,24 @@ def start_mode(mode, params):
         predict(estimator, data, params, use_cs)
     else:
         evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def find_start_source(mode, runconfig):
+    """Returns the folder with the source files of the checkpoint that a run starts from, or None.
+
+    A damaged params.yaml of an earlier run names no folder; `show_difference` logs it.
+    """
+    from modelzoo.common.model_dir.checkpoint_files import latest_checkpoint
+    from modelzoo.common.model_dir.source_files import find_source, folder_of
+
+    start = runconfig.checkpoint_path or runconfig.model_dir
+    if mode in TRAINING:
+        own = latest_checkpoint(runconfig.model_dir)
+        start = own or runconfig.checkpoint_path or runconfig.resume_from
+    try:
+        return start and find_source(folder_of(start))
+    except (ConfigError, DataError):
+        return None
 
 
 def show_difference(mode, params):

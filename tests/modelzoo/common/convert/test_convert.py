@@ -142,6 +142,38 @@ def test_the_tokenizer_goes_with_a_model_and_comes_back(tmp_path):
         assert not list(folder.glob("*.spm")) and not (folder / "README.md").exists()
 
 
+WORDS = [*"abcdefghijkl", "A"]  # the last is only among the added tokens
+
+
+@pytest.mark.parametrize(
+    ("config", "normalizer", "lower"),
+    [({"do_lower_case": False}, True, False), ({}, False, False), ({}, True, True)],
+)
+@pytest.mark.parametrize(
+    ("name", "key"), [("bert_classifier", "do_lower"), ("bert_question_answering", "do_lower_case")]
+)
+def test_a_fine_tuned_bert_lower_cases_as_its_tokenizer(
+    tmp_path, name, key, config, normalizer, lower
+):
+    """A vocab.txt is made of a tokenizer.json, the only file that transformers 5 writes."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    write_model(theirs, name)
+    (theirs / "tokenizer_config.json").write_text(json.dumps(config))
+    words = {word: number for number, word in enumerate(WORDS[:-1])}
+    tokenizer = {
+        "normalizer": {"type": "BertNormalizer", "lowercase": normalizer},
+        "added_tokens": [{"id": 0, "content": "a"}, {"id": 12, "content": "A"}],
+        "model": {"type": "WordPiece", "vocab": words},
+    }
+    (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
+    to_tensorflow(theirs, ours)
+    section = load_params(ours / "params.yaml").train_input
+    assert getattr(section, key) is lower
+    assert section.vocab_file == str(ours / "vocab.txt")
+    assert (ours / "vocab.txt").read_text().split() == WORDS
+    to_tensorflow(theirs, ours, overwrite=True)
+
+
 def test_a_tokenizer_is_replaced_whole_and_stays_where_none_comes(tmp_path):
     write_model(tmp_path / "theirs", "gpt2")
     content = write_tokenizer(tmp_path / "theirs", "tokenizer.json")

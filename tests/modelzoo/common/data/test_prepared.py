@@ -309,3 +309,46 @@ def test_labels_in_another_order_and_another_number_of_them_are_refused(tmp_path
         prepared.check_sections([other, ClassifierInput(**text)], 2)
     with raises(DataError, f"{one}: ", "model.num_cls_classes"):
         prepared.check_sections([train], 3)
+
+
+def section_of(kind, folder, **keys):
+    cls = READERS[kind][1] if kind in READERS else ClassifierInput
+    processor = READERS[kind][0].__name__ if kind in READERS else "Sst2DataProcessor"
+    given = {**GIVEN, "data_processor": processor, "data_dir": folder, "vocab_file": "v"}
+    return cls(**{**given, **keys})
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "keys", "facts"),
+    [
+        ("text", None, {"do_lower": True}, ["predict_input.do_lower", "False", "True"]),
+        ("answering", False, {"predict_file": "f", "do_lower_case": True}, ["True", "without"]),
+        ("answering", True, {}, ["manifest.json", "True"]),
+        ("tagging", True, {}, ["manifest.json", "True"]),
+        ("dynamic", False, {"do_lower": True}, ["predict_input.do_lower", "True"]),
+        ("dynamic", None, {}, None),
+        ("summarization", False, {"do_lower_case": True}, None),
+        ("text", None, {"do_lower": False}, None),
+    ],
+)
+def test_text_is_lower_cased_as_that_of_the_tokenizer_and_the_records(
+    tmp_path, kind, records, keys, facts
+):
+    settings = {} if records is None else {"do_lower_case": records}
+    section = section_of(kind, write_manifest(tmp_path / "records", settings=settings), **keys)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    if facts is None:
+        prepared.check_lower_case({"predict_input": section}, tmp_path)
+    else:
+        with raises(DataError, tmp_path, *facts):
+            prepared.check_lower_case({"predict_input": section}, tmp_path)
+
+
+def test_questions_are_lower_cased_as_the_records_of_training(tmp_path):
+    train = section_of(
+        "answering", write_manifest(tmp_path / "a", settings={"do_lower_case": True})
+    )
+    predict = section_of("answering", str(tmp_path / "none"), predict_file="f")
+    prepared.check_lower_case({"train_input": train}, None)
+    with raises(DataError, tmp_path, "predict_input.do_lower_case", "False"):
+        prepared.check_lower_case({"train_input": train, "predict_input": predict}, None)

@@ -200,6 +200,21 @@ def test_pooler_of_a_checkpoint_without_next_sentences_is_taken_over(tmp_path, b
     np.testing.assert_array_equal(tf.train.load_checkpoint(str(out)).get_tensor(POOLER), pooler)
 
 
+def test_a_checkpoint_is_not_trained_or_evaluated_on_text_in_another_case(tmp_path):
+    write_sst2(tmp_path / "sst2")
+    content = tree(tmp_path, runconfig={"max_steps": 1, "predict_steps": 1})
+    out = call(tmp_path, content, "train", *HOST)
+    (out / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    for mode, flags in {
+        "train": ("--checkpoint_path", str(out), "--max_steps", "2"),
+        "eval": (),
+        "predict": (),
+    }.items():
+        folder = "other" if mode == "train" else "out"
+        with raises(DataError, f"tokenizer in {out}", "do_lower", "False"):
+            call(tmp_path, content, mode, *flags, *HOST, out=folder)
+
+
 def test_own_keys_win_over_those_of_pretraining(tmp_path, before):
     path = tmp_path / "params_x.yaml"
     content, _ = fine_tuning(tmp_path, before)
