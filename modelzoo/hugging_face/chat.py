@@ -326,7 +326,8 @@ def pack(lengths, size):
     Returns:
         Lists of the numbers of examples, one a row.
     """
-    rows, free = [], {}  # rows by the number of tokens that are left
+    rows: list[list[int]] = []
+    free: dict[int, list[int]] = {}  # rows by the number of tokens that are left
     for number in sorted(range(len(lengths)), key=lambda each: (-lengths[each], each)):
         length = lengths[number]
         left = next((n for n in range(length, size + 1) if free.get(n)), None)

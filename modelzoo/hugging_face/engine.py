@@ -49,9 +49,17 @@ def train(params, evaluates):
         logger().info("nothing to train: %s is at step %d of %d", folder, step, end)
         return
     eval_batches = make_batches(params.eval_input, False, names) if evaluates else None
-    given = make_optimizer(params, module)
+    optimizer, scheduler, update = make_optimizer(params, module)
     torch_engine.train(
-        params, module, batches, end, loss_function(params), *given, eval_batches=eval_batches
+        params,
+        module,
+        batches,
+        end,
+        loss_function(params),
+        optimizer,
+        scheduler,
+        update,
+        eval_batches,
     )
     if evaluates:
         report(params, module, end)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import torch
 
@@ -51,7 +52,8 @@ def make_optimizer(params, module):
 def parameter_groups(module, section):
     """Returns the trained parameters as groups with and without weight decay."""
     decay = section.weight_decay_rate
-    kept, plain = [], []
+    kept: list[Any] = []
+    plain: list[Any] = []
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             excluded = any(re.search(each, name) for each in section.exclude_from_weight_decay)

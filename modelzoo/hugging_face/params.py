@@ -162,7 +162,7 @@ class TokenRecordsInput(OrderKeys, RecordInput):
     a whole.
     """
 
-    vocab_size: Optional[int] = field(None, "null: that of the model.", minimum=1)
+    vocab_size: Any = field(None, "null: that of the model.", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ class TextInput(GptTextDataInput):
     `model.pretrained`, bytes are tokens. The other keys are those of GPT-2.
     """
 
-    vocab_size: Optional[int] = field(None, "null: that of the model.", minimum=1)
+    vocab_size: Any = field(None, "null: that of the model.", minimum=1)
 
     def problems(self):
         if self.vocab_size is not None:
@@ -214,7 +214,7 @@ class FineTuningRecordsInput(OrderKeys, RecordInput):
     Batches are cropped to their longest example.
     """
 
-    vocab_size: Optional[int] = field(None, "null: that of the model.", minimum=1)
+    vocab_size: Any = field(None, "null: that of the model.", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +256,12 @@ class HuggingFaceParams(BaseParams):
     lora: None = None
 
     PREDICTS_EVAL_INPUT = False
-    INHERITED_KEYS = ("data_processor", "vocab_size", "max_sequence_length", "batch_size")
+    INHERITED_KEYS: ClassVar[tuple[str, ...]] = (
+        "data_processor",
+        "vocab_size",
+        "max_sequence_length",
+        "batch_size",
+    )
 
     @classmethod
     def with_other_files(cls, tree, resolve):

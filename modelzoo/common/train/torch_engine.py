@@ -19,7 +19,7 @@ from cerebras_tf.api import (
     progress_bar,
     torch_checkpoints,
 )
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, DataError
 from modelzoo.common.config.params import save_params
 from modelzoo.common.train.console import logger
 
@@ -29,8 +29,10 @@ SCORES = "metrics.jsonl"  # of evaluations
 def options_of(params):
     """Returns the options of the engine, by name."""
     runconfig = params.runconfig
-    names = ("keep_float32", "memoryx_dir", "memoryx_ram_gb", "memoryx_moment_dtype")
-    names += ("wafer_memory_gb", "micro_batches", "num_csx", "num_threads", "compile_dir")
+    names = (
+        *("keep_float32", "memoryx_dir", "memoryx_ram_gb", "memoryx_moment_dtype"),
+        *("wafer_memory_gb", "micro_batches", "num_csx", "num_threads", "compile_dir"),
+    )
     return {
         **{name: getattr(runconfig, name) for name in names},
         "precision": runconfig.precision or "float32",
@@ -126,6 +128,10 @@ def score(params, module, batches, scores):
             for name, value in training.step(batch).items():
                 totals[name] = totals.get(name, 0.0) + float(value)
             bar.update(1)
+    if training is None:
+        raise DataError(
+            "eval_input: must yield at least one batch. Received: none. Lower batch_size."
+        )
     training.close()
     names = sorted(name.removesuffix("_sum") for name in totals if name.endswith("_sum"))
     return {name: totals[f"{name}_sum"] / max(totals[f"{name}_count"], 1) for name in names}
