@@ -215,6 +215,20 @@ def check_labels(sections, classes=None):
                 )
 
 
+def known_labels(section):
+    """Returns the labels of an input section in the order of their numbers, None if unknown."""
+    if path := getattr(section, "label_vocab_file", None):
+        try:
+            numbers = parse_json(Path(path).read_text(encoding="utf-8"))
+            return sorted(numbers, key=numbers.get)
+        except (OSError, ValueError, AttributeError, TypeError):
+            return None
+    if task := getattr(section, "task", None):
+        return list(task.labels)
+    found = [facts.labels for facts in map(read_facts, _folders(section)) if facts]
+    return next(filter(None, found), None)
+
+
 def check_lower_case(sections, folder):
     """Checks that all texts of a BERT are lower-cased, or none: by tokenizer, records and keys.
 

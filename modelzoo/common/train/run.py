@@ -248,6 +248,8 @@ def start_mode(mode, params):
     folder.check_device(runconfig.device)
     excludes = getattr(model, "WARM_START_EXCLUDES", ())
     excludes = excludes(params) if callable(excludes) else excludes
+    if mode in TRAINING and excludes and keeps_output_layer(params, excludes):
+        excludes = ()
     estimator = make_estimator(model.model_fn, params, use_cs, excludes)
     if runconfig.validate_only:
         validate(estimator, model, data, mode, params)
@@ -259,6 +261,39 @@ def start_mode(mode, params):
         predict(estimator, data, params, use_cs)
     else:
         evaluate(estimator, data, mode, runconfig, use_cs)
+
+
+def keeps_output_layer(params, excludes):
+    """Whether checkpoint_path is of the same task with the same labels, by its params.yaml.
+
+    Args:
+        excludes: parts of the names of the variables of the output layer.
+    """
+    import tensorflow.compat.v1 as tf
+
+    from modelzoo.common.data.prepared import known_labels
+    from modelzoo.common.model_dir.checkpoint_files import find_checkpoint, latest_checkpoint
+
+    runconfig = params.runconfig
+    if not runconfig.checkpoint_path or latest_checkpoint(runconfig.model_dir):
+        return False
+    path = find_checkpoint(runconfig.checkpoint_path)
+    own = os.path.join(os.path.dirname(path), "params.yaml")
+    saved = {name for name, _ in tf.train.list_variables(path)}
+    if not os.path.exists(own) or not all(any(x in name for name in saved) for x in excludes):
+        return False
+    try:
+        before = load_params(own)
+        labels = [known_labels(each.train_input) for each in (before, params)]
+    except (ConfigError, DataError):
+        return False
+    has_labels = params.label_count or hasattr(params.train_input, "label_vocab_file")
+    if before.model_name != params.model_name or labels[0] != labels[1]:
+        return False
+    if has_labels and labels[0] is None:
+        return False
+    tf.logging.info("the output layer of %s is kept, because its task and labels are equal", path)
+    return True
 
 
 def find_start_source(mode, runconfig):

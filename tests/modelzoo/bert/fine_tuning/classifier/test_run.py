@@ -200,6 +200,27 @@ def test_pooler_of_a_checkpoint_without_next_sentences_is_taken_over(tmp_path, b
     np.testing.assert_array_equal(tf.train.load_checkpoint(str(out)).get_tensor(POOLER), pooler)
 
 
+@pytest.mark.parametrize("labels", [["negative", "positive"], ["positive", "negative"]])
+def test_the_output_layer_of_the_same_task_and_labels_is_kept(tmp_path, labels):
+    (tmp_path / "rows.tsv").write_text("text\tlabel\nso good\tpositive\nso bad\tnegative\n")
+    columns = {"text_columns": ["text"], "label_column": "label", "labels": labels}
+    section = {"data_processor": "TsvDataProcessor", "data_dir": "rows.tsv", "batch_size": 2}
+    content = tree(
+        tmp_path,
+        train_input={**section, **columns},
+        eval_input=section,
+        optimizer={"learning_rate": 0.0},
+        runconfig={"max_steps": 1},
+    )
+    first = call(tmp_path, content, "train", *HOST)
+    content["train_input"]["labels"] = ["negative", "positive"]
+    content["runconfig"]["tf_random_seed"] = 2
+    second = call(tmp_path, content, "train", "--checkpoint_path", str(first), *HOST, out="second")
+    name = "cls_layer/cls_output_dense/cls_output_dense/kernel"
+    before, after = (tf.train.load_checkpoint(str(x)).get_tensor(name) for x in (first, second))
+    assert np.array_equal(before, after) == (labels == ["negative", "positive"])
+
+
 def test_a_checkpoint_is_not_trained_or_evaluated_on_text_in_another_case(tmp_path):
     write_sst2(tmp_path / "sst2")
     content = tree(tmp_path, runconfig={"max_steps": 1, "predict_steps": 1})
