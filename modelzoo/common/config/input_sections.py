@@ -126,6 +126,8 @@ class GptPromptsInput:
         for key in ("temperature", "repetition_penalty"):
             if 0 < vars(self)[key] < SMALLEST_FLOAT:
                 yield key, f"must be at least {SMALLEST_FLOAT:.2g}, the smallest normal float32."
+            if not vars(self)[key] < float("inf"):
+                yield key, "must be a finite number."
         if self.temperature == 0 or self.top_k == 1:
             if self.num_samples > 1:
                 yield "num_samples", "must be 1 with greedy decoding."

@@ -77,12 +77,16 @@ def test_samples_repeat_with_a_seed_and_differ_without(call):
     assert len(set(call(*sample, "--num_return_sequences", 2).split("\n\n"))) == 2
 
 
+PENALTIES = ("temperature", "repetition_penalty")
+
+
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
         (("--do_sample", "false", "--top_k", "3"), ("--top_k", "--do_sample")),
         (("--top_p", "2"), ("--top_p", 2)),
         (("--temperature", "-1"), ("--temperature",)),
+        *(((f"--{key}", x), (key,)) for key in PENALTIES for x in ("nan", "inf")),
         (("--prompt", "a", "--interactive"), ("--prompt", "--interactive")),
         (("--vocab_file", "x"), ("--tokenizer_type",)),
         (("--tokenizer_type", "GPT2Tokenizer"), ("--vocab_file", "--encoder_file")),
