@@ -126,6 +126,7 @@ def from_tensorflow(
     origin = find_source(reader.folder) or reader.folder
     origin = _origin(config_from, program) if config_from else origin
     config = architecture.config(params, params_path, reader.shapes)
+    predicts_next = ASSUMED[0] in config  # the carried config.json of a BERT may have it as well
     config = program.completed(config, origin)
     dropped = match_ours(reader, layout)
     carried = find_carried(origin, program.carried)
@@ -143,14 +144,13 @@ def from_tensorflow(
         step = reader.global_step
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
     dropped = sorted(set(dropped) - {GLOBAL_STEP})
-    missing = _missing(config, origin, carried) if program.carried else ()
+    missing = _missing(config, origin, carried, predicts_next) if program.carried else ()
     return _conversion(layout, str(output), dropped, carried, missing)
 
 
-def _missing(config, origin, carried):
+def _missing(config, origin, carried, predicts_next):
     """Returns what of another program's model is neither in our YAML nor among its files."""
     names, missing = {path.name for path in carried.paths}, []
-    predicts_next = ASSUMED[0] in config
     if predicts_next and CONFIG not in names:
         values = ", ".join(f"{key} {config[key]}" for key in ASSUMED)
         missing.append(f"token ids (assumed: {values})")

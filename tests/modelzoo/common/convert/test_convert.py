@@ -171,7 +171,9 @@ def test_a_fine_tuned_bert_lower_cases_as_its_tokenizer(
     assert getattr(section, key) is lower
     assert section.vocab_file == str(ours / "vocab.txt")
     assert (ours / "vocab.txt").read_text().split() == WORDS
+    change_config(theirs, bos_token_id=None)
     to_tensorflow(theirs, ours, overwrite=True)
+    assert from_tensorflow(ours, tmp_path / "back").missing == ()
 
 
 def test_a_tokenizer_is_replaced_whole_and_stays_where_none_comes(tmp_path):
