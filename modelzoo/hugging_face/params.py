@@ -162,7 +162,7 @@ class TokenRecordsInput(OrderKeys, RecordInput):
     a whole.
     """
 
-    vocab_size: Any = field(None, "null: that of the model.", minimum=1)
+    vocab_size: Optional[int] = field(None, "null: that of the model.", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,9 @@ class TextInput(GptTextDataInput):
     `model.pretrained`, bytes are tokens. The other keys are those of GPT-2.
     """
 
-    vocab_size: Any = field(None, "null: that of the model.", minimum=1)
+    vocab_size: Optional[int] = field(  # type: ignore[assignment]
+        None, "null: that of the model.", minimum=1
+    )
 
     def problems(self):
         if self.vocab_size is not None:
@@ -214,7 +216,7 @@ class FineTuningRecordsInput(OrderKeys, RecordInput):
     Batches are cropped to their longest example.
     """
 
-    vocab_size: Any = field(None, "null: that of the model.", minimum=1)
+    vocab_size: Optional[int] = field(None, "null: that of the model.", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)

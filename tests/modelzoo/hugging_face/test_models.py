@@ -97,6 +97,10 @@ def test_wrong_models_are_refused(model, facts):
         ({"runconfig": {"max_steps": 3, "multireplica": True}}, ["runconfig.multireplica"]),
         ({"optimizer": {"optimizer_type": "rmsprop", "learning_rate": 1}}, ["rmsprop"]),
         ({"sparsity": {"mask_type": "topk"}}, ["sparsity"]),
+        (
+            {"train_input": {**tree({})["train_input"], "vocab_size": "many"}},
+            ["train_input.vocab_size", "many"],
+        ),
     ],
 )
 def test_settings_without_effect_are_refused(changed, facts):
