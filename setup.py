@@ -51,7 +51,7 @@ TEST = [
     "ruff>=0.17",
     "types-PyYAML",
 ]
-# Capture of PyTorch models; tested with 2.8 and 2.13.
+# Capture of PyTorch models; tested with 2.8, 2.13 and 2.14.
 TORCH = ["torch>=2.8"]
 # Independent implementations of models and scores, for tests that compare with them. An extra
 # cannot name PyTorch's index of builds without CUDA: see cerebras_tf/installing.py. PyTorch's

@@ -1,9 +1,10 @@
-"""Every name of PyTorch that is not public. Seen in torch 2.8 to 2.13."""
+"""Every name of PyTorch that is not public. Seen in torch 2.8 to 2.14."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,11 +116,11 @@ def refused_while_exported() -> Iterator[None]:
     Multi-head attention keeps the batch as first axis.
     """
 
-    plain = torch.autograd.Function.apply.__func__
+    plain = inspect.getattr_static(torch.autograd.Function, "apply")
 
     def apply(function: Any, *args: Any, **keys: Any) -> Any:
         if function.__name__ == _SAVED_INPUTS:
-            return plain(function, *args, **keys)
+            return plain.__get__(None, function)(*args, **keys)
         raise UnsupportedOpError(
             "custom autograd function: its backward is not captured. "
             f"Received: {function.__module__}.{function.__qualname__}. Write the forward with "
