@@ -137,9 +137,10 @@ def decode_varints(data):
         raise ValueError("a number that does not end")
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
     sizes, values = ends - starts, np.zeros(len(ends), np.uint64)
-    if sizes.max(initial=0) > MAX_VARINT_BYTES:
+    longest = max(sizes.tolist(), default=0)
+    if longest > MAX_VARINT_BYTES:
         raise ValueError("a number of more than ten bytes")
-    for place in range(sizes.max(initial=0)):
+    for place in range(longest):
         there = sizes > place
         found = (digits[starts[there] + place] & 0x7F).astype(np.uint64)
         values[there] |= found << np.uint64(PAYLOAD_BITS * place)
