@@ -64,7 +64,12 @@ def _rate(scheduler: Any) -> float:
     if parts is not None:
         milestones = vars(scheduler)["_milestones"]
         index = bisect.bisect_right(milestones, step)
-        # The host steps a scheduler once where its part begins, so that starts at 1.
-        step -= milestones[index - 1] - 1 if index else 0
-        scheduler = parts[index]
+        start = milestones[index - 1] if index else 0
+        # R1.6 passes global steps to the parts, though the host counts a part's steps from 1.
+        if index and _at(scheduler, start) != _at(parts[index], 0):
+            return _at(parts[index], step - start + 1)
+    return _at(scheduler, step)
+
+
+def _at(scheduler: Any, step: int) -> float:
     return float(scheduler.lr_function(torch.tensor(step)))
