@@ -13,7 +13,7 @@ import transformers
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.files.text_lines import read_lines
-from modelzoo.common.generate.transformers_decoder import on_wafer
+from modelzoo.common.generate.transformers_decoder import CACHE, on_wafer
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from modelzoo.common.train import torch_engine
 from modelzoo.common.train.console import logger
@@ -152,7 +152,7 @@ class Streamer(transformers.TextStreamer):
 def options(args, module, tokenizer):
     """Returns the arguments of generate() that a command line asks for."""
     found: dict[str, Any] = {
-        "past_key_values": transformers.DynamicCache(),
+        CACHE: transformers.DynamicCache(),
         "max_new_tokens": args.max_new_tokens,
         "do_sample": args.do_sample,
         "repetition_penalty": args.repetition_penalty,

@@ -446,7 +446,7 @@ def test_sums_over_wafers_that_make_a_mean_train_as_the_whole_batch(tmp_path, lo
         (rate_by_rows, dataset, 2, UnsupportedOpError, "must not depend on the number of examples"),
         (with_loss(against_the_others), dataset, 2, UnsupportedOpError, "may read several"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t))), dataset, 2, UnsupportedOpError,
-         "a sum over the batch. Use tf.reduce_mean"),
+         "a sum over the batch. Use a mean"),
         (with_loss(lambda s, t: tf.reduce_sum(tf.square(s - t)) / 2.0), dataset, 2,
          UnsupportedOpError, "a sum over the batch"),
         (with_loss(masked), dataset, 2, UnsupportedOpError, "no sum and no mean over the batch"),

@@ -4,6 +4,7 @@ B batch, A heads of keys, T tokens in the cache, N new tokens, D head width, V v
 """
 
 import contextlib
+import dataclasses
 import inspect
 import types
 
@@ -15,6 +16,9 @@ from cerebras_tf.api import TorchFunction, TorchModel, TorchTraining
 
 KEY, VALUE = "key/{}", "value/{}"
 PAST_MASK = "past_mask"
+_FIELDS = {field.name for field in dataclasses.fields(CausalLMOutputWithPast)}
+# The argument of generate() and of models; newer releases of transformers renamed it.
+CACHE = "cache" if "cache" in _FIELDS else "past_key_values"
 
 
 class WaferDecoder:
@@ -91,7 +95,7 @@ def outputs(module, batch):
             cache.update(batch[KEY.format(number)], batch[VALUE.format(number)], number)
     given = {name: batch[name] for name in ("input_ids", "position_ids") if name in batch}
     found = module.wafer_forward(
-        **given, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1
+        **given, **{CACHE: cache}, attention_mask=mask, use_cache=True, logits_to_keep=1
     )
     results = {"logits": found.logits.float()}
     for number, layer in enumerate(cache.layers):
@@ -107,14 +111,15 @@ def on_wafer(module, settings):
     """
     own = module.forward
 
-    def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, **_):
-        past = past_key_values.get_seq_length()
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **others):
+        cache = others[CACHE]
+        past = cache.get_seq_length()
         if attention_mask is None:
             attention_mask = input_ids.new_ones(input_ids.shape[0], past + input_ids.shape[1])
         if position_ids is None:
             position_ids = (past + torch.arange(input_ids.shape[1]))[None]
-        logits = decoder.forward(input_ids, attention_mask, position_ids, past_key_values)
-        return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
+        logits = decoder.forward(input_ids, attention_mask, position_ids, cache)
+        return CausalLMOutputWithPast(logits=logits, **{CACHE: cache})
 
     module.wafer_forward = own
     decoder = WaferDecoder(module, settings)

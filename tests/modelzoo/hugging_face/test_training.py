@@ -19,7 +19,7 @@ from modelzoo.commands import generate
 from modelzoo.common.config.params import load_params
 from modelzoo.common.data.preparation.examples import encode_example
 from modelzoo.common.data.preparation.record_stream import RecordStream
-from modelzoo.common.generate.transformers_decoder import on_wafer
+from modelzoo.common.generate.transformers_decoder import CACHE, on_wafer
 from modelzoo.common.train import run
 from modelzoo.hugging_face import data, engine, preparation
 from modelzoo.hugging_face.model import input_names, loss_function, make_module, score_function
@@ -295,9 +295,9 @@ def test_greedy_tokens_are_those_of_transformers(name):
     mask[0, :2] = 0
     given = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     given["eos_token_id"] = None
-    expected = module.generate(ids, past_key_values=transformers.DynamicCache(), **given)
+    expected = module.generate(ids, **{CACHE: transformers.DynamicCache()}, **given)
     with on_wafer(module, TrainingSettings()):
-        found = module.generate(ids, past_key_values=transformers.DynamicCache(), **given)
+        found = module.generate(ids, **{CACHE: transformers.DynamicCache()}, **given)
     assert found.tolist() == expected.tolist()
     assert "forward" not in vars(module)
 
