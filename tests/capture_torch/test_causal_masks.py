@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
+torch = pytest.importorskip("torch", reason="torch is an extra")
 transformers = pytest.importorskip("transformers")
 
 from cerebras_tf.ir import TensorType

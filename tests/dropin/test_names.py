@@ -94,6 +94,8 @@ def test_packages_that_switch_to_another_code_path_are_absent():
 
 @pytest.mark.parametrize("module_name", MODULES)
 def test_every_module_of_the_table_has_its_names_and_no_others(module_name):
+    if module_name.startswith("cerebras_pytorch"):
+        pytest.importorskip("torch", reason="torch is an extra")
     module = importlib.import_module(module_name)
     assert sorted(module.__all__) == sorted(MODULES[module_name])
     for name, place in MODULES[module_name].items():

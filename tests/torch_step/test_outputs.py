@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="torch is an extra")
 
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.training import TorchTraining
