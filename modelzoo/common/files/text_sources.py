@@ -46,10 +46,8 @@ SUFFIXES = (
 DIVISIBLE = (".jsonl", ".ndjson", ".parquet")  # names of files that can be read in parts
 BUFFER_BYTES = 1 << 17
 HEAD_BYTES = 4096  # that are checked before a file is read as text
-OTHERS = (  # their first bytes
-    *(b"%PDF-", b"{\\rtf", b"PK\3\4", b"ARROW1", b"SQLite format"),
-    *(b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"BZh91AY"),  # compressed
-)
+OTHERS = (b"%PDF-", b"{\\rtf", b"PK\3\4", b"ARROW1", b"SQLite format")  # their first bytes
+COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"BZh91AY")
 NUL_SHARE = 16  # a text has at most one NUL among as many bytes
 ROW = re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"\s*:')  # the first object of JSON
 ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
@@ -213,6 +211,11 @@ def check_is_text(head, path, name):
     Args:
         head: up to HEAD_BYTES.
     """
+    if head.startswith(COMPRESSED):
+        raise DataError(
+            f"{path}: must be UTF-8 text. Received: a compressed file, by its first bytes. "
+            "Unpack it, or give it the name of its compression (.gz, .xz, .zst)."
+        )
     if head.startswith(OTHERS):
         received = "PDF, RTF, a zip archive, a database or the like, according to its first bytes"
     elif head.count(0) * NUL_SHARE > len(head):

@@ -173,6 +173,7 @@ def test_row_groups_are_read_once_in_parts_of_any_size(tmp_path):
         ("a.txt", "text".encode("utf-16-le"), ["UTF-16"]),
         ("a", b"%PDF-1.7\n", ["PDF"]),
         ("a.txt", b"PK\3\4" + b"a" * 99, ["zip"]),
+        ("a.txt", b"\x1f\x8b\x08", ["compressed", ".gz"]),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path, name, data, facts):
