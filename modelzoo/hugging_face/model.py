@@ -194,13 +194,7 @@ def causal_lm(module, batch, params):
     transformers confines attention to each document.
     """
     inputs = {key: value for key, value in batch.items() if key != "labels"}
-    logits = module(**inputs, use_cache=False).logits  # (B, S, V)
-    labels = batch["labels"].reshape(-1)
-    rows = logits.reshape(-1, logits.shape[-1]).float()
-    loss = F.cross_entropy(rows, labels, ignore_index=IGNORED)
-    count = (labels != IGNORED).sum()
-    right = (rows.argmax(-1) == labels).sum()
-    return {"loss": loss, **_sums(loss=(loss * count, count), accuracy=(right, count))}
+    return _over_tokens(module(**inputs, use_cache=False).logits, batch["labels"])
 
 
 def sequence_classification(module, batch, params):
@@ -214,8 +208,12 @@ def sequence_classification(module, batch, params):
 
 def token_classification(module, batch, params):
     """The mean cross entropy of the labels of tokens; padding has none."""
-    logits = module(**_without(batch, "labels")).logits  # (B, S, C)
-    labels = batch["labels"].reshape(-1)
+    return _over_tokens(module(**_without(batch, "labels")).logits, batch["labels"])
+
+
+def _over_tokens(logits, labels):
+    """The mean cross entropy over tokens with a label; logits are [B, S, C], labels [B, S]."""
+    labels = labels.reshape(-1)
     rows = logits.reshape(-1, logits.shape[-1]).float()
     loss = F.cross_entropy(rows, labels, ignore_index=IGNORED)
     count = (labels != IGNORED).sum()

@@ -128,3 +128,9 @@ def test_compiling_runs_no_step(platform):
 def test_another_machine_is_refused(options, facts):
     with raises(ConfigError, *facts):
         cbtorch.initialize(**options)
+
+
+def test_a_number_of_replicas_is_refused_and_not_ignored():
+    cm.set_target_num_replicas(-1)
+    with raises(ConfigError, "num_replicas", "2"):
+        cm.set_target_num_replicas(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -16,8 +15,6 @@ from cerebras_tf.capture_torch.internals import flattened, leaves, nested
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.torch_recording.recorded_loop import RecordedLoop
 from cerebras_tf.torch_step.settings import TrainingSettings
-
-_LOG = logging.getLogger("cerebras_pytorch")
 
 
 class RateTracker:
@@ -73,7 +70,6 @@ class State:
         self.is_inside_execution_loop = False
         self.model: Optional[torch.nn.Module] = None
         self.optimizer: Any = None
-        self.num_replicas = 1
         self._loop: Optional[RecordedLoop] = None
 
     @property

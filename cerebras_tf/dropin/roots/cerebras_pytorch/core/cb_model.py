@@ -12,6 +12,8 @@ import torch
 from cerebras_pytorch import platform
 from cerebras_pytorch.platform import RateTracker as RateTracker
 
+from cerebras_tf.errors import ConfigError
+
 METRIC_NAME_PREFIX = "metric"
 _LOG = logging.getLogger("cerebras_pytorch")
 
@@ -92,8 +94,13 @@ def set_metric_state_names(state_dict: Mapping[str, torch.Tensor], name: str) ->
 
 
 def set_target_num_replicas(number: int) -> None:
-    """Sets the number of replicas; -1 for as many as fit a system."""
-    platform.state().num_replicas = number
+    """Accepts 1, or -1 for as many as fit a system: results do not depend on that number.
+
+    Raises:
+        ConfigError: another number.
+    """
+    if number not in (1, -1):
+        raise ConfigError(f"num_replicas: must be 1 or -1. Received: {number}. Set 1.")
 
 
 def to_cpu(nested: Any) -> Any:
