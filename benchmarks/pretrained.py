@@ -1,10 +1,11 @@
 """Fine-tunes Hugging Face folders that are larger than memory, to show what it takes.
 
 For example LoRA on the shape of Llama 3.1 8B (16 GB of random bfloat16 weights, which are read from
-their files in every step), and AdamW on all weights of Llama 3.2 1B's shape::
+their files in every step), and AdamW on all weights of the shapes of Llama 3.2 1B and GPT-2 XL::
 
     scripts/cerebras-tf bench pretrained lora8b --folder /data/demo
     scripts/cerebras-tf bench pretrained adamw1b --folder /data/demo --steps 2
+    scripts/cerebras-tf bench pretrained gpt2xl --folder /data/demo --steps 2
 
 Weights and tokens are random: memory, bytes moved and time are measured. Training runs in a process
 of its own, in a control group with limited memory if the system allows that.
@@ -33,6 +34,7 @@ from cerebras_tf.api import TensorType, positive_int, positive_number, write_sha
 from cerebras_tf.errors import CapacityError, CerebrasError, ConfigError
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_POSITIONS = 1024  # of GPT-2
 _POOL = 1 << 24  # random numbers that all weights are taken from
 
 
@@ -41,7 +43,8 @@ class Case:
     """A model and how it is trained.
 
     Attributes:
-        layers, hidden, inner, heads, key_heads, vocabulary: its shape.
+        layers, hidden, inner, heads, key_heads, vocabulary: its shape. GPT-2 if key_heads is 0,
+            otherwise Llama.
         tied: whether the output projection is the embedding.
         rank: of LoRA; 0 trains all weights by AdamW.
         rows: sequences of a step.
@@ -76,11 +79,24 @@ class Case:
 CASES = {
     "lora8b": Case(32, 4096, 14336, 32, 8, 128256, False, 16, 2, 512, 1, 3.6, 2.6),
     "adamw1b": Case(16, 2048, 8192, 32, 8, 128256, True, 0, 8, 512, 1, 3.0, 3.0, "bfloat16"),
+    "gpt2xl": Case(48, 1600, 6400, 25, 0, 50257, True, 0, 8, 512, 1, 3.0, 3.0, "bfloat16"),
 }
 
 
 def config_of(case: Case) -> dict[str, Any]:
     """The config.json of a model."""
+    if not case.key_heads:
+        return {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "dtype": "bfloat16",
+            "vocab_size": case.vocabulary,
+            "n_embd": case.hidden,
+            "n_inner": case.inner,
+            "n_layer": case.layers,
+            "n_head": case.heads,
+            "n_positions": _POSITIONS,
+        }
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -102,6 +118,32 @@ def config_of(case: Case) -> dict[str, Any]:
 
 def shapes_of(case: Case) -> dict[str, tuple[int, ...]]:
     """Shapes of all weights, by the names that transformers has."""
+    return _llama_shapes(case) if case.key_heads else _gpt2_shapes(case)
+
+
+def _gpt2_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    hidden = case.hidden
+    found: dict[str, tuple[int, ...]] = {
+        "transformer.wte.weight": (case.vocabulary, hidden),
+        "transformer.wpe.weight": (_POSITIONS, hidden),
+    }
+    for layer in range(case.layers):
+        name = f"transformer.h.{layer}"
+        for part, rows, columns in (
+            ("attn.c_attn", hidden, 3 * hidden),
+            ("attn.c_proj", hidden, hidden),
+            ("mlp.c_fc", hidden, case.inner),
+            ("mlp.c_proj", case.inner, hidden),
+        ):
+            found[f"{name}.{part}.weight"] = (rows, columns)
+            found[f"{name}.{part}.bias"] = (columns,)
+        for norm in ("ln_1", "ln_2"):
+            found[f"{name}.{norm}.weight"] = found[f"{name}.{norm}.bias"] = (hidden,)
+    found["transformer.ln_f.weight"] = found["transformer.ln_f.bias"] = (hidden,)
+    return found
+
+
+def _llama_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     hidden, keys = case.hidden, case.hidden // case.heads * case.key_heads
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (case.vocabulary, hidden)}
     for layer in range(case.layers):
@@ -125,16 +167,16 @@ def write_model(case: Case, folder: Path) -> None:
     random = np.random.default_rng(0)
     numbers = random.standard_normal(_POOL, np.float32) * np.float32(0.02)
     pool = (numbers.view(np.uint32) >> 16).astype(np.uint16)
-    ones = np.uint16(0x3F80)
+    one, zero = np.uint16(0x3F80), np.uint16(0)
 
-    def weight(shape: tuple[int, ...]) -> Any:
+    def weight(name: str, shape: tuple[int, ...]) -> Any:
         if len(shape) == 1:
-            return np.full(shape, ones)
+            return np.full(shape, zero if name.endswith("bias") else one)
         return np.resize(np.roll(pool, int(random.integers(_POOL))), shape)
 
     shapes = shapes_of(case)
     types = {name: TensorType("bfloat16", shape) for name, shape in shapes.items()}
-    write_shards(folder, types, ((name, weight(shape)) for name, shape in shapes.items()))
+    write_shards(folder, types, ((name, weight(name, shape)) for name, shape in shapes.items()))
     (folder / "config.json").write_text(json.dumps(config_of(case)), encoding="utf-8")
 
 
