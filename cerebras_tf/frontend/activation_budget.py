@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Optional
 
 from cerebras_tf.compiler.fit_activations import Budget, Fitting, SpillSpace
@@ -29,6 +30,7 @@ class ActivationBudget:
         swarm: the wafers that make the steps together. They must choose alike, so all use the
             speeds measured by the first.
         available: returns the bytes that the session has for activations.
+        precision: see Options.
     """
 
     def __init__(
@@ -39,16 +41,19 @@ class ActivationBudget:
         trains: bool,
         swarm: Swarm,
         available: Callable[[], int],
+        precision: str = "float32",
     ) -> None:
         self._store = store
         self._backend = backend
         self._memory_gb = memory_gb
         self._trains = trains
         self._available = available
-        self._speeds: Callable[[], Speeds] = measured_speeds
+        self._speeds: Callable[[], Speeds] = partial(
+            measured_speeds, rounded=precision == "bfloat16"
+        )
         self._disk_speeds: Callable[[], Optional[tuple[float, float]]] = self._measure_disk
         if swarm.size > 1 and trains:
-            speeds = _of_first(swarm, measured_speeds)
+            speeds = _of_first(swarm, self._speeds)
             self._speeds = lambda: speeds
             if self.spills:
                 of_disk = _of_first(swarm, self._measure_disk)

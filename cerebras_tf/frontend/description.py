@@ -69,6 +69,12 @@ def products(program: Optional[Program], precision: str) -> list[str]:
     ]
 
 
+def _product_speed(program: Program) -> float:
+    """Measured operations a second of products like those of the program."""
+    rounded = any(map(_is_rounded, _instructions(program)))
+    return measured_speeds(rounded=rounded).flops_per_s
+
+
 def _is_rounded(instruction: Instruction) -> bool:
     return instruction.attrs.get("compute") == "bfloat16"
 
@@ -165,7 +171,7 @@ def streaming(
     except OSError:  # no space to measure with; training will raise
         return [*lines, moved]
     moving_s = plan.bytes_read / read + plan.bytes_written / write
-    computing_s = plan.flops / measured_speeds().flops_per_s
+    computing_s = plan.flops / _product_speed(program)
     bound = "the disk" if moving_s > computing_s else "computing"
     return [
         *lines,
@@ -208,7 +214,7 @@ def effort(program: Program, batches: int = 1, flops_per_s: Optional[float] = No
     Args:
         flops_per_s: speed of matrix products; None to measure it.
     """
-    reached = flops_per_s or measured_speeds().flops_per_s
+    reached = flops_per_s or _product_speed(program)
     flops = batches * program.flops
     return (
         f"{in_words(flops)} floating-point operations per step, estimated to take at least "

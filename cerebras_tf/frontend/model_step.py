@@ -102,6 +102,7 @@ class ModelStep:
             model.trains,
             swarm,
             lambda: self.session.activation_limit,
+            options.precision,
         )
         self.source = CompilingSource(
             model,

@@ -125,7 +125,7 @@ def test_activations_spill_to_the_disk_of_the_weights(tmp_path, free, said, monk
     monkeypatch.setattr(spilling, "_LEAST_BYTES", 0)
     monkeypatch.setattr(activation_budget, "measured_disk_speeds", lambda folder: (1e18, 1e18))
     slow = Speeds(flops_per_s=1e3, bytes_per_s=1e9)
-    monkeypatch.setattr(activation_budget, "measured_speeds", lambda: slow)
+    monkeypatch.setattr(activation_budget, "measured_speeds", lambda rounded: slow)
     budget = 0.6 * activation_bytes(session)
     on_files = {"memoryx_dir": str(tmp_path / "store"), "memoryx_ram_gb": 0.0006}
     given = {**on_files, "wafer_memory_gb": budget / 1e9}

@@ -18,3 +18,9 @@ def test_an_instruction_takes_as_long_as_its_slower_side():
     speeds = Speeds(flops_per_s=100.0, bytes_per_s=10.0)
     assert speeds.seconds(Cost(flops=1000, bytes_read=20, bytes_written=10)) == 10.0
     assert speeds.seconds(Cost(flops=100, bytes_read=20, bytes_written=10)) == 3.0
+
+
+def test_products_in_bfloat16_have_a_speed_of_their_own():
+    rounded = measured_speeds(rounded=True)
+    assert measured_speeds(rounded=True) is rounded
+    assert rounded.flops_per_s != measured_speeds().flops_per_s
