@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels.half_precision import as_bfloat16_operand, flush_subnormals
 from cerebras_tf.kernels.random import random_uniform
 from cerebras_tf.kernels.registry import plain
 
@@ -61,11 +62,36 @@ def _drop(x: np.ndarray, kept: Optional[np.ndarray]) -> np.ndarray:
     return np.where(kept != 0, x * kept.astype(x.dtype), x.dtype.type(0))
 
 
-def _scores(
-    q: np.ndarray, k: np.ndarray, bias: Optional[np.ndarray], scale: float, causal: bool
-) -> np.ndarray:
+def _product(sizes: str, x: np.ndarray, y: np.ndarray, compute: Optional[str]) -> np.ndarray:
+    """einsum; with compute="bfloat16", operands are rounded as in matmul."""
+    if compute is None:
+        return np.asarray(np.einsum(sizes, x, y))
+    return flush_subnormals(np.einsum(sizes, as_bfloat16_operand(x), as_bfloat16_operand(y)))
+
+
+class Softmax(NamedTuple):
+    """What is done with scores.
+
+    Attributes:
+        scale: usually 1 / sqrt(D).
+        causal: whether query i sees keys j <= i + (T - S) only.
+        bias: broadcasts to [B, A, S, T], or None.
+        kept: [B, A, S, T], dropout's multipliers of probabilities, or None.
+        compute: "bfloat16" rounds the operands of products: q, k, v, dout, probabilities after
+            dropout, and derivatives of scores.
+    """
+
+    scale: float
+    causal: bool
+    bias: Optional[np.ndarray]
+    kept: Optional[np.ndarray]
+    compute: Optional[str]
+
+
+def _scores(q: np.ndarray, k: np.ndarray, softmax: Softmax) -> np.ndarray:
     """[B, A, S, T], -Inf where the mask hides a key."""
-    scores = np.einsum("bsad,btad->bast", q, k) * q.dtype.type(scale)
+    scale, causal, bias, _, compute = softmax
+    scores = _product("bsad,btad->bast", q, k, compute) * q.dtype.type(scale)
     if bias is not None:
         scores = scores + bias
     if causal:
@@ -76,7 +102,7 @@ def _scores(
 
 
 @plain("attention")
-def attention(q, k, v, *extra, scale, causal, **dropout):
+def attention(q, k, v, *extra, scale, causal, compute=None, **dropout):
     """dropout(softmax(scale q k^T + bias)) v for every head (Vaswani et al., 2017, eq. 1).
 
     Args:
@@ -87,44 +113,48 @@ def attention(q, k, v, *extra, scale, causal, **dropout):
             the seeds, int64 [2].
         scale: usually 1 / sqrt(D).
         causal: query i sees keys j <= i + (T - S) only, so that the last query sees all.
+        compute: "bfloat16" rounds the operands of products (see Softmax).
         dropout: rate and kept_scale (see Dropout), or neither.
 
     Returns:
         out [B, S, A, D], and log(sum(e^scores)) [B, A, S].
     """
-    bias, dropped = bias_and_dropout(extra, dropout)
-    shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-    return attend(q, k, v, bias, _kept(dropped, shape, q.dtype), scale, causal)
+    return attend(q, k, v, _softmax_of(q, k, extra, dropout, scale, causal, compute))
 
 
-def attend(
+def _softmax_of(
     q: np.ndarray,
     k: np.ndarray,
-    v: np.ndarray,
-    bias: Optional[np.ndarray],
-    kept: Optional[np.ndarray],
+    extra: tuple[np.ndarray, ...],
+    dropout: dict[str, Any],
     scale: float,
     causal: bool,
-) -> Pair:
-    """attention's results; `kept` [B, A, S, T] are dropout's multipliers, or None."""
-    scores = _scores(q, k, bias, scale, causal)
+    compute: Optional[str],
+) -> Softmax:
+    bias, dropped = bias_and_dropout(extra, dropout)
+    shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    return Softmax(scale, causal, bias, _kept(dropped, shape, q.dtype), compute)
+
+
+def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, softmax: Softmax) -> Pair:
+    """attention's results."""
+    scores = _scores(q, k, softmax)
     top = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - top)
     total = e.sum(axis=-1, keepdims=True)
-    p = _drop(e / total, kept)
-    return np.einsum("bast,btad->bsad", p, v), (top + np.log(total))[..., 0]
+    p = _drop(e / total, softmax.kept)
+    out = _product("bast,btad->bsad", p, v, softmax.compute)
+    return out, (top + np.log(total))[..., 0]
 
 
 @plain("attention_grad")
-def attention_grad(dout, q, k, v, out, lse, *extra, scale, causal, **dropout):
+def attention_grad(dout, q, k, v, out, lse, *extra, scale, causal, compute=None, **dropout):
     """Derivatives of attention's out: dq [B, S, A, D], dk [B, T, A, D], dv [B, T, A, D].
 
     Args are the cotangent dout, attention's arguments, and its results out and lse.
     """
-    bias, dropped = bias_and_dropout(extra, dropout)
-    shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-    kept = _kept(dropped, shape, q.dtype)
-    return attend_backward(dout, q, k, v, out, lse, bias, kept, scale, causal)
+    softmax = _softmax_of(q, k, extra, dropout, scale, causal, compute)
+    return attend_backward(dout, q, k, v, out, lse, softmax)
 
 
 def attend_backward(
@@ -134,17 +164,19 @@ def attend_backward(
     v: np.ndarray,
     out: np.ndarray,
     lse: np.ndarray,
-    bias: Optional[np.ndarray],
-    kept: Optional[np.ndarray],
-    scale: float,
-    causal: bool,
+    softmax: Softmax,
 ) -> Triple:
-    """attention_grad's results; `kept` as for `attend`."""
-    p = np.exp(_scores(q, k, bias, scale, causal) - lse[..., None])
-    dp = _drop(np.einsum("bsad,btad->bast", dout, v), kept)
-    # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without.
-    along = np.einsum("bsad,bsad->bas", dout, out)[..., None]
-    ds = p * (dp - along) * q.dtype.type(scale)
-    dq = np.einsum("bast,btad->bsad", ds, k)
-    dk = np.einsum("bast,bsad->btad", ds, q)
-    return dq, dk, np.einsum("bast,bsad->btad", _drop(p, kept), dout)
+    """attention_grad's results."""
+    kept, compute = softmax.kept, softmax.compute
+    p = np.exp(_scores(q, k, softmax) - lse[..., None])
+    dp = _drop(_product("bsad,btad->bast", dout, v, compute), kept)
+    # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without. It is dout out, too,
+    # but not if that was computed from rounded probabilities.
+    if compute is None:
+        along = np.einsum("bsad,bsad->bas", dout, out)[..., None]
+    else:
+        along = (p * dp).sum(axis=-1, keepdims=True)
+    ds = p * (dp - along) * q.dtype.type(softmax.scale)
+    dq = _product("bast,btad->bsad", ds, k, compute)
+    dk = _product("bast,bsad->btad", ds, q, compute)
+    return dq, dk, _product("bast,bsad->btad", _drop(p, kept), dout, compute)

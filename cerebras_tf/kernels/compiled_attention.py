@@ -2,24 +2,34 @@
 
 Letters: B sequences, A heads, D head width; padded: S query length, T key length; packed: S and K
 padded lengths, T real tokens of all queries and U of all keys. compiled_flash_attention.py has the
-algorithm within a head.
+algorithm within a head, compiled_bfloat16_attention.py that of products in bfloat16.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from cerebras_tf.kernels import compiled_bfloat16_attention, compiled_flash_attention
+from cerebras_tf.kernels import instruction_set as isa
 from cerebras_tf.kernels.attention import Dropout, bias_and_dropout
+from cerebras_tf.kernels.compiled_bfloat16 import TILE_CONFIG, instructions, round_into
+from cerebras_tf.kernels.compiled_bfloat16_attention import (
+    attention_head_bfloat16,
+    attention_head_grad_bfloat16,
+    workspace_bytes,
+)
 from cerebras_tf.kernels.compiled_flash_attention import (
     Operands,
+    Products,
     SoftmaxRows,
     attention_head,
     attention_head_grad,
     batch_dropout,
-    block_bytes,
     block_size,
     head_dropout,
     inlined_with_sgemm,
@@ -30,9 +40,57 @@ from cerebras_tf.kernels.compiled_layout import as_contiguous, floats_are_float3
 from cerebras_tf.kernels.compiled_threads import chunk_count
 from cerebras_tf.kernels.packing import Lengths
 from cerebras_tf.kernels.registry import Scratch, compiled
+from cerebras_tf.kernels.scratch import borrow, round_up
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
+
+
+class _Method(NamedTuple):
+    """How attention is computed.
+
+    Attributes:
+        rounded: whether operands are rounded to bfloat16 and multiplied in float32.
+    """
+
+    products: Products
+    rounded: bool
+
+    @classmethod
+    def of(cls, compute: Optional[str]) -> _Method:
+        """By the attribute `compute`."""
+        kind = isa.NONE if compute is None else instructions().kind
+        if kind == isa.NONE:
+            flash = compiled_flash_attention
+            return cls(Products(flash.SGEMM, None, flash.QUERY_BLOCK), compute is not None)
+        config = TILE_CONFIG.ctypes.data if kind == isa.AMX else None
+        return cls(Products(None, config, compiled_bfloat16_attention.QUERY_BLOCK), False)
+
+    def size(self, queries: int, keys: int, depth: int, gradient: bool) -> int:
+        """Floats of a thread's workspace."""
+        if self.products.sgemm is not None:
+            return (2 if gradient else 1) * block_size(queries, keys)
+        tiled = self.products.config is not None
+        return workspace_bytes(tiled, queries, keys, depth, gradient) // 4
+
+    def scratch(
+        self, queries: int, keys: int, gradient: bool, operands: Sequence[Any]
+    ) -> Scratch:
+        """`operands`: those of products, of any rank."""
+        shapes = [x.shape for x in operands]
+        copies = sum(round_up(4 * math.prod(shape)) for shape in shapes) if self.rounded else 0
+        return Scratch(copies, round_up(4 * self.size(queries, keys, shapes[0][-1], gradient)))
+
+    @contextmanager
+    def rounding(self, operands: Operands) -> Iterator[Operands]:
+        """Context manager: the operands of products, as they are, or copies that are rounded."""
+        with ExitStack() as stack:
+            if self.rounded:
+                copies = [stack.enter_context(borrow(x.shape)) for x in operands]
+                for x, copy in zip(operands, copies):
+                    round_into(np.ascontiguousarray(x), copy, 2)
+                operands = tuple(copies)
+            yield operands
 
 
 class BatchRows(NamedTuple):
@@ -49,6 +107,7 @@ class BatchRows(NamedTuple):
     head: int
     query: int
     lse: np.ndarray
+    rounded: bool
 
 
 @inlined_with_sgemm
@@ -56,12 +115,12 @@ def _rows_of_head(rows, item, head):
     """The rows of a head, from its first query on."""
     row = rows.batch * item + rows.head * head
     scale, lse = rows.scale, rows.lse[item]
-    return SoftmaxRows(scale, rows.causal, rows.bias, row, rows.query, lse, head, 0)
+    return SoftmaxRows(scale, rows.causal, rows.bias, row, rows.query, lse, head, 0, rows.rounded)
 
 
 @jit_with_sgemm
 def _attention_heads(
-    start, stop, thread, parts, address, width, operands, workspaces, rows, dropouts
+    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
 ):
     """attention_head for chunks of heads; see run_heads. Heads count over the batch."""
     q, k, v, out = operands
@@ -70,29 +129,40 @@ def _attention_heads(
         item, head = divmod(number, q.shape[1])
         given = q[item, head], k[item, head], v[item, head], out[item, head]
         own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        attention_head(address, width, given, workspaces[thread], own, dropout)
+        if sgemm is None:
+            attention_head_bfloat16(config, width, given, workspaces[thread], own, dropout)
+        else:
+            attention_head(sgemm, width, given, workspaces[thread], own, dropout)
 
 
 @jit_with_sgemm
 def _attention_grad_heads(
-    start, stop, thread, parts, address, width, operands, workspaces, rows, dropouts
+    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
 ):
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
     for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         given = dout[item, head], q[item, head], k[item, head], v[item, head]
-        found = dq[item, head], dk[item, head], dv[item, head]
+        all_of = (*given, dq[item, head], dk[item, head], dv[item, head])
         own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        attention_head_grad(address, width, (*given, *found), workspaces[thread], own, dropout)
+        if sgemm is None:
+            attention_head_grad_bfloat16(config, width, all_of, workspaces[thread], own, dropout)
+        else:
+            attention_head_grad(sgemm, width, all_of, workspaces[thread], own, dropout)
 
 
 def _rows(
-    bias: Optional[np.ndarray], keys: int, scale: float, causal: bool, lse: np.ndarray
+    bias: Optional[np.ndarray],
+    keys: int,
+    scale: float,
+    causal: bool,
+    lse: np.ndarray,
+    rounded: bool,
 ) -> BatchRows:
     """BatchRows with a bias that broadcasts to [B, A, S, T], or none."""
     if bias is None:
-        return BatchRows(F(scale), causal, np.empty((0, 0), F), 0, 0, 0, lse)
+        return BatchRows(F(scale), causal, np.empty((0, 0), F), 0, 0, 0, lse, rounded)
     added: np.ndarray = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     batch, heads, queries, columns = added.shape
     if columns != keys:
@@ -102,7 +172,8 @@ def _rows(
         queries if heads > 1 else 0,
         1 if queries > 1 else 0,
     )
-    return BatchRows(F(scale), causal, as_contiguous(added).reshape(-1, keys), *steps, lse)
+    flat = as_contiguous(added).reshape(-1, keys)
+    return BatchRows(F(scale), causal, flat, *steps, lse, rounded)
 
 
 def _transpose_heads(array: np.ndarray) -> np.ndarray:
@@ -112,40 +183,57 @@ def _transpose_heads(array: np.ndarray) -> np.ndarray:
     return array.transpose(0, 2, 1, 3)
 
 
-def _scratch(query: Any, key: Any, *extra: Any, **attrs: Any) -> Scratch:
-    """One block of scores per thread."""
-    return Scratch(0, block_bytes(query.shape[1], key.shape[1]))
+def _scratch(query: Any, key: Any, value: Any, *extra: Any, **attrs: Any) -> Scratch:
+    lengths = query.shape[1], key.shape[1]
+    return _Method.of(attrs.get("compute")).scratch(*lengths, False, (query, key, value))
 
 
-def _scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
-    return Scratch(0, 2 * _scratch(*operands, **attrs).per_thread)
+def _scratch_of_gradient(dout: Any, query: Any, key: Any, *extra: Any, **attrs: Any) -> Scratch:
+    lengths = query.shape[1], key.shape[1]
+    return _Method.of(attrs.get("compute")).scratch(*lengths, True, (dout, query, key, extra[0]))
+
+
+def _run(
+    kernel: Any,
+    method: _Method,
+    operands: Operands,
+    results: Operands,
+    rows: BatchRows,
+    dropout: Optional[Dropout],
+) -> None:
+    """Runs all heads.
+
+    Args:
+        operands: q, k and v, after dout for the derivatives, each [B, S or T, A, D].
+        results: those of the same shapes.
+    """
+    gradient = len(operands) == 4
+    (batch, queries, heads, depth), keys = operands[-3].shape, operands[-1].shape[1]
+    shape = batch, heads, queries, keys
+    work = (8 if gradient else 4) * math.prod(shape)
+    parts = np.array_split(np.arange(batch * heads), chunk_count(batch * heads, work))
+    size, dropouts = method.size(queries, keys, depth, gradient), batch_dropout(dropout, shape)
+    with method.rounding(operands) as rounded:
+        given = tuple(_transpose_heads(x) for x in (*rounded, *results))
+        run_heads(kernel, parts, work, size, given, rows, dropouts, method.products)
 
 
 @compiled("attention", supports=floats_are_float32, scratch=_scratch)
-def attention(q, k, v, *extra, out, scale, causal, **dropout):
+def attention(q, k, v, *extra, out, scale, causal, compute=None, **dropout):
     """attention into out [B, S, A, D] and lse [B, A, S]."""
-    (batch, queries, heads, _), keys = q.shape, k.shape[1]
-    shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(extra, dropout)
-    rows, dropouts = _rows(bias, keys, scale, causal, out[1]), batch_dropout(dropped, shape)
-    operands = tuple(_transpose_heads(x) for x in (q, k, v, out[0]))
-    work, size = 4 * math.prod(shape), block_size(queries, keys)
-    parts = np.array_split(np.arange(batch * heads), chunk_count(batch * heads, work))
-    run_heads(_attention_heads, parts, work, size, operands, rows, dropouts)
+    method = _Method.of(compute)
+    rows = _rows(bias, k.shape[1], scale, causal, out[1], method.rounded)
+    _run(_attention_heads, method, (q, k, v), out[:1], rows, dropped)
 
 
 @compiled("attention_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
-def attention_grad(dout, q, k, v, y, lse, *extra, out, scale, causal, **dropout):
+def attention_grad(dout, q, k, v, y, lse, *extra, out, scale, causal, compute=None, **dropout):
     """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
-    (batch, queries, heads, _), keys = q.shape, k.shape[1]
-    shape = batch, heads, queries, keys
     bias, dropped = bias_and_dropout(extra, dropout)
-    rows = _rows(bias, keys, scale, causal, as_contiguous(lse))
-    dropouts = batch_dropout(dropped, shape)
-    operands = tuple(_transpose_heads(x) for x in (dout, q, k, v, *out))
-    work, size = 8 * math.prod(shape), 2 * block_size(queries, keys)
-    parts = np.array_split(np.arange(batch * heads), chunk_count(batch * heads, work))
-    run_heads(_attention_grad_heads, parts, work, size, operands, rows, dropouts)
+    method = _Method.of(compute)
+    rows = _rows(bias, k.shape[1], scale, causal, as_contiguous(lse), method.rounded)
+    _run(_attention_grad_heads, method, (dout, q, k, v), out, rows, dropped)
 
 
 _NO_BIAS = np.empty((0, 0), F)
@@ -160,6 +248,7 @@ class _PackedRows(NamedTuple):
         queries: int64 [B + 1], starts of the sequences' queries, and T.
         keys: int64 [B + 1], starts of their keys, and U.
         lse: [A, T], log(sum(e^scores)).
+        rounded: as for `SoftmaxRows`.
     """
 
     scale: np.float32
@@ -168,18 +257,20 @@ class _PackedRows(NamedTuple):
     queries: np.ndarray
     keys: np.ndarray
     lse: np.ndarray
+    rounded: bool
 
 
 @inlined_with_sgemm
 def _packed_rows_of_head(rows, item, head):
     """The rows of a head, from the first query of its sequence on."""
     first = rows.queries[item]
-    return SoftmaxRows(rows.scale, rows.causal, rows.no_bias, 0, 0, rows.lse, head, first)
+    scale, lse = rows.scale, rows.lse
+    return SoftmaxRows(scale, rows.causal, rows.no_bias, 0, 0, lse, head, first, rows.rounded)
 
 
 @jit_with_sgemm
 def _packed_attention_heads(
-    start, stop, thread, parts, address, width, operands, workspaces, rows, dropouts
+    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
 ):
     """attention_head for chunks of heads, which count over sequences; see run_heads."""
     q, k, v, out = operands
@@ -190,12 +281,15 @@ def _packed_attention_heads(
         first, last = rows.keys[item], rows.keys[item + 1]
         given = q[begin:end, head], k[first:last, head], v[first:last, head], out[begin:end, head]
         own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        attention_head(address, width, given, workspaces[thread], own, dropout)
+        if sgemm is None:
+            attention_head_bfloat16(config, width, given, workspaces[thread], own, dropout)
+        else:
+            attention_head(sgemm, width, given, workspaces[thread], own, dropout)
 
 
 @jit_with_sgemm
 def _packed_attention_grad_heads(
-    start, stop, thread, parts, address, width, operands, workspaces, rows, dropouts
+    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
 ):
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
@@ -204,43 +298,51 @@ def _packed_attention_grad_heads(
         begin, end = rows.queries[item], rows.queries[item + 1]
         first, last = rows.keys[item], rows.keys[item + 1]
         given = dout[begin:end, head], q[begin:end, head], k[first:last, head], v[first:last, head]
-        found = dq[begin:end, head], dk[first:last, head], dv[first:last, head]
+        all_of = (*given, dq[begin:end, head], dk[first:last, head], dv[first:last, head])
         own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        attention_head_grad(address, width, (*given, *found), workspaces[thread], own, dropout)
+        if sgemm is None:
+            attention_head_grad_bfloat16(config, width, all_of, workspaces[thread], own, dropout)
+        else:
+            attention_head_grad(sgemm, width, all_of, workspaces[thread], own, dropout)
 
 
 def _run_packed(
     kernel: Any,
-    blocks: int,
+    method: _Method,
     operands: Operands,
+    results: Operands,
     rows: _PackedRows,
     lengths: Lengths,
     dropout: Optional[Dropout],
 ) -> None:
-    """Runs all heads in memory order, in chunks with equally many scores.
-
-    Args:
-        blocks: blocks of scores that a thread's workspace holds.
-    """
-    heads, count = operands[0].shape[1], len(rows.queries) - 1
+    """Runs all heads in memory order, in chunks with equally many scores; arguments as of `_run`,
+    operands and results are [T or U, A, D]."""
+    gradient = len(operands) == 4
+    (_, heads, depth), count = operands[-3].shape, len(rows.queries) - 1
     dropouts = batch_dropout(dropout, (count, heads, *lengths))
     queries, keys = np.diff(rows.queries), np.diff(rows.keys)
     scores = np.cumsum(np.repeat(queries * keys, heads))
-    work = 4 * blocks * heads * int(queries @ keys)
+    work = (8 if gradient else 4) * heads * int(queries @ keys)
     chunks = chunk_count(count * heads, work)
     ends = np.searchsorted(scores, scores[-1:] * np.arange(1, chunks) // chunks)
     parts = np.split(np.arange(count * heads), ends)
-    size = blocks * block_size(int(queries.max(initial=0)), int(keys.max(initial=0)))
-    run_heads(kernel, parts, work, size, operands, rows, dropouts)
+    longest = int(queries.max(initial=0)), int(keys.max(initial=0))
+    size = method.size(*longest, depth, gradient)
+    with method.rounding(operands) as rounded:
+        given = (*map(as_contiguous, rounded), *results)
+        run_heads(kernel, parts, work, size, given, rows, dropouts, method.products)
 
 
-def _packed_scratch(query: Any, key: Any, *extra: Any, lengths: Lengths, **attrs: Any) -> Scratch:
-    """One block of scores per thread."""
-    return Scratch(0, block_bytes(*lengths))
+def _packed_scratch(query: Any, *operands: Any, lengths: Lengths, **attrs: Any) -> Scratch:
+    method = _Method.of(attrs.get("compute"))
+    return method.scratch(*lengths, False, (query, *operands[:2]))
 
 
-def _packed_scratch_of_gradient(dout: Any, *operands: Any, **attrs: Any) -> Scratch:
-    return Scratch(0, 2 * _packed_scratch(*operands, **attrs).per_thread)
+def _packed_scratch_of_gradient(
+    dout: Any, *operands: Any, lengths: Lengths, **attrs: Any
+) -> Scratch:
+    method = _Method.of(attrs.get("compute"))
+    return method.scratch(*lengths, True, (dout, *operands[:3]))
 
 
 def _supports_packed(*operands: Any, **attrs: Any) -> bool:
@@ -249,28 +351,48 @@ def _supports_packed(*operands: Any, **attrs: Any) -> bool:
 
 
 def _packed_rows(
-    scale: float, causal: bool, offsets_q: np.ndarray, offsets_k: np.ndarray, lse: np.ndarray
+    scale: float,
+    causal: bool,
+    offsets: Sequence[np.ndarray],
+    lse: np.ndarray,
+    rounded: bool,
 ) -> _PackedRows:
-    queries, keys = (np.array(x, np.int64) for x in (offsets_q, offsets_k))
-    return _PackedRows(F(scale), bool(causal), _NO_BIAS, queries, keys, lse)
+    queries, keys = (np.array(x, np.int64) for x in offsets)
+    return _PackedRows(F(scale), bool(causal), _NO_BIAS, queries, keys, lse, rounded)
 
 
 @compiled("packed_attention", supports=_supports_packed, scratch=_packed_scratch)
-def packed_attention(q, k, v, offsets_q, offsets_k, *extra, out, scale, causal, lengths, **dropout):
+def packed_attention(
+    q, k, v, offsets_q, offsets_k, *extra, out, scale, causal, lengths, compute=None, **dropout
+):
     """packed_attention into out [T, A, D] and lse [A, T]."""
     _, dropped = bias_and_dropout(extra, dropout)
-    result, lse = out
-    rows = _packed_rows(scale, causal, offsets_q, offsets_k, lse)
-    operands = (*(as_contiguous(x) for x in (q, k, v)), result)
-    _run_packed(_packed_attention_heads, 1, operands, rows, lengths, dropped)
+    method = _Method.of(compute)
+    rows = _packed_rows(scale, causal, (offsets_q, offsets_k), out[1], method.rounded)
+    _run_packed(_packed_attention_heads, method, (q, k, v), out[:1], rows, lengths, dropped)
 
 
 @compiled("packed_attention_grad", supports=_supports_packed, scratch=_packed_scratch_of_gradient)
 def packed_attention_grad(
-    dout, q, k, v, y, lse, offsets_q, offsets_k, *extra, out, scale, causal, lengths, **dropout
+    dout,
+    q,
+    k,
+    v,
+    y,
+    lse,
+    offsets_q,
+    offsets_k,
+    *extra,
+    out,
+    scale,
+    causal,
+    lengths,
+    compute=None,
+    **dropout,
 ):
     """packed_attention_grad into dq, dk, dv, each [T or U, A, D]; y, the result, is not read."""
     _, dropped = bias_and_dropout(extra, dropout)
-    rows = _packed_rows(scale, causal, offsets_q, offsets_k, as_contiguous(lse))
-    operands = (*(as_contiguous(x) for x in (dout, q, k, v)), *out)
-    _run_packed(_packed_attention_grad_heads, 2, operands, rows, lengths, dropped)
+    method, ends = _Method.of(compute), (offsets_q, offsets_k)
+    rows = _packed_rows(scale, causal, ends, as_contiguous(lse), method.rounded)
+    operands = dout, q, k, v
+    _run_packed(_packed_attention_grad_heads, method, operands, out, rows, lengths, dropped)

@@ -321,7 +321,7 @@ def _multiply_k_block(
             packed,
             (out.ctypes.data, out.strides[0]),
             (workspaces.ctypes.data, step, blocks.block_bytes),
-            _TILE_CONFIG.ctypes.data,
+            TILE_CONFIG.ctypes.data,
             workspaces=parts,
         )
 
@@ -427,11 +427,12 @@ def _tile_configuration() -> np.ndarray:
     return config
 
 
-_TILE_CONFIG = _tile_configuration()
+TILE_CONFIG = _tile_configuration()
 
 
 @jit()
-def _round_chunk(start, stop, x, out):
+def round_operand(start, stop, x, out):
+    """out = x [start, stop) rounded to bfloat16 as the instructions read it; may be x itself."""
     part, result = x[start:stop], out[start:stop]
     for i in range(part.size):
         number = to_float(part[i])
@@ -443,21 +444,21 @@ def _round_chunk(start, stop, x, out):
         result[i] = float_of(np.int32(quieted & kept))
 
 
-def _round_into(x: np.ndarray, out: np.ndarray, parts: int) -> None:
+def round_into(x: np.ndarray, out: np.ndarray, parts: int) -> None:
     """out = x rounded to bfloat16 as the instructions read it; float32, or bits of bfloat16,
     C-contiguous."""
     source, target = x.reshape(-1), out.reshape(-1)
     if parts == 1:
-        _round_chunk(0, x.size, source, target)
+        round_operand(0, x.size, source, target)
     else:
-        parallel_for(_round_chunk, x.size, x.size, source, target)
+        parallel_for(round_operand, x.size, x.size, source, target)
 
 
 def _float32_gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int) -> None:
     """`gemm` of matrices without instructions: BLAS multiplies rounded operands."""
     with borrow(_stored(a).shape) as left, borrow(_stored(b).shape) as right:
         for x, workspace in ((a, left), (b, right)):
-            _round_into(np.ascontiguousarray(_stored(x)), workspace, parts)
+            round_into(np.ascontiguousarray(_stored(x)), workspace, parts)
         a, b = (
             workspace.T if _is_transposed(x) else workspace
             for x, workspace in ((a, left), (b, right))

@@ -99,7 +99,7 @@ def _dot_update(builder: Any, sums: list[Any], a: Any, b: Any, position: Any) ->
 
 
 @emits(types.void, *[types.int64] * 6)
-def _vector_kernel(builder, a, b, c, c_step, pairs, add):
+def vector_kernel(builder, a, b, c, c_step, pairs, add):
     """C [12, 32] = A B, or += if `add`, over `pairs` > 0 pairs; addresses and bytes."""
 
     def place(index: int) -> Any:
@@ -160,8 +160,8 @@ def _amx_instruction(name: str, tiles: tuple[int, ...], operands: int) -> Any:
 _prefetch_for_write, _prefetch_l2 = prefetch(1, 3), prefetch(0, 2)
 
 # Tiles 0 to 3 hold sums, 4 and 5 rows of A, 6 and 7 columns of B.
-_configure = _amx_instruction("ldtilecfg", (), 1)
-_release = _amx_instruction("tilerelease", (), 0)
+configure_tiles = _amx_instruction("ldtilecfg", (), 1)
+release_tiles = _amx_instruction("tilerelease", (), 0)
 _zero0, _zero1, _zero2, _zero3 = (_amx_instruction("tilezero", (t,), 0) for t in range(4))
 _load0, _load1, _load2, _load3, _load4, _load5, _load6, _load7 = (
     _amx_instruction("tileloadd64", (t,), 2) for t in range(8)
@@ -214,7 +214,21 @@ def _amx_kernel(a, b, inner, a_resident, out, prefetched):
 
 
 @inlined
-def _load_tiles(at, step):
+def add_tile_products(a, b, inner):
+    """As `_amx_kernel`, of operands that are in the caches: plain loads, nothing prefetched."""
+    for k in range(0, inner, 32):
+        _load4(a + 64 * k, 64)
+        _load6(b + 64 * k, 4 * NR)
+        _dot0()
+        _load7(b + 64 * k + 64, 4 * NR)
+        _dot1()
+        _load5(a + 64 * k + 1024, 64)
+        _dot2()
+        _dot3()
+
+
+@inlined
+def load_tiles(at, step):
     _load0(at, step)
     _load1(at + 64, step)
     _load2(at + 16 * step, step)
@@ -222,7 +236,7 @@ def _load_tiles(at, step):
 
 
 @inlined
-def _zero_tiles() -> None:
+def zero_tiles() -> None:
     _zero0()
     _zero1()
     _zero2()
@@ -230,7 +244,7 @@ def _zero_tiles() -> None:
 
 
 @inlined
-def _store_tiles(at, step):
+def store_tiles(at, step):
     _store0(at, step)
     _store1(at + 64, step)
     _store2(at + 16 * step, step)
@@ -238,7 +252,7 @@ def _store_tiles(at, step):
 
 
 @emits(types.void, *[types.int64] * 6)
-def _copy_rows(builder, target, to_step, source, from_step, rows, size):
+def copy_rows(builder, target, to_step, source, from_step, rows, size):
     """Copies `rows` rows of `size` bytes."""
     with cgutils.for_range(builder, rows) as loop:
         to = builder.add(target, builder.mul(loop.index, to_step))
@@ -282,12 +296,12 @@ def vector_gemm(bounds, a, b, c, workspace):
                         m_size = min(height, rows - i)
                         at = c_at + i * c_step + 4 * j
                         if m_size == height and n_size == NR:
-                            _vector_kernel(slab + i * PITCH, panel, at, c_step, pairs, more)
+                            vector_kernel(slab + i * PITCH, panel, at, c_step, pairs, more)
                             continue
                         if more:
-                            _copy_rows(workspace, 4 * NR, at, c_step, m_size, 4 * n_size)
-                        _vector_kernel(slab + i * PITCH, panel, workspace, 4 * NR, pairs, more)
-                        _copy_rows(at, c_step, workspace, 4 * NR, m_size, 4 * n_size)
+                            copy_rows(workspace, 4 * NR, at, c_step, m_size, 4 * n_size)
+                        vector_kernel(slab + i * PITCH, panel, workspace, 4 * NR, pairs, more)
+                        copy_rows(at, c_step, workspace, 4 * NR, m_size, 4 * n_size)
 
 
 @register_jitable
@@ -316,7 +330,7 @@ def amx_gemm(bounds, a, b, c, workspace, config):
     rows, columns, inner, add = bounds
     c_at, c_step = c
     workspace_at, step, a_resident = workspace
-    _configure(config)
+    configure_tiles(config)
     streamed, resident = (columns, rows) if a_resident else (rows, columns)
     # The next block of the streamed operand is prefetched, and so are the next sums: stores that
     # miss L1 wait for each other.
@@ -331,14 +345,14 @@ def amx_gemm(bounds, a, b, c, workspace, config):
                 sums = workspace_at if step >= inner else workspace_at + 128 * s
                 whole = m_size == 32 and n_size == 32
                 if k > 0:
-                    _load_tiles(sums, 128)
+                    load_tiles(sums, 128)
                 elif not add:
-                    _zero_tiles()
+                    zero_tiles()
                 elif whole:
-                    _load_tiles(at, c_step)
+                    load_tiles(at, c_step)
                 else:
-                    _copy_rows(sums, 128, at, c_step, m_size, 4 * n_size)
-                    _load_tiles(sums, 128)
+                    copy_rows(sums, 128, at, c_step, m_size, 4 * n_size)
+                    load_tiles(sums, 128)
                 left, right = a + 64 * (i // 32 * inner + k), b + 64 * (j // 32 * inner + k)
                 next_panel = right if a_resident else left
                 prefetched = (
@@ -348,9 +362,9 @@ def amx_gemm(bounds, a, b, c, workspace, config):
                 below = (at + 32 * c_step, c_step) if until == inner else (sums + 4096, 128)
                 _amx_kernel(left, right, until - k, a_resident, below, prefetched)
                 if until < inner or not whole:
-                    _store_tiles(sums, 128)
+                    store_tiles(sums, 128)
                     if until == inner:
-                        _copy_rows(at, c_step, sums, 128, m_size, 4 * n_size)
+                        copy_rows(at, c_step, sums, 128, m_size, 4 * n_size)
                 else:
-                    _store_tiles(at, c_step)
-    _release()
+                    store_tiles(at, c_step)
+    release_tiles()

@@ -19,6 +19,7 @@ import numpy as np
 
 from cerebras_tf.kernels.attention import Dropout
 from cerebras_tf.kernels.blas import SGEMM, serial_gemm
+from cerebras_tf.kernels.compiled_bfloat16 import round_operand
 from cerebras_tf.kernels.compiled_blas import sgemm
 from cerebras_tf.kernels.compiled_jit import inlined, jit
 from cerebras_tf.kernels.compiled_math import exp, log
@@ -31,7 +32,7 @@ from cerebras_tf.kernels.compiled_threads import (
     parallel_tasks,
 )
 from cerebras_tf.kernels.compiled_unpacked_gemm import small_gemm
-from cerebras_tf.kernels.scratch import borrow, round_up
+from cerebras_tf.kernels.scratch import borrow
 
 F = np.float32
 Operands = tuple[np.ndarray, ...]
@@ -58,6 +59,8 @@ class SoftmaxRows(NamedTuple):
         lse: [heads, queries], log(sum(e^scores)).
         head: the head in lse.
         query: the first query in lse.
+        rounded: whether operands of the products are rounded to bfloat16, and so must be the
+            scores after the softmax and its derivative.
     """
 
     scale: np.float32
@@ -68,6 +71,7 @@ class SoftmaxRows(NamedTuple):
     lse: np.ndarray
     head: int
     query: int
+    rounded: bool
 
 
 class ScoreBlock(NamedTuple):
@@ -84,8 +88,8 @@ class ScoreBlock(NamedTuple):
     step: int
 
 
-@inlined_with_sgemm
-def _score_block(rows, start, queries, keys, seen):
+@inlined
+def score_block(rows, start, queries, keys, seen):
     if rows.causal:
         return ScoreBlock(rows, start, start + 1 + keys - queries, 1)
     return ScoreBlock(rows, start, seen, 0)
@@ -250,9 +254,18 @@ def block_size(queries: int, keys: int) -> int:
     return min(QUERY_BLOCK, queries) * keys
 
 
-def block_bytes(queries: int, keys: int) -> int:
-    """Bytes of a block's scores."""
-    return round_up(4 * block_size(queries, keys))
+class Products(NamedTuple):
+    """How the products of attention are computed.
+
+    Attributes:
+        sgemm: address of sgemm; 0 for NumPy's products, None for bfloat16 instructions.
+        config: of these: address of AMX's tile configuration; None for AVX512-BF16.
+        width: queries of a block.
+    """
+
+    sgemm: Optional[int]
+    config: Optional[int]
+    width: int
 
 
 def run_heads(
@@ -263,20 +276,20 @@ def run_heads(
     operands: Operands,
     rows: Any,
     dropouts: Optional[BatchDropout],
+    products: Products,
 ) -> None:
     """Runs chunks of heads on threads.
 
     Args:
-        kernel: function (start, stop, thread, (head numbers, bounds of the chunks), sgemm's
-            address, queries of a block, operands, workspaces, rows, dropouts), by
-            `jit_with_sgemm`.
+        kernel: function (start, stop, thread, (head numbers, bounds of the chunks), sgemm, config
+            and width of Products, operands, workspaces, rows, dropouts), by `jit_with_sgemm`.
         parts: head numbers of each chunk, int64 [any].
         work: as for `chunks_or_one`.
         size: scores that fit into a thread's workspace.
         operands, rows, dropouts: of all heads.
     """
     bounds = np.cumsum([0, *map(len, parts)])
-    given = (np.concatenate(parts), bounds), SGEMM, QUERY_BLOCK, operands
+    given = (np.concatenate(parts), bounds), *products, operands
     if not SGEMM:
 
         def run(i: int) -> None:
@@ -314,15 +327,15 @@ def _numpy_gemm(address, a, b, out, add):
 _gemm = _sgemm if SGEMM else _numpy_gemm
 
 
-@inlined_with_sgemm
+@inlined
 def _at_query(dropout, start):
     """The dropout of a head from query `start` on."""
     row = dropout.row + start
     return HeadDropout(dropout.rate, dropout.kept_scale, dropout.stream, row, dropout.keys)
 
 
-@inlined_with_sgemm
-def _softmax(scores, dropout, block):
+@inlined
+def softmax_block(scores, dropout, block):
     """The probabilities of a block, in place."""
     if dropout is None:
         softmax_scores(0, scores.shape[0], scores, block)
@@ -330,12 +343,19 @@ def _softmax(scores, dropout, block):
         softmax_dropout_scores(scores, _at_query(dropout, block.start), block)
 
 
-@inlined_with_sgemm
-def _softmax_grad(scores, dscores, dropout, block):
+@inlined
+def softmax_grad(scores, dscores, dropout, block):
     if dropout is None:
         softmax_scores_grad(0, scores.shape[0], scores, dscores, block)
     else:
         softmax_dropout_scores_grad(scores, dscores, _at_query(dropout, block.start), block)
+
+
+@jit()
+def _round(scores):
+    """Rounds a block to bfloat16, in place, as operands of bfloat16 products are rounded."""
+    flat = scores.reshape(-1)
+    round_operand(0, flat.size, flat, flat)
 
 
 @jit_with_sgemm
@@ -356,7 +376,9 @@ def attention_head(address, width, operands, workspace, rows, dropout):
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         scores = workspace[: (stop - start) * seen].reshape(stop - start, seen)
         _gemm(address, q[start:stop], k[:seen].T, scores, False)
-        _softmax(scores, dropout, _score_block(rows, start, queries, keys, seen))
+        softmax_block(scores, dropout, score_block(rows, start, queries, keys, seen))
+        if rows.rounded:
+            _round(scores)
         _gemm(address, scores, v[:seen], out[start:stop], False)
         stop = start
 
@@ -384,7 +406,10 @@ def attention_head_grad(address, width, operands, workspace, rows, dropout):
         dscores = workspace[size : 2 * size].reshape(stop - start, seen)
         _gemm(address, q[start:stop], k[:seen].T, scores, False)
         _gemm(address, dout[start:stop], v[:seen].T, dscores, False)
-        _softmax_grad(scores, dscores, dropout, _score_block(rows, start, queries, keys, seen))
+        softmax_grad(scores, dscores, dropout, score_block(rows, start, queries, keys, seen))
+        if rows.rounded:
+            _round(scores)
+            _round(dscores)
         first = stop == queries
         _gemm(address, scores.T, dout[start:stop], dv[:seen], not first)
         _gemm(address, dscores.T, q[start:stop], dk[:seen], not first)

@@ -105,7 +105,16 @@ def _transpose(words: Any, rows: int) -> Any:
     return intrinsic(transpose)
 
 
-_transpose_rows, _transpose_row = (_transpose(_pair_of_rows, 2), _transpose(_pairs_of_row, 1))
+def _words_of_row(builder: Any, is_half: bool, address: Any, step: Any) -> Any:
+    """16 words as they are."""
+    return _load(builder, address, _WORDS)
+
+
+_transpose_rows, _transpose_row, transpose_words = (
+    _transpose(_pair_of_rows, 2),
+    _transpose(_pairs_of_row, 1),
+    _transpose(_words_of_row, 1),
+)
 
 
 def _copy_of(words):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.kernels.attention import attend, attend_backward, bias_and_dropout
+from cerebras_tf.kernels.attention import Softmax, attend, attend_backward, bias_and_dropout
 from cerebras_tf.kernels.random import random_uniform
 from cerebras_tf.kernels.registry import plain
 
@@ -47,7 +47,9 @@ def _sequences(
 
 
 @plain("packed_attention")
-def packed_attention(q, k, v, offsets_q, offsets_k, *others, scale, causal, lengths, **dropout):
+def packed_attention(
+    q, k, v, offsets_q, offsets_k, *others, scale, causal, lengths, compute=None, **dropout
+):
     """Attention within each sequence.
 
     Args:
@@ -60,6 +62,7 @@ def packed_attention(q, k, v, offsets_q, offsets_k, *others, scale, causal, leng
         scale: usually 1 / sqrt(D).
         causal: query i of a sequence sees its keys j <= i only.
         lengths: S and K; dropout's numbers have shape [B, A, S, K].
+        compute: as for attention.
         dropout: rate and kept_scale, or neither.
 
     Returns:
@@ -68,16 +71,28 @@ def packed_attention(q, k, v, offsets_q, offsets_k, *others, scale, causal, leng
     out, lse = np.zeros_like(q), np.zeros((q.shape[1], len(q)), q.dtype)
     for rows, keys, kept in _sequences(offsets_q, offsets_k, q.shape[1], lengths, others, dropout):
         if rows.stop > rows.start:
-            one, total = attend(
-                q[None, rows], k[None, keys], v[None, keys], None, kept, scale, causal
-            )
+            softmax = Softmax(scale, causal, None, kept, compute)
+            one, total = attend(q[None, rows], k[None, keys], v[None, keys], softmax)
             out[rows], lse[:, rows] = one[0], total[0]
     return out, lse
 
 
 @plain("packed_attention_grad")
 def packed_attention_grad(
-    dout, q, k, v, out, lse, offsets_q, offsets_k, *others, scale, causal, lengths, **dropout
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    offsets_q,
+    offsets_k,
+    *others,
+    scale,
+    causal,
+    lengths,
+    compute=None,
+    **dropout,
 ):
     """Derivatives of packed_attention's out: dq [T, A, D], dk [U, A, D], dv [U, A, D].
 
@@ -94,10 +109,7 @@ def packed_attention_grad(
                 v[None, keys],
                 out[None, rows],
                 lse[None, :, rows],
-                None,
-                kept,
-                scale,
-                causal,
+                Softmax(scale, causal, None, kept, compute),
             )
             dq[rows], dk[keys], dv[keys] = (x[0] for x in found)
     return dq, dk, dv

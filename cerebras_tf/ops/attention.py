@@ -8,6 +8,7 @@ There T and U count the tokens of all queries and of all keys, and S and K are t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
@@ -16,7 +17,7 @@ from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, no_second_derivative
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.random import can_draw_from
-from cerebras_tf.ops.registry import Attrs, Flops, always, element_flops, register
+from cerebras_tf.ops.registry import Attrs, Flops, Products, always, element_flops, register
 
 DROPOUT = ("rate", "kept_scale")
 # For every score: a random number as of random_uniform, a product and a selection.
@@ -78,13 +79,14 @@ def _drops(attrs: Attrs) -> bool:
 
 def _infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias]
-    [, step, seeds]; scale, causal [, rate, kept_scale]) -> out [B,S,A,D], lse [B,A,S]
+    [, step, seeds]; scale, causal [, rate, kept_scale] [, compute]) -> out [B,S,A,D], lse [B,A,S]
 
     out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
     causal, query i sees the keys up to i + T - S: the last query sees all. lse is logsumexp of each
     row of scores. With a rate (and then a step and seeds), the weights of the mean become
     where(u >= rate, softmax kept_scale, 0), u being the float32 numbers of
-    random_uniform(step, seeds; shape=[B,A,S,T]); lse remains that of the softmax.
+    random_uniform(step, seeds; shape=[B,A,S,T]); lse remains that of the softmax. With
+    compute="bfloat16", here and in the ops below, operands of products are rounded to bfloat16.
     """
     query, key, value = inputs[:3]
     _check(query, key, value, inputs[3:], attrs)
@@ -131,6 +133,20 @@ def _flops(first: int, products: int) -> Flops:
     return flops
 
 
+def _products(first: int, packed: bool = False) -> Products:
+    """Sizes of the products of all heads; a single head's lengths are counted once."""
+
+    def products(node: Node) -> tuple[Optional[Size], ...]:
+        query, key = node.inputs[first : first + 2]
+        if packed:
+            others = key.type.with_shape(key.shape[:2])
+            return node.attrs["lengths"][0], key.shape[2], others.size
+        others = key.type.with_shape(key.shape[:3])
+        return query.shape[1], key.shape[3], others.size if others.is_bounded else None
+
+    return products
+
+
 def _check_packed(operands: Sequence[Value], attrs: Attrs) -> None:
     query, key, value, queries, keys, *drawn = operands
     require_same_dtype([query, key, value])
@@ -150,7 +166,8 @@ def _check_packed(operands: Sequence[Value], attrs: Attrs) -> None:
 
 def _packed_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """packed_attention(query [T,A,D], key [U,A,D], value [U,A,D], offsets_q [B+1], offsets_k [B+1]
-    [, step, seeds]; scale, causal, lengths [, rate, kept_scale]) -> out [T,A,D], lse [A,T]
+    [, step, seeds]; scale, causal, lengths [, rate, kept_scale] [, compute])
+    -> out [T,A,D], lse [A,T]
 
     `attention` of each sequence's rows. lengths are (S, K): with dropout, the random numbers are
     those of the padded scores [B,A,S,K] at the positions of the real tokens. With causal, query i
@@ -219,7 +236,15 @@ def _random_rows_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType
     return [TensorType(attrs["dtype"], dims)]
 
 
-register("attention", _infer, _vjp, rows=rows.attention(0), draws=_drops, flops=_flops(0, 2))
+register(
+    "attention",
+    _infer,
+    _vjp,
+    rows=rows.attention(0),
+    draws=_drops,
+    flops=_flops(0, 2),
+    products=_products(0),
+)
 register(
     "attention_grad",
     _grad_infer,
@@ -227,6 +252,7 @@ register(
     rows=rows.attention(1),
     draws=_drops,
     flops=_flops(1, 5),
+    products=_products(1),
 )
 register(
     "packed_attention",
@@ -235,6 +261,7 @@ register(
     rows=rows.across,
     draws=_drops,
     flops=_packed_flops(0, 2),
+    products=_products(0, packed=True),
 )
 register(
     "packed_attention_grad",
@@ -243,6 +270,7 @@ register(
     rows=rows.across,
     draws=_drops,
     flops=_packed_flops(1, 5),
+    products=_products(1, packed=True),
 )
 register(
     "random_uniform_rows",

@@ -45,7 +45,7 @@ def without_sgemm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "SGEMM", 0)
     monkeypatch.setattr(flash, "_gemm", flash._numpy_gemm)
     shared = ("attention_head", "attention_head_grad", "head_dropout")
-    own = ("_softmax", "_softmax_grad", "_score_block", "_at_query")
+    own = ("softmax_block", "softmax_grad", "score_block", "_at_query")
     heads = ("attention_heads", "attention_grad_heads", "rows_of_head")
     for module, names in (
         (flash, shared + own),

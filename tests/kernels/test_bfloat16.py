@@ -255,7 +255,7 @@ def test_rounding_without_instructions_is_what_instructions_read():
     bits = random.integers(0, 2**32, 5000, np.uint32)
     numbers = np.concatenate([bits.view(np.float32), np.float32([0, -0.0, np.inf, -np.inf])])
     out = np.empty_like(numbers)
-    compiled_bfloat16._round_into(numbers, out, 1)
+    compiled_bfloat16.round_into(numbers, out, 1)
     np.testing.assert_array_equal(out.view(np.uint32) >> 31, numbers.view(np.uint32) >> 31)
     np.testing.assert_array_equal(out, as_bfloat16_operand(numbers))
 
@@ -327,9 +327,9 @@ class Tiles:
         self.tiles = np.zeros((8, 16, 64), np.uint8)
         self.configured = False
         patch = functools.partial(monkeypatch.setattr, compiled_bfloat16_microkernels)
-        patch("_configure", self.configure)
-        patch("_release", self.release)
-        patch("_copy_rows", self.copy_rows)
+        patch("configure_tiles", self.configure)
+        patch("release_tiles", self.release)
+        patch("copy_rows", self.copy_rows)
         for tile in range(8):
             patch(f"_load{tile}", functools.partial(self.load, tile))
         for tile in range(4, 8):
@@ -340,7 +340,7 @@ class Tiles:
             patch(f"_zero{tile}", functools.partial(self.tiles[tile].fill, 0))
             patch(f"_store{tile}", functools.partial(self.store, tile))
             patch(f"_dot{tile}", functools.partial(self.dot, tile, 4 + tile // 2, 6 + tile % 2))
-        for name in ("_amx_kernel", "_load_tiles", "_zero_tiles", "_store_tiles"):
+        for name in ("_amx_kernel", "load_tiles", "zero_tiles", "store_tiles"):
             patch(name, getattr(compiled_bfloat16_microkernels, name).py_func)
 
     def configure(self, address):
