@@ -54,6 +54,7 @@ class Options:
         precision: one of PRECISIONS. "float32" computes float16 and bfloat16 in float32;
             "bfloat16" also rounds operands of matrix products to bfloat16; "emulate" rounds
             results of every op to the graph's own type, and does not fuse ops.
+        attention: with "bfloat16", whether it applies to products of attention, too.
         keep_float32: regular expressions of names of operations whose products stay float32.
         strip: remove padding if it is proved that no number changes.
         restore: with strip, results of every token may be returned although their values at padded
@@ -72,6 +73,7 @@ class Options:
 
     streaming: bool = True
     precision: str = "float32"
+    attention: bool = True
     keep_float32: tuple[str, ...] = ()
     fuse: bool = True
     strip: bool = False
@@ -160,7 +162,12 @@ def _backward(options: Options) -> list[Pass]:
         *(_without_gradients(options) if options.fuse and options.precision != "emulate" else []),
         # After the fusion of the loss, whose products are lowered together.
         *(
-            [("lower_products", lambda s: lower_products(s.graph, options.keep_float32))]
+            [
+                (
+                    "lower_products",
+                    lambda s: lower_products(s.graph, options.keep_float32, options.attention),
+                )
+            ]
             if options.precision == "bfloat16"
             else []
         ),

@@ -143,6 +143,13 @@ class SharedOptions:
         choices=("float32", "bfloat16", "emulate"),
         on_wafer=(None, "float32"),
     )
+    attention_precision: Optional[str] = field(
+        None,
+        "With precision bfloat16, precision of the products of attention: queries by keys, "
+        "probabilities by values, and those of their gradients. The softmax is float32. null: "
+        "bfloat16.",
+        choices=("float32", "bfloat16"),
+    )
     keep_float32: tuple[str, ...] = field(
         (),
         "Regular expressions of operation names. With bfloat16, matrix products of matching "
@@ -224,12 +231,13 @@ class EstimatorOptions(SharedOptions):
                 "must not be True with precision emulate. Set it to False, or remove it.",
             )
         precision = self.resolved_precision
-        if self.keep_float32 and precision != "bfloat16":
-            yield (
-                "keep_float32",
-                f"has no effect with precision {precision}. Set precision to bfloat16, or remove "
-                "keep_float32.",
-            )
+        for name in ("keep_float32", "attention_precision"):
+            if getattr(self, name) and precision != "bfloat16":
+                yield (
+                    name,
+                    f"has no effect with precision {precision}. Set precision to bfloat16, or "
+                    f"remove {name}.",
+                )
 
     @property
     def resolved_precision(self) -> str:

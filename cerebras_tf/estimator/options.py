@@ -42,6 +42,7 @@ def compiler_options(config: Any, mode: str) -> Options:
         strip=config.use_vsl is not False,
         restore=config.use_vsl is True,
         precision=config.precision,
+        attention=config.attention_precision != "float32",
         keep_float32=config.keep_float32,
     )
 

@@ -97,7 +97,7 @@ def settings_of(
     """
     return (
         f"streaming={options.streaming} precision={options.precision} fuse={options.fuse}",
-        f"keep_float32={options.keep_float32}",
+        f"keep_float32={options.keep_float32} attention={options.attention}",
         f"strip={options.strip} restore={options.restore} wafers={options.wafers}",
         f"staging={options.staging} fallback={fallback} updates={updates}",
         f"sparse={options.sparse}",

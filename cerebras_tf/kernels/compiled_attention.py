@@ -73,9 +73,7 @@ class _Method(NamedTuple):
         tiled = self.products.config is not None
         return workspace_bytes(tiled, queries, keys, depth, gradient) // 4
 
-    def scratch(
-        self, queries: int, keys: int, gradient: bool, operands: Sequence[Any]
-    ) -> Scratch:
+    def scratch(self, queries: int, keys: int, gradient: bool, operands: Sequence[Any]) -> Scratch:
         """`operands`: those of products, of any rank."""
         shapes = [x.shape for x in operands]
         copies = sum(round_up(4 * math.prod(shape)) for shape in shapes) if self.rounded else 0
@@ -351,11 +349,7 @@ def _supports_packed(*operands: Any, **attrs: Any) -> bool:
 
 
 def _packed_rows(
-    scale: float,
-    causal: bool,
-    offsets: Sequence[np.ndarray],
-    lse: np.ndarray,
-    rounded: bool,
+    scale: float, causal: bool, offsets: Sequence[np.ndarray], lse: np.ndarray, rounded: bool
 ) -> _PackedRows:
     queries, keys = (np.array(x, np.int64) for x in offsets)
     return _PackedRows(F(scale), bool(causal), _NO_BIAS, queries, keys, lse, rounded)

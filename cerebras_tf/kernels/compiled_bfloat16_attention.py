@@ -9,7 +9,7 @@ probabilities are the right operand, whose packing needs no transposition.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable

@@ -4,7 +4,7 @@ Before: `%y: float32[64,64] = matmul(%x, %w)`; after: `%y: float32[64,64] = matm
 compute="bfloat16")`. The pass does not fire where a size of the product is below 16 or unknown,
 where the product is small, for other types than float32, where an integer depends on the product,
 also through a comparison (a router's choice, an argmax, a count), and for operations that the user
-keeps in float32.
+keeps in float32, such as attention.
 """
 
 from __future__ import annotations
@@ -26,31 +26,37 @@ LEAST_SIZE = 16
 LEAST_WORK = 1 << 21
 
 
-def lower_products(graph: Graph, keep_float32: Sequence[str] = ()) -> None:
+def lower_products(graph: Graph, keep_float32: Sequence[str] = (), attention: bool = True) -> None:
     """Sets the attribute `compute` in place, also in regions.
 
     Args:
         graph: differentiated, its losses fused.
         keep_float32: regular expressions that are searched in `Node.source`; products that match
             stay float32.
+        attention: whether products of attention are lowered.
     """
     deciding: set[Node] = set()
     _find_deciding(graph, set(), deciding)
-    _lower(graph, deciding, [re.compile(pattern) for pattern in keep_float32])
-
-
-def _lower(graph: Graph, deciding: set[Node], kept: Sequence[re.Pattern[str]]) -> None:
-    for node in graph.nodes:
-        for inner in node.subgraphs.values():
-            _lower(inner, deciding, kept)
+    if not attention:
+        deciding.update(node for node in _nodes(graph) if "attention" in node.op)
+    kept = [re.compile(pattern) for pattern in keep_float32]
+    for node in _nodes(graph):
         named = any(pattern.search(node.source) for pattern in kept)
         if not named and node not in deciding and _pays(node):
             node.attrs["compute"] = ROUNDED
 
 
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """All nodes, those of regions too."""
+    for node in graph.nodes:
+        for inner in node.subgraphs.values():
+            yield from _nodes(inner)
+        yield node
+
+
 def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
     """Raises ConfigError for a pattern of keep_float32 that matches no product."""
-    names = sorted(set(_with_products(graph)))
+    names = sorted({x.source for x in _nodes(graph) if lookup(x.op).products is not None})
     for pattern in keep_float32:
         if not any(re.search(pattern, name) for name in names):
             close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
@@ -60,14 +66,6 @@ def check_kept(graph: Graph, keep_float32: Sequence[str]) -> None:
                 f"Received: {pattern!r}, which matches none of {len(names)}, such as "
                 f"{', '.join(close) or 'none'}. Fix the pattern, or remove it."
             )
-
-
-def _with_products(graph: Graph) -> Iterator[str]:
-    for node in graph.nodes:
-        for inner in node.subgraphs.values():
-            yield from _with_products(inner)
-        if lookup(node.op).products is not None:
-            yield node.source
 
 
 def _pays(node: Node) -> bool:

@@ -27,6 +27,7 @@ class TrainingSettings:
 
     Attributes:
         precision: of matrix products: float32, bfloat16 or emulate.
+        attention_precision: with bfloat16, of the products of attention; None: bfloat16.
         keep_float32: with bfloat16, regular expressions of module paths whose products stay
             float32.
         memoryx_dir: folder of the files that store weights and optimizer state; None: in memory.
@@ -46,6 +47,7 @@ class TrainingSettings:
     """
 
     precision: str = _shared("precision", "float32")
+    attention_precision: Optional[str] = _shared("attention_precision")
     keep_float32: tuple[str, ...] = _shared("keep_float32", ())
     memoryx_dir: Optional[str] = _shared("memoryx_dir")
     memoryx_ram_gb: Optional[float] = _shared("memoryx_ram_gb")
@@ -82,8 +84,9 @@ class TrainingSettings:
         """What is wrong between settings."""
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
             yield "memoryx_ram_gb has no effect without memoryx_dir. Set that too."
-        if self.keep_float32 and self.precision != "bfloat16":
-            yield "keep_float32 has no effect without precision bfloat16. Remove it."
+        for name in ("keep_float32", "attention_precision"):
+            if getattr(self, name) and self.precision != "bfloat16":
+                yield f"{name} has no effect without precision bfloat16. Remove it."
         for name in ("num_csx", "batches_per_step"):
             count = getattr(self, name)
             if count % job.wafers() and count > 1:

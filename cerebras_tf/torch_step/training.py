@@ -343,6 +343,7 @@ def compiler_options(settings: TrainingSettings) -> Options:
     """How programs are compiled."""
     return Options(
         precision=settings.precision,
+        attention=settings.attention_precision != "float32",
         keep_float32=settings.keep_float32,
         strip=settings.remove_padding,
         staging=settings.memoryx_dir is not None,

@@ -28,6 +28,7 @@ RUNCONFIG_KEYS = (
     "tf_random_seed",
     "checkpoint_path",
     "precision",
+    "attention_precision",
     "keep_float32",
     "micro_batches",
     "num_csx",

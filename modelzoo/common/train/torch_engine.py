@@ -30,7 +30,8 @@ def options_of(params):
     """Returns the options of the engine, by name."""
     runconfig = params.runconfig
     names = (
-        *("keep_float32", "memoryx_dir", "memoryx_ram_gb", "memoryx_moment_dtype"),
+        *("attention_precision", "keep_float32", "memoryx_dir", "memoryx_ram_gb"),
+        "memoryx_moment_dtype",
         *("wafer_memory_gb", "micro_batches", "num_csx", "num_threads", "compile_dir"),
     )
     return {
