@@ -40,6 +40,7 @@ def test_limits_are_those_of_the_packages_that_use_them():
         (RunConfigParams, {"memoryx_dir": "~/store"}, "memoryx_dir"),
         (RunConfigParams, {"keep_float32": ["("]}, "keep_float32"),
         (EstimatorOptions, {"keep_float32": ["a"]}, "keep_float32"),
+        (EstimatorOptions, {"attention_precision": "bfloat16"}, "attention_precision"),
         (EstimatorOptions, {"use_vsl": True, "precision": "emulate"}, "use_vsl"),
     ],
 )

@@ -65,6 +65,40 @@ def test_loss_and_its_gradient_are_lowered():
     assert lowered(graph_of(build, *types)) == ["linear_softmax_xent_train"]
 
 
+def attention(b, q, k, v, *ends):
+    attrs = {"scale": 0.1, "causal": True}
+    if not ends:
+        return b.multi("attention", q, k, v, **attrs)[0]
+    return b.multi("packed_attention", q, k, v, *ends, lengths=(128, 128), **attrs)[0]
+
+
+@pytest.mark.parametrize(
+    ("types", "count"),
+    [
+        (["float32[2,128,4,32]"] * 3, 1),
+        (["float32[2,S<=128,4,32]"] * 3, 1),
+        (["float32[256,4,32]"] * 3 + ["int32[3]"] * 2, 1),
+        (["float32[2,1,4,32]"] + ["float32[2,4096,4,32]"] * 2, 0),  # a single query
+        (["float32[2,256,4,8]"] * 3, 0),
+    ],
+)
+def test_attention_is_lowered_unless_float32_is_chosen(types, count):
+    assert len(lowered(graph_of(attention, *types))) == count
+    assert lowered(graph_of(attention, *types), attention=False) == []
+
+
+def test_attention_and_its_gradient_stay_where_their_name_is_kept():
+    def build(b, q, k, v):
+        b.source = "decoder_1/attention/MatMul"
+        y = attention(b, q, k, v)
+        return b.multi("attention_grad", y, q, k, v, *y.node.outputs, **y.node.attrs)[0]
+
+    graph = graph_of(build, *["float32[2,128,4,32]"] * 3)
+    check_kept(graph, ["attention/"])
+    assert lowered(graph, keep_float32=["attention/"]) == []
+    assert lowered(graph) == ["attention", "attention_grad"]
+
+
 def test_a_product_that_chooses_stays_and_one_behind_the_choice_does_not():
     def build(b, x, w, table):
         hidden = product(b, x, w)

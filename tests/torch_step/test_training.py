@@ -235,6 +235,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         ({"memoryx_ram_gb": 1.0}, ["memoryx_ram_gb"]),
         ({"memoryx_dir": "gs://x"}, ["memoryx_dir"]),
         ({"keep_float32": ("x",)}, ["keep_float32"]),
+        ({"attention_precision": "bfloat16"}, ["attention_precision"]),
         ({"memoryx_moment_dtype": "float16"}, ["memoryx_moment_dtype"]),
     ],
     ids=str,
