@@ -38,6 +38,7 @@ _PUBLIC = {
     "EXECUTION_MODE": "cerebras_tf.environment",
     "paused_collector": "cerebras_tf.collector",
     "precompile": "cerebras_tf.runtime.precompile",
+    "check_loggers": "cerebras_tf.console.loggers",
     "require_usable": "cerebras_tf.memoryx.process_folder",
     # Checkpoints.
     "BundleWriter": "cerebras_tf.bundle.writer",

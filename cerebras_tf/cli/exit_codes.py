@@ -157,6 +157,8 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
             print(format_error(error, program, width), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
+        if signal.SIGINT in received and sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has just shown ^C, or text without a line end
         _print_stop_message(received)
         return INTERRUPTED
     except SystemExit as stop:

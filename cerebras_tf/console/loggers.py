@@ -80,15 +80,18 @@ class MetricsFile:
         self._last = max(step, self._last)
 
     def _read(self) -> list[dict[str, str]]:
-        if not self._path.exists():
+        try:
+            with open(self._path, newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            if any(None in row or not (row.get(_STEP) or "").isdecimal() for row in rows):
+                raise ValueError("another file")
+        except FileNotFoundError:
             return []
-        with open(self._path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        if any(None in row or not (row.get(_STEP) or "").isdigit() for row in rows):
+        except (OSError, ValueError, csv.Error) as error:
             raise ConfigError(
-                f"loggers: {self._path} must have a column `{_STEP}` of numbers. Received: another "
-                "file. Move it away."
-            )
+                f"loggers: {self._path} must be a table with a column `{_STEP}` of numbers. "
+                f"Received: {error}. Move it away."
+            ) from error
         return rows
 
     def _write(self, rows: Sequence[Mapping[str, str]]) -> None:
@@ -160,6 +163,21 @@ def require_wandb() -> Any:
             f"`{pip_install('wandb')}`, or remove it."
         ) from None
     return found
+
+
+def check_loggers(names: Sequence[str], folders: Sequence[str]) -> None:
+    """Raises what `scalar_loggers` would raise, and writes nothing.
+
+    Args:
+        folders: of the CSV files.
+
+    Raises:
+        ConfigError: a package is not installed, or a file is no log.
+    """
+    for folder in folders if CSV in names else ():
+        MetricsFile(Path(folder, METRICS))
+    if WANDB in names:
+        require_wandb()
 
 
 def scalar_loggers(

@@ -13,10 +13,12 @@ It parses arguments and shows progress; ``modelzoo/common/convert`` does the wor
 """
 
 import os
+import shlex
 import time
 
 from cerebras_tf.api import WEIGHT_TYPES, gigabytes, progress_bar, seed_int, step_int
 from cerebras_tf.errors import ConfigError
+from modelzoo.bert.fine_tuning.token_classifier.labels import LATER_PIECE
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow, write_random_model
 from modelzoo.common.convert.hugging_face import SHARD_BYTES
@@ -28,6 +30,7 @@ from modelzoo.common.convert.verify import (
     require_packages,
     verify_weights,
 )
+from modelzoo.common.data.prepared import known_labels
 from modelzoo.common.tokenizers.tokenizer_files import lower_cases
 from modelzoo.common.train.arguments import add_params_argument
 
@@ -118,10 +121,17 @@ def convert_to_tf(args, advance):
         text += f"{done.dropped[0]}."
     path = os.path.join(args.output, "params.yaml")
     params = load_params(path)
-    data = "DATA/train" if params.model_name.endswith("token_classifier") else "DATA"
+    data, more = "DATA", ""
+    if params.model_name.endswith("token_classifier"):
+        data = "DATA/train"
+        if LATER_PIECE not in (known_labels(params.train_input) or ()):
+            # Records have labels of their own, and the output layer is trained from the beginning.
+            more = " --set train_input.label_vocab_file=DATA/label2id.json"
+            more += " --set model.num_classes=NUMBER_OF_LABELS"
+    places = f"-p {shlex.quote(path)} --checkpoint_path {shlex.quote(args.output)}"
     return (
-        f"{text}\n{_preparation(args.output, params)}Train from it: cerebras-tf train -p {path} "
-        f"--checkpoint_path {args.output} -o MODEL_DIR --set train_input.data_dir={data}"
+        f"{text}\n{_preparation(args.output, params)}Train from it: cerebras-tf train {places} "
+        f"-o MODEL_DIR --set train_input.data_dir={data}{more}"
     )
 
 
@@ -139,7 +149,7 @@ def _preparation(folder, params):
         return ""
     words = os.path.join(folder, "vocab.txt")
     command = f"cerebras-tf prepare {PREPARATIONS[params.model_name]} --vocab_file "
-    command += words if os.path.exists(words) else "VOCAB"
+    command += shlex.quote(words) if os.path.exists(words) else "VOCAB"
     command += f" --max_seq_length {params.train_input.max_sequence_length}"
     if lower_cases(folder):
         command += " --do_lower_case"

@@ -11,7 +11,6 @@ completions of many prompts to a file.
 """
 
 import argparse
-import contextlib
 import secrets
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import GptPromptsInput, LanguageModelParams
 from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.data.model_tokenizer import load_model_tokenizer
-from modelzoo.common.data.prompts import make_prompt, read_prompts
+from modelzoo.common.data.prompts import make_prompt, read_prompts, typed_lines
 from modelzoo.common.model_dir import folder as model_dir
 from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.train.arguments import add_params_argument
@@ -161,7 +160,7 @@ def read_params(args):
             "--model_dir: must be set, or --params. Received: neither. Set -o to the folder of a "
             "trained model."
         )
-    path = args.params or Path(args.model_dir, PARAMS)
+    path = Path(args.params or Path(args.model_dir, PARAMS))
     if not args.params and not path.exists() and Path(args.model_dir, "config.json").exists():
         return params_of_folder(args)
     if not args.params and not path.exists():
@@ -169,6 +168,11 @@ def read_params(args):
             f"{args.model_dir}: must be the folder of a trained model, with {PARAMS}. Received: "
             f"{'a folder' if path.parent.is_dir() else 'a path'} without it. Train first, or set "
             "-p to the params file."
+        )
+    if not path.exists() and path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"--params: must be a params file. Received: {args.params!r}, which does not exist. "
+            "Set --prompt for the text to continue, and -o to the folder of the model."
         )
     overrides = {
         "mode": "predict",
@@ -209,18 +213,6 @@ def read_all_prompts(args, tokenizer, vocab_size):
     if args.prompt:
         return [make_prompt(text, "--prompt", tokenizer) for text in args.prompt]
     if args.interactive or sys.stdin.isatty():
-        return typed_prompts(tokenizer)
+        return (make_prompt(text, "standard input", tokenizer) for text in typed_lines())
     text = sys.stdin.read()
     return [make_prompt(text.removesuffix("\n"), "standard input", tokenizer)]
-
-
-def typed_prompts(tokenizer):
-    """Yields the lines of standard input as prompts, until its end."""
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  lines can be edited
-    while True:
-        try:
-            text = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return
-        yield make_prompt(text, "standard input", tokenizer)

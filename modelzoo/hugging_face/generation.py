@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import transformers
 
-from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.json_text import read_json_lines
+from cerebras_tf.errors import ConfigError
+from modelzoo.common.data.prompts import TEXT_KEYS, is_json_lines, typed_lines
+from modelzoo.common.files.json_text import read_json_lines, text_of
 from modelzoo.common.files.text_lines import read_lines
 from modelzoo.common.generate.transformers_decoder import CACHE, on_wafer
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
@@ -19,8 +20,6 @@ from modelzoo.common.train import torch_engine
 from modelzoo.common.train.console import logger
 from modelzoo.hugging_face import chat
 from modelzoo.hugging_face.model import make_module
-
-PROMPT = "> "
 
 
 class Bytes:
@@ -77,12 +76,9 @@ def find_tokenizer(params):
 
 def read_prompts(args):
     """Yields the prompts of a command line, a file or standard input."""
-    if args.prompt_file and args.prompt_file.endswith((".jsonl", ".json")):
+    if args.prompt_file and is_json_lines(args.prompt_file):
         for where, row in read_json_lines(args.prompt_file):
-            text = row.get("prompt", row.get("text"))
-            if not isinstance(text, str):
-                raise DataError(f"{where}: must have the key prompt or text, a string.")
-            yield text
+            yield text_of(row, next((key for key in TEXT_KEYS if key in row), TEXT_KEYS[0]), where)
     elif args.prompt_file:
         yield from read_lines(args.prompt_file)
     elif args.prompt:
@@ -91,15 +87,6 @@ def read_prompts(args):
         yield from typed_lines()
     else:
         yield sys.stdin.read().removesuffix("\n")
-
-
-def typed_lines():
-    """Yields the lines of standard input, until its end."""
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  # lines can be edited
-    with contextlib.suppress(EOFError):
-        while True:
-            yield input(PROMPT if sys.stdin.isatty() else "")
 
 
 def talk(args, module, tokenizer):

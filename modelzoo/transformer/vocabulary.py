@@ -11,7 +11,12 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import columns, read_lines
-from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS, line_tokens, load_tokenizer
+from modelzoo.common.tokenizers.tokenizers import (
+    TRANSLATION_TOKENS,
+    line_tokens,
+    load_tokenizer,
+    require_tokens_differ,
+)
 from modelzoo.transformer.pairs import UNK
 
 JOINT = "@@ "  # subword-nmt's mark of a token that is continued by the next one
@@ -31,7 +36,15 @@ class LineVocabulary:
                 f"directory. {advice_on_path(path)} For plain text, use tokenizer_file instead, "
                 "which `cerebras-tf prepare vocab` writes."
             )
-        self._tokens = line_tokens(read_lines(path))
+        lines = read_lines(path)
+        blank = next((n for n, line in enumerate(lines, start=1) if not columns(line)), None)
+        if blank is not None and any(map(columns, lines[blank:])):
+            raise DataError(
+                f"{path}:{blank}: must be a token, because the number of its line is its id. "
+                "Received: a blank line. Copy the file again, or remove the line."
+            )
+        self._tokens = line_tokens(lines)
+        require_tokens_differ(path, self._tokens)
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)
 

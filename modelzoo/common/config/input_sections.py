@@ -23,7 +23,8 @@ class TextFileKeys(OrderKeys):
     text_key: str = field("text", "Key or column of the text in rows.")
     cache_dir: Optional[str] = field(
         None,
-        "Folder of tokens that are larger than memory. null: `tokens` in the user's cache folder.",
+        "Folder of the tokens of large texts. null: `cerebras_tf/tokens` in the user's cache "
+        "folder, where the least recently used files are removed above 32 GiB.",
         path="as given",
     )
 

@@ -6,10 +6,8 @@ pooler, is part of the head of a sequence. See bert.encoder_rows for the dimensi
 
 import functools
 import json
-import os
 
 from modelzoo.common.convert import bert
-from modelzoo.common.convert.hugging_face import read_json
 from modelzoo.common.convert.keys import (
     PLACEHOLDER_DATA_DIR,
     refuse_others,
@@ -19,6 +17,7 @@ from modelzoo.common.convert.keys import (
     whole_tree,
 )
 from modelzoo.common.convert.layout import Architecture, Layout, dense, expand
+from modelzoo.common.data.prepared import known_labels
 
 CLASSIFIER = "bert.fine_tuning.classifier"
 TOKEN_CLASSIFIER = "bert.fine_tuning.token_classifier"
@@ -97,7 +96,7 @@ def tree(config, where, names, model_name, kind):
         data |= {"text_columns": ["sentence"], "label_column": "label"}
         model |= {"num_cls_classes": len(labels), "cls_dropout_rate": rate}
     elif model_name == TOKEN_CLASSIFIER:
-        data |= {"data_processor": "NerDataProcessor", "label_vocab_file": f"./{LABELS}"}
+        data |= {"data_processor": "NerDataProcessor", "label_vocab_file": LABELS}
         model |= {"num_classes": len(labels), "encoder_output_dropout_rate": rate}
     else:
         refuse_theirs("number of labels", len(labels), 2, where)
@@ -142,23 +141,13 @@ def head_config(params):
         return {}
     is_classifier = model_name == CLASSIFIER
     rate = model.cls_dropout_rate if is_classifier else model.encoder_output_dropout_rate
-    labels = _our_labels(params) or [f"LABEL_{i}" for i in range(num_classes(params))]
+    labels = known_labels(params.train_input)
+    labels = labels or [f"LABEL_{i}" for i in range(num_classes(params))]
     return {
         "classifier_dropout": rate,
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
     }
-
-
-def _our_labels(params):
-    section = params.train_input
-    if params.model_name == CLASSIFIER:
-        return section.task.labels if hasattr(section, "task") else None
-    path = section.label_vocab_file
-    if not os.path.exists(path):
-        return None
-    numbers = read_json(path)
-    return sorted(numbers, key=numbers.get)
 
 
 def _architecture(kind, model_name, *tensors):

@@ -6,6 +6,7 @@ converted checkpoint contains weights and the global step.
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from modelzoo.common.convert.tensorflow_checkpoint import (
     TensorFlowReader,
     write_tensorflow,
 )
+from modelzoo.common.data.prepared import known_labels
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.model_dir.folder import TRAINED_ON
 from modelzoo.common.model_dir.source_files import CONFIG, GENERATION_CONFIG, find_source
@@ -120,7 +122,7 @@ def from_tensorflow(
     program.check(dtype, max_shard_bytes)
     reader = TensorFlowReader(source)
     params_path = str(params_path or reader.folder / PARAMS)
-    params = load_params(params_path)
+    params = _with_labels_near(load_params(params_path), Path(params_path).parent)
     architecture = program.architecture_for(params, params_path)
     layout = architecture.layout(params).without_groups(reader.shapes)
     origin = find_source(reader.folder) or reader.folder
@@ -145,7 +147,19 @@ def from_tensorflow(
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
     dropped = sorted(set(dropped) - {GLOBAL_STEP})
     missing = _missing(config, origin, carried, predicts_next) if program.carried else ()
+    if "id2label" in config and known_labels(params.train_input) is None:
+        labels = ", ".join(config["id2label"].values())
+        missing = (*missing, f"names of the labels (assumed: {labels})")
     return _conversion(layout, str(output), dropped, carried, missing)
+
+
+def _with_labels_near(params, folder):
+    """Returns params with the label_vocab_file of a folder, where their own does not exist."""
+    path = getattr(params.train_input, "label_vocab_file", None)
+    if path is None or Path(path).exists() or not (folder / Path(path).name).exists():
+        return params
+    near = replace(params.train_input, label_vocab_file=str(folder / Path(path).name))
+    return replace(params, train_input=near)
 
 
 def _missing(config, origin, carried, predicts_next):
@@ -231,6 +245,8 @@ def _with_words(tree, output, folder, words):
     count = words[_WORDS].count("\n") if words else count_lines(folder / _WORDS)
     if "vocab_file" in section and count == section["vocab_size"]:
         section["vocab_file"] = str(Path(output, _WORDS).absolute())
+    if name := section.get("label_vocab_file"):
+        section["label_vocab_file"] = str(Path(output, name).absolute())
     if (key := _LOWER_CASE_KEYS.get(section["data_processor"])) and lower_case is not None:
         section[key] = lower_case
     return {**tree, "train_input": section}

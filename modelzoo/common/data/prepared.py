@@ -5,7 +5,7 @@ Records are not read here.
 
 import fnmatch
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
@@ -15,11 +15,13 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.text_lines import split
-from modelzoo.common.tokenizers.tokenizer_files import keys_of_section, lower_cases
+from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
 from modelzoo.common.tokenizers.tokenizers import (
     ByteTokenizer,
     line_tokens,
     load_tokenizer,
+    normalization_of,
+    usual_normalization,
     vocabulary_facts,
     word_pieces,
 )
@@ -53,6 +55,7 @@ class Facts:
     tokens_and_bytes: Optional[tuple[int, int]] = None
     inputs: Optional[dict[str, str]] = None
     lower_case: Optional[bool] = None
+    normalization: dict[str, bool] = field(default_factory=dict)
 
 
 def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
@@ -219,9 +222,9 @@ def known_labels(section):
     """Returns the labels of an input section in the order of their numbers, None if unknown."""
     if path := getattr(section, "label_vocab_file", None):
         try:
-            numbers = parse_json(Path(path).read_text(encoding="utf-8"))
-            return sorted(numbers, key=numbers.get)
-        except (OSError, ValueError, AttributeError, TypeError):
+            numbers = parse_json(Path(path).read_text(encoding="utf-8-sig"))
+            return sorted(numbers, key=lambda name: int(numbers[name]))  # ids may be texts
+        except (OSError, ValueError, TypeError):
             return None
     if task := getattr(section, "task", None):
         return list(task.labels)
@@ -229,8 +232,27 @@ def known_labels(section):
     return next(filter(None, found), None)
 
 
-def check_lower_case(sections, folder):
-    """Checks that all texts of a BERT are lower-cased, or none: by tokenizer, records and keys.
+OF_VOCABULARY = (
+    "Use a vocab_file in a folder with the tokenizer_config.json of the model, also to prepare "
+    "records."
+)
+# What a BERT's tokenizer does to text, and how to correct it.
+NORMALIZED_AS = {
+    "lowercase": (
+        "lower-case text",
+        "Set the key do_lower or do_lower_case of the input sections, or prepare the records again "
+        "{} --do_lower_case.",
+    ),
+    "strip_accents": ("strip accents", OF_VOCABULARY),
+    "handle_chinese_chars": ("separate Chinese characters", OF_VOCABULARY),
+}
+
+
+def check_normalization(sections, folder):
+    """Checks that all texts of a BERT have one form: by tokenizer, records and keys.
+
+    It is whether text is lower-cased, whether accents are stripped, and whether Chinese characters
+    are words.
 
     Args:
         sections: input sections by name.
@@ -238,32 +260,47 @@ def check_lower_case(sections, folder):
     """
     known = []
     for name, section in sections.items():
-        known += [(f"{name}.{key}", value) for key, value in _lower_case_key(section)]
+        known += [(f"{name}.{key}", form) for key, form in _form_of_text(section)]
         # With do_lower, tokens of records are lower-cased after they are read.
         for records in () if getattr(section, "do_lower", False) else _folders(section):
-            facts = read_facts(records)
-            known.append((f"{records}, by its {MANIFEST}", facts and facts.lower_case))
-    known = [(name, value) for name, value in known if value is not None]
-    if known and folder and (value := lower_cases(folder)) is not None:
-        known.insert(0, (f"the tokenizer in {folder}", value))
-    for name, value in known[1:]:
-        first, expected = known[0]
-        if value != expected:
-            raise DataError(
-                f"{name}: must lower-case text as {first} does: {expected}. Received: {value}. "
-                "Set the key do_lower or do_lower_case of the input sections, or prepare the "
-                f"records again {'with' if expected else 'without'} --do_lower_case."
-            )
+            if (facts := read_facts(records)) and facts.lower_case is not None:
+                form = _form(facts.lower_case, facts.normalization)
+                known.append((f"{records}, by its {MANIFEST}", form))
+    if known and folder and (found := normalization_of(folder)):
+        known.insert(0, (f"the tokenizer in {folder}", _form(found.get("lowercase"), found)))
+    for key, (does, advice) in NORMALIZED_AS.items():
+        same = [(name, form[key]) for name, form in known if form[key] is not None]
+        for name, value in same[1:]:
+            first, expected = same[0]
+            if value != expected:
+                raise DataError(
+                    f"{name}: must {does} as {first} does: {expected}. Received: {value}. "
+                    f"{advice.format('with' if expected else 'without')}"
+                )
 
 
-def _lower_case_key(section):
-    """Yields the key by which a section lower-cases the text that it reads, and its value."""
+def _form(lower_case, given):
+    """Returns the arguments of BertNormalizer, None where unknown."""
+    return {**usual_normalization(lower_case), **given, "lowercase": lower_case}
+
+
+def _form_of_text(section):
+    """Yields the key by which a section lower-cases the text that it reads, and the text's form."""
     if hasattr(section, "do_lower"):
         # The records of a dynamic mask may be lower-cased already.
-        reads_records = not hasattr(section, "text_columns")
-        yield "do_lower", section.do_lower or (None if reads_records else False)
+        if hasattr(section, "text_columns"):
+            yield "do_lower", _form(section.do_lower, _near_vocabulary(section))
+        elif section.do_lower:
+            yield "do_lower", {**dict.fromkeys(NORMALIZED_AS), "lowercase": True}
     elif getattr(section, "predict_file", None):
-        yield "do_lower_case", getattr(section, "do_lower_case", None)
+        lower_case = getattr(section, "do_lower_case", None)
+        if lower_case is not None:
+            yield "do_lower_case", _form(lower_case, _near_vocabulary(section))
+
+
+def _near_vocabulary(section):
+    path = getattr(section, "vocab_file", None)
+    return normalization_of(Path(path).parent) if path else {}
 
 
 def _folders(section):
@@ -378,6 +415,7 @@ def read_facts(folder):
             _tokens_and_bytes(manifest.get("counts", {})),
             _inputs(settings),
             settings.get("do_lower_case"),
+            dict(settings.get("normalization", {})),
         )
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -1,14 +1,17 @@
 """Reads the prompts of text generation."""
 
+import contextlib
 import json
+import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from modelzoo.common.files.compressed import is_compressed
 from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
 from modelzoo.common.files.text_lines import numbered_lines
-from modelzoo.common.files.text_sources import require_text
+from modelzoo.common.files.text_sources import JSON_LINES, form_of, require_text
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
@@ -53,19 +56,17 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     """Reads all prompts, so that a mistake in the last is reported before anything runs.
 
     Args:
-        path: JSON lines (.jsonl or .json), or any other text with one prompt a line; see
+        path: JSON lines (.jsonl, .ndjson or .json), or any other text with one prompt a line; see
             GptPromptsInput.
         limit: maximum number of tokens of prompt and completion; None for no limit.
 
     Returns:
         A list of Prompt.
     """
-    if str(path).lower().endswith((".jsonl", ".json")):
+    if is_json_lines(path):
         prompts = [_of_row(row, where, tokenizer) for where, row in read_json_lines(path)]
     else:
-        lines = list(numbered_lines(path, True))
-        require_text(path)
-        prompts = [_of_line(line, where, tokenizer) for where, line in lines]
+        prompts = [_of_line(line, where, tokenizer) for where, line in numbered_lines(path, True)]
     if not prompts:
         raise DataError(f"{path}: must contain prompts. Received: an empty file. Add some.")
     for prompt in prompts:
@@ -76,11 +77,40 @@ def read_prompts(path, tokenizer, vocab_size, limit):
     ]
 
 
+def is_json_lines(path):
+    """Whether a file has JSON lines, by its name; a file of another form than text is refused.
+
+    A file that cannot be read is not: its reader raises the error.
+    """
+    try:
+        form = form_of(path)
+    except OSError:
+        return False
+    if form == JSON_LINES and not is_compressed(path):
+        return True
+    require_text(path)
+    return False
+
+
 def make_prompt(text, where, tokenizer):
     """Returns a Prompt; an empty text begins with the end-of-text token, as documents do."""
     require_unicode(text, where)
     tokens = tokenizer.encode(text) if text else np.array([tokenizer.eos_id], np.int32)
     return Prompt(where, text, tokens)
+
+
+def typed_lines():
+    """Yields the lines of standard input, until its end."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # lines can be edited
+    shows = sys.stdin.isatty()
+    while True:
+        try:
+            yield input("> " if shows else "")
+        except EOFError:
+            if shows:
+                print()  # after the prompt
+            return
 
 
 def _of_line(line, where, tokenizer):

@@ -12,7 +12,6 @@ import glob
 import hashlib
 import json
 import os
-import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.api import get_logger, progress_bar
-from cerebras_tf.environment import user_cache_folder
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.config.input_sections import TEXT_PATTERNS
+from modelzoo.common.data import token_cache
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.files import text_sources
 from modelzoo.common.files.compressed import is_compressed
@@ -251,9 +250,12 @@ def _read_text(stamps, text_key, keys, vocab_size, cache_dir):
         on_read = bar.update if bar is not None else lambda size: None
         parts = _encoded([path for path, *_ in stamps], text_key, tokenizer, on_read)
         if most > MAX_MEMORY_BYTES:
-            names = json.dumps([stamps, text_key, tokenizer.facts, tokenizer.eos_id])
+            # Two tokenizers with one vocabulary may still make different tokens.
+            own = [hashlib.sha256(path.read_bytes()).hexdigest() for path in keys.files()]
+            names = json.dumps([stamps, text_key, own, tokenizer.facts, tokenizer.eos_id])
             name = f"{hashlib.sha256(names.encode()).hexdigest()[:32]}.tokens"
-            return _cached(Path(cache_dir or default_cache_folder(), name), parts, dtype)
+            folder = Path(cache_dir or token_cache.default_folder())
+            return Text(*token_cache.open_tokens(folder / name, parts, dtype))
         arrays, text_bytes = [np.empty(0, dtype)], 0
         for tokens, size in parts:
             arrays.append(tokens.astype(dtype))
@@ -265,44 +267,6 @@ def _expansion(path):
     """Returns the bytes of text that a byte of a file may hold."""
     packed = is_compressed(path) or text_sources.form_of(path) == text_sources.PARQUET
     return EXPANSION if packed else 1
-
-
-def default_cache_folder():
-    """Returns the folder of tokens in the user's cache folder, a Path."""
-    return Path(user_cache_folder(), "cerebras_tf", "tokens")
-
-
-def _cached(path, parts, dtype):
-    """Returns the Text in a file, which is written first if it does not exist.
-
-    The file begins with `text_bytes` as int64.
-    """
-    if not path.exists():
-        get_logger().info(
-            "the text is larger than %d MB: tokens in %s", MAX_MEMORY_BYTES >> 20, path
-        )
-        partial = path.with_suffix(f".{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(partial, "wb") as file:
-                text_bytes = 0
-                file.write(struct.pack("<q", 0))
-                for tokens, size in parts:
-                    file.write(tokens.astype(dtype).tobytes())
-                    text_bytes += size
-                file.seek(0)
-                file.write(struct.pack("<q", text_bytes))
-            os.replace(partial, path)
-        except OSError as error:
-            raise DataError(
-                f"{path}: must be a writable file, with disk space for the tokens. Received: "
-                f"{error.strerror}. Set cache_dir to another folder."
-            ) from error
-        finally:
-            partial.unlink(missing_ok=True)
-    with open(path, "rb") as file:
-        (text_bytes,) = struct.unpack("<q", file.read(8))
-    return Text(np.memmap(path, dtype, "r", offset=8), text_bytes)
 
 
 def _encoded(paths, text_key, tokenizer, on_read):

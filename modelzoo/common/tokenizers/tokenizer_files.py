@@ -6,10 +6,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Optional
 
-from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.common.files.json_text import parse_json
+from cerebras_tf.errors import ConfigError
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.tokenizers.tokenizers import load_tokenizer
+from modelzoo.common.tokenizers.tokenizers import load_tokenizer, normalization_of, read_object
 
 # Kind, vocab_file and encoder_file of a folder's tokenizer.
 LAYOUTS = (
@@ -75,17 +74,10 @@ def keys_of_section(section: Any) -> TokenizerKeys:
 def lower_cases(folder: str | Path) -> Optional[bool]:
     """Whether the WordPiece tokenizer in a folder lower-cases text; None if no file specifies it.
 
-    As in transformers, tokenizer_config.json has precedence over tokenizer.json.
-
     Raises:
         DataError: a file is damaged.
     """
-    given = _json(folder, "tokenizer_config.json").get("do_lower_case")
-    normalizer = _json(folder, "tokenizer.json").get("normalizer") or {}
-    for value in (given, normalizer.get("lowercase")):
-        if isinstance(value, bool):
-            return value
-    return None
+    return normalization_of(folder).get("lowercase")
 
 
 def word_pieces_of(folder: str | Path) -> Optional[list[str]]:
@@ -94,23 +86,10 @@ def word_pieces_of(folder: str | Path) -> Optional[list[str]]:
     Raises:
         DataError: the file is damaged.
     """
-    found = _json(folder, "tokenizer.json")
+    found = read_object(folder, "tokenizer.json")
     model = found.get("model") or {}
     if model.get("type") != "WordPiece":
         return None
     tokens = {number: token for token, number in model["vocab"].items()}
     tokens.update({token["id"]: token["content"] for token in found.get("added_tokens") or ()})
     return [tokens[i] for i in range(len(tokens))] if max(tokens) + 1 == len(tokens) else None
-
-
-def _json(folder: str | Path, name: str) -> dict[str, Any]:
-    path = Path(folder, name)
-    try:
-        found = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if not isinstance(found, dict):
-            raise ValueError(f"{type(found).__name__}, which is not an object")
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: must be a JSON object. Received: {error}. Copy it again, or remove it."
-        ) from error
-    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
 from modelzoo.common.files.json_text import parse_json, place
 from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
@@ -262,7 +262,7 @@ def load_tokenizer(kind, vocab_file=None, encoder_file=None, eos_id=None, do_low
             ``cerebras-tf prepare vocab`` writes), or ``ByteTokenizer`` (no file).
         encoder_file: the other of GPT-2; which is which is seen from their content.
         eos_id: number of the token that ends a document; None for the vocabulary's own.
-        do_lower_case: of BertTokenizer: lower case without accents.
+        do_lower_case: of BertTokenizer: lower case without accents; see `normalization`.
 
     Returns:
         A ByteTokenizer, FileTokenizer or ByteLevelTokenizer.
@@ -381,12 +381,69 @@ def _bert(contents, do_lower_case):
         )
     vocabulary = word_numbers(*next(iter(contents.items())), "[UNK]")
     library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=do_lower_case)
+    rules = normalization(next(iter(contents)), do_lower_case)
+    library.normalizer = tokenizers.normalizers.BertNormalizer(**rules)
     library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     library.decoder = tokenizers.decoders.WordPiece(prefix="##")
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     library.add_special_tokens([token for token in special if token in vocabulary])
     return library
+
+
+# Arguments of BertNormalizer, with their names in tokenizer_config.json.
+NORMALIZATION = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+
+
+def normalization_of(folder):
+    """Returns those arguments of BertNormalizer that the tokenizer files in a folder specify.
+
+    As in transformers, tokenizer_config.json has precedence over tokenizer.json.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    config = read_object(folder, "tokenizer_config.json")
+    normalizer = read_object(folder, "tokenizer.json").get("normalizer") or {}
+    found = {name: config.get(key) for name, key in NORMALIZATION.items()}
+    found = {key: normalizer.get(key) if value is None else value for key, value in found.items()}
+    return {key: value for key, value in found.items() if isinstance(value, bool)}
+
+
+def normalization(vocab_file, do_lower_case):
+    """Returns the arguments of BertNormalizer for a vocab.txt.
+
+    Files of the tokenizer in its folder specify the others than lower case.
+    """
+    found = normalization_of(Path(vocab_file).parent)
+    return {**usual_normalization(do_lower_case), **found, "lowercase": do_lower_case}
+
+
+def usual_normalization(do_lower_case):
+    """Returns the arguments of BertNormalizer without other files than a vocab.txt."""
+    usual = {"strip_accents": do_lower_case, "handle_chinese_chars": True}
+    return {"lowercase": do_lower_case, **usual}
+
+
+def read_object(folder, name):
+    """Returns the JSON object in a file, an empty one if it does not exist.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    path = Path(folder, name)
+    try:
+        found = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{type(found).__name__}, which is not an object")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: must be a JSON object. Received: {error}. Copy it again, or remove it."
+        ) from error
+    return found
 
 
 def _is_byte_level(library):

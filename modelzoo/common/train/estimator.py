@@ -218,8 +218,8 @@ class BatchesHook(tf.estimator.SessionRunHook):
 def without_batches():
     """Returns the error of an evaluation without batches."""
     return DataError(
-        "eval_input: must have at least one batch. Received: none after skip_steps. Lower it, or "
-        "use other data."
+        "eval_input: must have at least one batch. Received: none. Use other data; skip_steps and "
+        "batch_size must leave a batch of them."
     )
 
 

@@ -79,11 +79,22 @@ def log_skipped_batches(steps):
 
 def require_rows(count, section):
     """Raises a DataError if `count`, the number of rows that predict_input `section` has, is 0."""
-    if not count:
-        raise DataError(
-            "predict_input: must have at least one row. Received: none after skip_steps "
-            f"{section.skip_steps or 0}. Lower it, or use other data."
-        )
+    if count:
+        return
+    paths = ", ".join(f"{key} {value}" for key, value in given_paths(section))
+    skipped = getattr(section, "skip_steps", None)
+    after = f" after skip_steps {skipped}. Lower it, or use" if skipped else ". Use"
+    raise DataError(
+        f"predict_input: must have at least one row. Received: none in {paths}{after} other data."
+    )
+
+
+def given_paths(section):
+    """Yields key and value of the files and folders of data that an input section names."""
+    for key in ("prompt_file", "predict_file", "text_file", "data_file", "data_dir"):
+        for name in (key, f"src_{key}"):
+            if value := getattr(section, name, None):
+                yield name, value
 
 
 def predict_folder(params):

@@ -11,7 +11,15 @@ import functools
 import os
 import sys
 
-from cerebras_tf.api import job, mpi, paused_collector, precompile, run_main, set_stop_message
+from cerebras_tf.api import (
+    check_loggers,
+    job,
+    mpi,
+    paused_collector,
+    precompile,
+    run_main,
+    set_stop_message,
+)
 from cerebras_tf.config import schema
 from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
@@ -235,14 +243,14 @@ def run_mode(mode, params):
 
 def start_mode(mode, params):
     """Builds the estimator and runs `mode` in the prepared model folder."""
-    from modelzoo.common.data.prepared import check_lower_case, check_sections
+    from modelzoo.common.data.prepared import check_normalization, check_sections
     from modelzoo.common.train.estimator import make_estimator
 
     runconfig = params.runconfig
     names = ("train_input", *SECTIONS[mode])
     sections = {name: getattr(params, name) for name in names}
     check_sections(list(sections.values()), params.label_count)
-    check_lower_case(sections, find_start_source(mode, runconfig))
+    check_normalization(sections, find_start_source(mode, runconfig))
     model, data = registry.load_model(params.model_name)
     use_cs = not runconfig.device
     folder.check_device(runconfig.device)
@@ -385,6 +393,7 @@ def validate(estimator, model, data, mode, params):
 
     runconfig = params.runconfig
     step = checkpoint_step(runconfig.model_dir) if mode in TRAINING else 0
+    check_loggers(runconfig.loggers, list(log_folders(mode, runconfig.model_dir)))
     if mode in TRAINING:
         source = None if step else runconfig.resume_from
         source = source and os.path.dirname(find_checkpoint(source, "resume_from"))
@@ -403,6 +412,14 @@ def validate(estimator, model, data, mode, params):
         raise fault
     if mode == "train_and_eval":
         check_evaluation(model, data, params, Evaluations(runconfig, step))
+
+
+def log_folders(mode, model_dir):
+    """Yields the folders of the logs that a mode writes."""
+    if mode in TRAINING:
+        yield model_dir
+    if "eval" in mode:
+        yield os.path.join(model_dir, "eval")
 
 
 def last_step(runconfig, step):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
 from modelzoo.commands.main import main
-from tests.modelzoo.common.convert.models import write_model
+from tests.modelzoo.bert.fine_tuning.made_data import write_tagged, write_vocabulary
+from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad
+from tests.modelzoo.common.convert.models import CASES, write_model
 
 
 @pytest.fixture
@@ -72,3 +77,59 @@ def test_checkpoint_gets_another_step_and_the_origin_is_named(run, tmp_path):
     words = ("from_tf", "later", "back", "-p", "ours/params.yaml", "--config_from", "theirs")
     assert run(*words)[0] == 0
     assert '"eos_token_id": 4' in (tmp_path / "back" / "config.json").read_text()
+
+
+SENTENCES = "the film was a story of rain and the rain was warm . the story was dull . " * 6
+
+
+def write_classes(folder):
+    folder.mkdir()
+    rows = [f"the film was {word}\t{label}" for word, label in (("fine", "yes"), ("dull", "no"))]
+    (folder / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows * 4]) + "\n")
+
+
+def write_text(folder):
+    folder.mkdir()
+    for name in "ab":
+        (folder / f"{name}.txt").write_text(SENTENCES.replace(". ", ".\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "write_data"),
+    [
+        ("gpt2", lambda: write_text(Path("DATA"))),
+        ("bert", lambda: write_text(Path("TEXT"))),
+        ("bert_classifier", lambda: write_classes(Path("DATA"))),
+        ("bert_token_classifier", lambda: write_tagged(Path("FOLDER"))),
+        ("bert_question_answering", lambda: write_squad(Path("TRAIN.json"), articles(24))),
+    ],
+)
+def test_the_commands_that_follow_run_as_they_are_printed(
+    run, tmp_path, monkeypatch, capsys, name, write_data
+):
+    library = pytest.importorskip("tokenizers")
+    architecture, config = CASES[name]
+    labels = {str(i): label for i, label in enumerate(["no", "B-Disease", "I-Disease", "O", "yes"])}
+    labels = {"id2label": labels} if "id2label" in config else {}
+    sizes = {"vocab_size": 28, "n_positions": 24, "max_position_embeddings": 24}
+    sizes = {key: value for key, value in sizes.items() if key in config}
+    monkeypatch.setitem(CASES, name, (architecture, {**config, **sizes, **labels}))
+    write_model(tmp_path / "theirs", name)
+    words = write_vocabulary(tmp_path / "theirs").read_text().split()
+    if name == "gpt2":
+        numbers = {word: number for number, word in enumerate(["<|endoftext|>", *words[1:]])}
+        made = library.Tokenizer(library.models.WordLevel(numbers, unk_token="[UNK]"))
+        made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+        made.save(str(tmp_path / "theirs" / "tokenizer.json"))
+        (tmp_path / "theirs" / "vocab.txt").unlink()
+    code, out, err = run("to_tf", "theirs", "our model")
+    assert code == 0, err
+    write_data()
+    printed = [line.partition(": cerebras-tf ") for line in out.splitlines()[1:]]
+    commands = [shlex.split(command) for _, _, command in printed]
+    assert [words[0] for words in commands][-1] == "train"
+    for words in commands:
+        words = [word.replace("NUMBER_OF_LABELS", "7") for word in words]
+        few = ["--max_steps", "1"] if words[0] == "train" else []
+        assert main([*words, *few]) == 0, capsys.readouterr().err
+    assert Path("MODEL_DIR", "model.ckpt-1.index").exists()

@@ -15,6 +15,7 @@ import yaml
 
 from cerebras_tf.errors import CerebrasError, ConfigError
 from modelzoo.commands.main import run_command
+from modelzoo.common.data.prompts import typed_lines
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from tests.messages import raises
 from tests.modelzoo.common.convert.models import write_model
@@ -91,12 +92,21 @@ PENALTIES = ("temperature", "repetition_penalty")
         (("--vocab_file", "x"), ("--tokenizer_type",)),
         (("--tokenizer_type", "GPT2Tokenizer"), ("--vocab_file", "--encoder_file")),
         (("-o", "nowhere"), ("nowhere", "params.yaml")),
+        (("-p", "To be or not"), ("To be or not", "--prompt")),
         (("--prompt", "a\udcff"), ("--prompt", "Unicode")),
     ],
 )
 def test_mistakes_are_refused(call, words, facts):
     with raises(CerebrasError, *facts):
         call(*words)
+
+
+def test_the_end_of_typed_prompts_ends_its_line(monkeypatch, capsys):
+    terminal = io.StringIO("To be\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert list(typed_lines()) == ["To be"]
+    assert capsys.readouterr().out == "> > \n"
 
 
 def test_the_checkpoint_that_training_started_from_is_not_the_models(model, call, tmp_path):

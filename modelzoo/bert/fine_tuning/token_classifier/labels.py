@@ -76,7 +76,7 @@ def label_names(sentences):
 def read_label_names(path):
     """Reads a label2id.json, and returns the labels in the order of their numbers."""
     try:
-        numbers = parse_json(Path(path).read_text(encoding="utf-8"))
+        numbers = parse_json(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise unread(error)(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` "

@@ -10,6 +10,7 @@ from cerebras_tf.errors import ConfigError
 from modelzoo.common.data.preparation.input_files import named_like
 from modelzoo.common.data.preparation.records import sha256_of
 from modelzoo.common.files import text_sources
+from modelzoo.common.tokenizers.tokenizers import normalization, usual_normalization
 
 LISTED_FILES = 1000  # input files that a manifest names one by one
 
@@ -66,4 +67,8 @@ def describe_settings(settings, files, **more):
     """Returns what a manifest holds as settings: those given, and the files that they depend on."""
     named = (getattr(settings, key, None) for key in ("vocab_file", "encoder_file"))
     vocabulary = describe([path for path in named if path])
+    lower_case = getattr(settings, "do_lower_case", None)
+    if lower_case is not None and getattr(settings, "vocab_file", None):
+        rules = normalization(settings.vocab_file, lower_case)
+        more |= {} if rules == usual_normalization(lower_case) else {"normalization": rules}
     return {**vars(settings), "inputs": describe(files), "vocabulary": vocabulary, **more}

@@ -36,6 +36,7 @@ from modelzoo.common.config.input_sections import (
 from modelzoo.common.data import gpt, prepared
 from modelzoo.common.data.hdf5_files import Hdf5Writer
 from modelzoo.common.data.preparation.records import RecordWriter
+from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.tokenizers.tokenizers import vocabulary_facts
 from modelzoo.transformer.data import TransformerTfRecordsProcessor
 from modelzoo.transformer.params import TransformerRecordsInput
@@ -338,10 +339,10 @@ def test_text_is_lower_cased_as_that_of_the_tokenizer_and_the_records(
     section = section_of(kind, write_manifest(tmp_path / "records", settings=settings), **keys)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     if facts is None:
-        prepared.check_lower_case({"predict_input": section}, tmp_path)
+        prepared.check_normalization({"predict_input": section}, tmp_path)
     else:
         with raises(DataError, tmp_path, *facts):
-            prepared.check_lower_case({"predict_input": section}, tmp_path)
+            prepared.check_normalization({"predict_input": section}, tmp_path)
 
 
 def test_questions_are_lower_cased_as_the_records_of_training(tmp_path):
@@ -349,6 +350,34 @@ def test_questions_are_lower_cased_as_the_records_of_training(tmp_path):
         "answering", write_manifest(tmp_path / "a", settings={"do_lower_case": True})
     )
     predict = section_of("answering", str(tmp_path / "none"), predict_file="f")
-    prepared.check_lower_case({"train_input": train}, None)
+    prepared.check_normalization({"train_input": train}, None)
     with raises(DataError, tmp_path, "predict_input.do_lower_case", "False"):
-        prepared.check_lower_case({"train_input": train, "predict_input": predict}, None)
+        prepared.check_normalization({"train_input": train, "predict_input": predict}, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, None),
+        ({"strip_accents": False}, "strip accents"),
+        ({"tokenize_chinese_chars": False}, "Chinese"),
+    ],
+)
+def test_text_keeps_accents_as_the_tokenizer_of_the_model(tmp_path, files, found):
+    (tmp_path / "model").mkdir()
+    config = {"do_lower_case": True, **files}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(config))
+    records = write_manifest(tmp_path / "records", settings={"do_lower_case": True})
+    given = {"predict_file": "f", "do_lower_case": True}
+    near = section_of("answering", str(tmp_path), **given, vocab_file=f"{tmp_path}/model/vocab.txt")
+    other = section_of("answering", records)
+    prepared.check_normalization({"predict_input": near}, tmp_path / "model")
+    if found is None:
+        prepared.check_normalization({"train_input": other}, tmp_path / "model")
+        return
+    with raises(DataError, tmp_path / "model", records, found, "vocab_file"):
+        prepared.check_normalization({"train_input": other}, tmp_path / "model")
+    rules = tokenizers.normalization(near.vocab_file, True)
+    settings = {"do_lower_case": True, "normalization": rules}
+    made = section_of("answering", write_manifest(tmp_path / "made", settings=settings))
+    prepared.check_normalization({"train_input": made}, tmp_path / "model")

@@ -7,6 +7,7 @@ import functools
 import gzip
 import json
 import os
+import time
 import types
 import zlib
 from types import SimpleNamespace
@@ -20,12 +21,12 @@ pytest.importorskip("tensorflow.compat.v1")
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.config.base_params import inherit_inputs
 from modelzoo.common.config.input_sections import GptTextDataInput
-from modelzoo.common.data import text_files
+from modelzoo.common.data import text_files, token_cache
 from modelzoo.common.data.prompts import read_prompts, section_tokenizer
 from modelzoo.common.data.text_files import END_OF_DOCUMENT, Windows, find_text_files, split_files
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from modelzoo.common.train.language_model import tokens_per_byte
-from tests.messages import raises
+from tests.messages import names, raises
 
 
 @pytest.fixture
@@ -215,6 +216,64 @@ def test_a_tokenizer_makes_the_tokens_in_memory_or_in_a_file(tmp_path, monkeypat
         tokens_of(**given, tokenizer=str(tmp_path / "nowhere"))
     (tmp_path / "a.jsonl").write_text('{"text": "or"}\n')
     assert tokens_of(**given, tokenizer=str(made)).tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-2], lambda data: data[:-1] + b"x"])
+def test_a_damaged_file_of_tokens_is_made_again(tmp_path, caplog, damage):
+    path, dtype = tmp_path / f"{'0' * 32}.tokens", np.dtype("<u2")
+
+    def read():
+        return token_cache.open_tokens(path, iter([(np.array([1, 2]), 3)]), dtype)
+
+    read()
+    path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level("WARNING"):
+        tokens, text_bytes = read()
+    assert tokens.tolist() == [1, 2] and text_bytes == 3
+    assert names(caplog.text, path, "damaged")
+    caplog.clear()
+    read()
+    assert not caplog.text
+
+
+def test_the_cache_of_tokens_keeps_what_was_used_last(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(token_cache, "MAX_BYTES", 60)
+    folder, dtype, now = token_cache.default_folder(), np.dtype("<i4"), time.time()
+
+    def read(name):
+        return token_cache.open_tokens(
+            folder / f"{name * 32}.tokens", iter([(np.array([ord(name)]), 1)]), dtype
+        )[0]
+
+    opened = [read(name) for name in "abc"]
+    others = [folder / "notes.txt", folder / f"{'d' * 32}.x{token_cache.PARTIAL}"]
+    for path in others:
+        path.write_bytes(bytes(20))
+    for age, path in enumerate([folder / f"{name * 32}.tokens" for name in "bca"]):
+        os.utime(path, (now, now - 1000 + age))
+    read("b")  # is now the newest
+    read("e")
+    assert {path.name[0] for path in folder.iterdir()} == {"b", "e", "n", "d"}
+    assert [tokens.tolist() for tokens in opened] == [[ord(name)] for name in "abc"]
+    os.utime(others[1], (now, now - 2 * token_cache.ABANDONED_S))
+    read("e")
+    assert {path.name[0] for path in folder.iterdir()} == {"b", "e", "n"}
+
+
+def test_tokenizers_of_one_vocabulary_have_files_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "MAX_MEMORY_BYTES", 0)
+    made = make_tokenizer(tmp_path / "model")
+    (tmp_path / "a.txt").write_text("To be")
+    given = {"data_dir": tmp_path / "a.txt", "vocab_size": 300, "cache_dir": str(tmp_path / "c")}
+    assert tokens_of(**given, tokenizer=str(made)).tolist() == [3, 2, 0]
+    (made / "tokenizer.json").write_text(
+        (made / "tokenizer.json")
+        .read_text()
+        .replace('"normalizer": null', '"normalizer": {"type": "Lowercase"}')
+    )
+    text_files._read_text.cache_clear()
+    assert tokens_of(**given, tokenizer=str(made)).tolist() == [1, 2, 0]
 
 
 def test_text_that_is_read_in_blocks_has_the_tokens_of_the_whole(tmp_path, monkeypatch):

@@ -237,6 +237,26 @@ def test_gpt2_tokens_of_real_text_equal_those_of_hugging_face():
         assert ids.tolist() == theirs.encode(text) and ours.decode(ids) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "files", "expected"),
+    [
+        (None, {}, ["e", "水"]),
+        ("tokenizer_config.json", {"strip_accents": False}, ["é", "水"]),
+        ("tokenizer.json", {"normalizer": {"strip_accents": False}}, ["é", "水"]),
+        ("tokenizer_config.json", {"tokenize_chinese_chars": False}, ["e", "##水"]),
+    ],
+)
+def test_text_of_a_bert_is_normalized_as_the_files_next_to_its_vocabulary_specify(
+    tmp_path, name, files, expected
+):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "e", "é", "水", "##水"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    if name is not None:
+        (tmp_path / name).write_text(json.dumps(files))
+    made = tokenizers.load_tokenizer("BertTokenizer", str(tmp_path / "vocab.txt"))
+    assert made.tokens(made.encode("É水")) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lower", [True, False])
 def test_bert_tokens_of_real_text_equal_those_of_hugging_face(lower):

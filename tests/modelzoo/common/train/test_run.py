@@ -289,6 +289,19 @@ def test_validation_raises_the_error_of_the_run_and_leaves_nothing(call, tmp_pat
     )
 
 
+def test_validation_reads_the_logs_that_the_run_continues(call, tmp_path):
+    call.path.write_text(YAML.replace("    max_steps", "    loggers: [csv]\n    max_steps", 1))
+    call("train", "--max_steps", "1")
+    for name, mode, more in (("", "train", ("--max_steps", "2")), ("eval", "eval", ())):
+        path = tmp_path / "out" / name / "metrics.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"\xff\n")
+        for flags in (["--validate_only"], []):
+            with raises(ConfigError, path, "loggers"):
+                call(mode, *more, *flags)
+        path.unlink()
+
+
 def test_evaluation_of_nothing_is_refused(call):
     call("train", "--max_steps", "3")
     end = "data_processor: GptTextDataProcessor\npredict"

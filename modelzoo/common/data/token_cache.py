@@ -1,0 +1,128 @@
+"""Files of the tokens of large texts: checked when they are opened, and limited in number.
+
+A file holds the bytes of the text and a CRC-32 of what follows, both int64, then the tokens.
+Processes may use the folder at the same time: a file is renamed when it is whole, and one that is
+removed stays readable where it is open.
+"""
+
+import contextlib
+import os
+import re
+import struct
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from cerebras_tf.api import get_logger
+from cerebras_tf.environment import user_cache_folder
+from cerebras_tf.errors import DataError
+
+MAX_BYTES = 32 << 30  # of all files of the default folder
+ABANDONED_S = 24 * 3600  # age of the last write to a file that was not completed
+BLOCK_BYTES = 1 << 22
+HEADER = struct.Struct("<qq")
+PARTIAL = ".partial"
+OWN_FILE = re.compile(rf"[0-9a-f]{{32}}(\.tokens|\..*\{PARTIAL})")
+
+
+def default_folder():
+    """Returns the folder of tokens in the user's cache folder, a Path."""
+    return Path(user_cache_folder(), "cerebras_tf", "tokens")
+
+
+def open_tokens(path, parts, dtype):
+    """Opens the file of a text, which is written first if it does not exist or is damaged.
+
+    In the default folder, the least recently used files are removed above MAX_BYTES.
+
+    Args:
+        parts: yields tokens, and the number of bytes of their text.
+
+    Returns:
+        The tokens, a memory map, and the bytes of the text.
+    """
+    try:
+        found = _read(path, dtype)
+        if found is None:
+            _write(path, parts, dtype)
+            found = _read(path, dtype)
+        with contextlib.suppress(OSError):  # a folder that cannot be written
+            os.utime(path)
+        if path.parent == default_folder():
+            remove_old(path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: must be a writable file, with disk space for the tokens. Received: "
+            f"{error.strerror}. Set cache_dir to another folder."
+        ) from error
+    if found is None:
+        raise DataError(f"{path}: must be undamaged. Received: another CRC-32. Check the disk.")
+    return found
+
+
+def _read(path, dtype):
+    """Returns the tokens and the bytes of the text; None without an undamaged file."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(HEADER.size)
+            start, crc = file.tell(), 0
+            while block := file.read(BLOCK_BYTES):
+                crc = zlib.crc32(block, crc)
+            size = file.tell() - start
+            if len(header) == HEADER.size and not size % dtype.itemsize:
+                text_bytes, expected = HEADER.unpack(header)
+                if crc == expected and not size:  # which cannot be mapped
+                    return np.empty(0, dtype), text_bytes
+                if crc == expected:
+                    shape = (size // dtype.itemsize,)
+                    return np.memmap(file, dtype, "r", HEADER.size, shape), text_bytes
+    except FileNotFoundError:
+        return None
+    get_logger().warning("%s is damaged: the tokens are made again", path)
+    return None
+
+
+def _write(path, parts, dtype):
+    get_logger().info("the text is large: tokens in %s", path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(PARTIAL, f"{path.stem}.", path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            text_bytes = crc = 0
+            file.write(HEADER.pack(text_bytes, crc))
+            for tokens, size in parts:
+                block = tokens.astype(dtype).tobytes()
+                file.write(block)
+                crc = zlib.crc32(block, crc)
+                text_bytes += size
+            file.seek(0)
+            file.write(HEADER.pack(text_bytes, crc))
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+
+
+def remove_old(kept):
+    """Removes files next to `kept` until all have at most MAX_BYTES, the least recently used first.
+
+    Files that a process left incomplete are removed as well. Those of other names stay.
+    """
+    found = []
+    for entry in os.scandir(kept.parent):
+        with contextlib.suppress(FileNotFoundError):  # removed by another process
+            if OWN_FILE.fullmatch(entry.name) and entry.is_file():
+                found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total = sum(size for _, size, _ in found)
+    for changed, size, path in sorted(found):
+        if path.endswith(PARTIAL):
+            removed = changed < time.time() - ABANDONED_S
+        else:
+            removed = total > MAX_BYTES and path != str(kept)
+        if removed:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            total -= size
