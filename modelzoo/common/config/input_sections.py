@@ -23,8 +23,8 @@ class TextFileKeys(OrderKeys):
     text_key: str = field("text", "Key or column of the text in rows.")
     cache_dir: Optional[str] = field(
         None,
-        "Folder of the tokens of large texts. null: `cerebras_tf/tokens` in the user's cache "
-        "folder, where the least recently used files are removed above 32 GiB.",
+        "Folder of the tokens of large texts. null: `~/.cache/cerebras_tf/tokens`, "
+        "where the least recently used files are removed above 32 GiB.",
         path="as given",
     )
 

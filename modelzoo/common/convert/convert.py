@@ -147,9 +147,7 @@ def from_tensorflow(
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
     dropped = sorted(set(dropped) - {GLOBAL_STEP})
     missing = _missing(config, origin, carried, predicts_next) if program.carried else ()
-    if "id2label" in config and known_labels(params.train_input) is None:
-        labels = ", ".join(config["id2label"].values())
-        missing = (*missing, f"names of the labels (assumed: {labels})")
+    missing += _missing_labels(config, params)
     return _conversion(layout, str(output), dropped, carried, missing)
 
 
@@ -173,6 +171,13 @@ def _missing(config, origin, carried, predicts_next):
     if not carried.tokenizer:
         missing.append("files of a tokenizer")
     return tuple(f"{name} in {origin}" for name in missing)
+
+
+def _missing_labels(config, params):
+    """Returns the names of labels as missing, if they are unknown."""
+    if "id2label" not in config or known_labels(params.train_input) is not None:
+        return ()
+    return (f"names of the labels (assumed: {', '.join(config['id2label'].values())})",)
 
 
 def describe(program, reader):
