@@ -122,11 +122,11 @@ def from_tensorflow(
     program.check(dtype, max_shard_bytes)
     reader = TensorFlowReader(source)
     params_path = str(params_path or reader.folder / PARAMS)
-    params = _with_labels_near(load_params(params_path), Path(params_path).parent)
+    params = _with_labels_near(params_path)
     architecture = program.architecture_for(params, params_path)
     layout = architecture.layout(params).without_groups(reader.shapes)
-    origin = find_source(reader.folder) or reader.folder
-    origin = _origin(config_from, program) if config_from else origin
+    origin = _origin(config_from, program) if config_from else find_source(reader.folder)
+    origin = origin or reader.folder
     config = architecture.config(params, params_path, reader.shapes)
     predicts_next = ASSUMED[0] in config  # the carried config.json of a BERT may have it as well
     config = program.completed(config, origin)
@@ -145,14 +145,14 @@ def from_tensorflow(
         _copy(carried, folder)
         step = reader.global_step
         program.write(folder, config, shapes, tensors(), step, dtype, max_shard_bytes)
-    dropped = sorted(set(dropped) - {GLOBAL_STEP})
-    missing = _missing(config, origin, carried, predicts_next) if program.carried else ()
-    missing += _missing_labels(config, params)
+    missing = _missing(config, origin, carried, predicts_next, params) if program.carried else ()
+    dropped = sorted({*dropped} - {GLOBAL_STEP})
     return _conversion(layout, str(output), dropped, carried, missing)
 
 
-def _with_labels_near(params, folder):
-    """Returns params with the label_vocab_file of a folder, where their own does not exist."""
+def _with_labels_near(params_path):
+    """Loads params, with the label_vocab_file next to their file if their own does not exist."""
+    params, folder = load_params(params_path), Path(params_path).parent
     path = getattr(params.train_input, "label_vocab_file", None)
     if path is None or Path(path).exists() or not (folder / Path(path).name).exists():
         return params
@@ -160,9 +160,11 @@ def _with_labels_near(params, folder):
     return replace(params, train_input=near)
 
 
-def _missing(config, origin, carried, predicts_next):
+def _missing(config, origin, carried, predicts_next, params):
     """Returns what of another program's model is neither in our YAML nor among its files."""
     names, missing = {path.name for path in carried.paths}, []
+    if "id2label" in config and known_labels(params.train_input) is None:
+        missing.append(f"names of labels (assumed: {', '.join(config['id2label'].values())})")
     if predicts_next and CONFIG not in names:
         values = ", ".join(f"{key} {config[key]}" for key in ASSUMED)
         missing.append(f"token ids (assumed: {values})")
@@ -171,13 +173,6 @@ def _missing(config, origin, carried, predicts_next):
     if not carried.tokenizer:
         missing.append("files of a tokenizer")
     return tuple(f"{name} in {origin}" for name in missing)
-
-
-def _missing_labels(config, params):
-    """Returns the names of labels as missing, if they are unknown."""
-    if "id2label" not in config or known_labels(params.train_input) is not None:
-        return ()
-    return (f"names of the labels (assumed: {', '.join(config['id2label'].values())})",)
 
 
 def describe(program, reader):
