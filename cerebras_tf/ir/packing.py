@@ -13,7 +13,7 @@ from cerebras_tf.ir.dimensions import Size
 from cerebras_tf.ir.graph import Graph
 
 # What distinguishes real tokens from padding.
-BIAS = "bias"  # keys that the bias of an attention does not hide; they must come first
+BIAS = "bias"  # keys that no mask of an attention hides
 WEIGHTS = "weights"  # each sequence up to its last position with a weight that is not 0
 LIST = "list"  # the positions of weights that are not 0, in any order
 
@@ -23,7 +23,8 @@ HIDDEN = "hidden"  # at most HIDING at every padded position, 0 or more at one o
 # Each of its numbers is the row b S + s of a real token of the batch; with a layout, the position s
 # of one of the sequence that its first axis counts.
 REAL = "real"
-LONGER = "longer"  # every sequence, real tokens first, has more of them than `number`
+FIRST = "first"  # the real tokens of every sequence come first
+SPAN = "span"  # those of every sequence are within `number` positions
 
 # Added to a score, this hides: exp(score + it - max) is 0 in float32 for scores within 9e3.
 HIDING = -1e4
@@ -34,9 +35,7 @@ OFFSETS = "offsets"  # [B + 1] where each sequence begins among the real tokens,
 POSITIONS = "positions"  # [T] position s of each real token in its sequence
 SEQUENCES = "sequences"  # [T] sequence b of each real token
 ROW_OF = "row_of"  # [B S] number of the real token at a row b S + s, -1 for padding
-# [B] where each sequence begins. Its tokens are its first positions, except of a LIST.
-FIRSTS = "firsts"
-DERIVED = (ROWS, OFFSETS, POSITIONS, SEQUENCES, ROW_OF, FIRSTS)
+DERIVED = (ROWS, OFFSETS, POSITIONS, SEQUENCES, ROW_OF)
 
 
 def feature_name(space: str, kind: str) -> str:
@@ -71,11 +70,11 @@ class Check:
     """What must hold for a batch, so that removing padding changes no number.
 
     Attributes:
-        kind: ZERO, HIDDEN, REAL or LONGER.
+        kind: ZERO, HIDDEN, REAL, FIRST or SPAN.
         value: position among the outputs of the graph; -1 if none is read.
         layout: axis of the value that counts S (of REAL: that holds positions s), its first axis
             counting B; 0: one axis counts both.
-        number: of LONGER, how many real tokens are too few.
+        number: of SPAN, how many positions.
         among: of REAL, name of the token space of the positions that count; "" where all do.
     """
 

@@ -65,6 +65,97 @@ def is_causal(mask: Value) -> bool:
     return step is not None and bool(step.within == 0 and step.past <= HIDDEN)
 
 
+class CausalMask(NamedTuple):
+    """A mask that is causal, and hides further keys.
+
+    Attributes:
+        seen: bool values, True where a key is visible to every query that it is not after.
+        window: query i sees keys after i - window only; None: all of them.
+        condition: the bool value that is True where a score counts, before it was broadcast.
+    """
+
+    seen: tuple[Value, ...]
+    window: Optional[int]
+    condition: Value
+
+
+def split_causal(mask: Value) -> Optional[CausalMask]:
+    """A mask [.., S, S] as a causal one and masks of keys; None if it is of another form.
+
+    Args:
+        mask: what is added to scores: `select(condition, 0, at most HIDDEN)`, where the condition
+            is a conjunction.
+    """
+    node = narrowed(mask).node
+    if node is None or node.op != "select":
+        return None
+    condition, *others = node.inputs
+    within, past = (_single(value) for value in others)
+    if within != 0 or past is None or past > HIDDEN:
+        return None
+    seen: dict[Value, None] = {}
+    window: Optional[int] = None
+    causal = False
+    for part in _conjuncts(condition):
+        if part.constant is not None and part.constant.all():
+            continue
+        if part.type.rank < 2 or part.shape[-2] == 1:
+            seen[part] = None
+            continue
+        rows, columns = part.shape[-2:]
+        known = _follow(part, (*(NEITHER,) * (part.type.rank - 2), ROW, COLUMN))
+        if isinstance(known, _Step) and rows == columns:
+            after, before = _facing(known, _Form(-1, 1, 0)), _windowed(known)
+            if after is not None and after.within and not after.past:
+                causal = True
+                continue
+            if before is not None:
+                window = before if window is None else min(window, before)
+                continue
+        if isinstance(known, _Step) or not isinstance(known, np.ndarray) or not known.all():
+            return None
+    return CausalMask(tuple(seen), window, narrowed(condition)) if causal else None
+
+
+def narrowed(value: Value) -> Value:
+    """A value before it was broadcast."""
+    while value.node is not None and value.node.op in _WIDENING:
+        value = value.node.inputs[0]
+    return value
+
+
+def _single(value: Value) -> Optional[float]:
+    """The only element of a value that is a constant."""
+    constant = narrowed(value).constant
+    return float(constant.reshape(())) if constant is not None and constant.size == 1 else None
+
+
+def _conjuncts(condition: Value) -> list[Value]:
+    """The values whose conjunction a value is, without broadcasts."""
+    found, pending = [], [condition]
+    while pending:
+        value = pending.pop()
+        node = value.node
+        if node is not None and node.op in ("logical_and", *_WIDENING):
+            pending += node.inputs
+        else:
+            found.append(value)
+    return found
+
+
+def _windowed(step: _Step) -> Optional[int]:
+    """The width of a window that ends at the diagonal, if a step is one."""
+    form = step.form if step.past else _Form(0, 0, 1).plus(step.form, -1)
+    seen, hidden = (step.past, step.within) if step.past else (step.within, step.past)
+    if form[:2] != (-1, 1) or not isinstance(form.rest, int) or form.rest < 1:
+        return None
+    return form.rest if seen and not hidden else None
+
+
+# Ops that only repeat elements, or change nothing.
+_WIDENING = ("broadcast_to", "identity", "stop_gradient")
+
+
 def _hides_after_diagonal(mask: Array) -> bool:
     """As is_causal, for a constant."""
     if mask.ndim < 2 or not mask.size or mask.shape[-1] < mask.shape[-2]:
@@ -178,18 +269,23 @@ def _shifted(known: Union[_Form, _Step], axes: Axes, starts: tuple[Size, ...]) -
 
 
 def _constant(content: Array, axes: Axes) -> Optional[_Known]:
-    """A scalar, or a matrix of two numbers, one of them after the main diagonal."""
+    """A scalar, or a matrix of two numbers, one of them after some diagonal."""
     if content.size == 1:
         return content.reshape(())
     matrix = content.reshape([dim for dim in content.shape if dim != 1])
     counted = [axis for axis in axes if axis != NEITHER]
     if matrix.ndim != 2 or counted != [ROW, COLUMN] or min(matrix.shape) < 2:
         return None
-    within, past = matrix[0, 0], matrix[0, 1]
-    after = np.arange(matrix.shape[1]) > np.arange(matrix.shape[0])[:, None]
+    rows, columns = matrix.shape
+    # By column - row, from 1 - rows.
+    diagonals = np.concatenate([matrix[:0:-1, 0], matrix[0]])
+    changes = np.flatnonzero(diagonals[1:] != diagonals[:-1])
+    last = int(changes[0]) + 1 - rows if len(changes) else columns
+    within, past = diagonals[0], diagonals[-1]
+    after = np.arange(columns) - np.arange(rows)[:, None] > last
     if not np.array_equal(matrix, np.where(after, past, within)):
         return None
-    return _Step(_Form(-1, 1, 0), np.asarray(within), np.asarray(past))
+    return _Step(_Form(-1, 1, -last), np.asarray(within), np.asarray(past))
 
 
 def _whole(known: Array) -> Optional[int]:

@@ -18,11 +18,12 @@ from typing import NamedTuple, NoReturn, Optional
 import numpy as np
 
 from cerebras_tf.errors import PaddingError
-from cerebras_tf.ir import Array, Graph, Node, Shape, Size, StepGraph, Value
+from cerebras_tf.ir import Array, Graph, Node, Shape, Size, StepGraph, TensorType, Value
 from cerebras_tf.ir.packing import REAL, Check, TokenSpace
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import draws, lookup
 from cerebras_tf.ops.rows import Rows
+from cerebras_tf.passes.causal_mask import CausalMask, narrowed, split_causal
 
 Dims = tuple[Size, Size]
 
@@ -37,6 +38,7 @@ PICKED = "picked"  # one row of each sequence, at a constant position
 LISTED = "listed"  # rows at positions that are data
 GRADIENT = "gradient"  # a gradient by rows, which is 0 for padding
 SOFTMAX = "softmax"  # over the tokens of each sequence, padding hidden by a mask
+SELECTED = "selected"  # the second operand of a select: its condition is True for real tokens
 
 
 class Fact(NamedTuple):
@@ -52,14 +54,15 @@ class Stream:
 
     Attributes:
         dims: B and S.
-        masks: biases of attention that hide keys among these rows.
+        masks: masks of attention that hide keys among these rows: each a bias, or bool values
+            that are all True for visible keys.
         weights: values of features that rows are multiplied by, one number per row.
         causal: whether a causal attention reads them.
         listed: whether they are gathered from another stream.
     """
 
     dims: Dims
-    masks: list[Value] = field(default_factory=list)
+    masks: list[tuple[Value, ...]] = field(default_factory=list)
     weights: list[tuple[Value, int]] = field(default_factory=list)
     causal: bool = False
     listed: bool = False
@@ -91,6 +94,7 @@ class PaddingAnalysis:
         rows: for every value that has rows, its Fact.
         plan: for every node that reads or makes rows, how it is rewritten.
         ruled: for nodes that are computed by rows, the Rows of their op.
+        causal: for attentions whose bias is causal and may hide more keys, its parts.
         free: values that depend on features and constants only.
         streams: all streams; see `stream_of` for those that were united.
     """
@@ -107,6 +111,7 @@ class PaddingAnalysis:
         self.rows: dict[Value, Fact] = {}
         self.plan: dict[Node, str] = {}
         self.ruled: dict[Node, Rows] = {}
+        self.causal: dict[Node, CausalMask] = {}
         # The batch's features, without the global step and seeds.
         self.free: set[Value] = {
             value
@@ -214,7 +219,15 @@ class PaddingAnalysis:
             self._attention(node)
             return
         first = self.rows[having[0]]
-        for special in (self._reshape, self._transpose, self._reduce, self._pick, self._softmax):
+        for special in (
+            self._reshape,
+            self._transpose,
+            self._repeat,
+            self._reduce,
+            self._pick,
+            self._softmax,
+            self._select_seen,
+        ):
             if special(node, first):
                 return
         layouts = {self.rows[value].layout for value in having}
@@ -247,17 +260,21 @@ class PaddingAnalysis:
             refuse(node, "combines tokens with values that are not tokens")
         ours, theirs, third = (fact.stream for fact in facts if fact is not None)
         theirs = self._unite(node, theirs, third)
-        if node.attrs["causal"]:
+        split = split_causal(masks[0]) if len(masks) == 1 and not node.attrs["causal"] else None
+        if split is not None:
+            self.causal[node] = split
+        if node.attrs["causal"] or split is not None:
             theirs = ours = self._unite(node, ours, theirs)
             self.streams[theirs].causal = True
         elif not masks:
             refuse(node, "attends to padding that no mask hides")
+        stream = self.streams[self.stream_of(theirs)]
         for mask in masks:
             if mask not in self.free:
                 refuse(node, "has a mask that depends on variables")
-            stream = self.streams[self.stream_of(theirs)]
-            if mask not in stream.masks:
-                stream.masks.append(mask)
+            parts = (mask,) if split is None else split.seen
+            if parts and parts not in stream.masks:
+                stream.masks.append(parts)
         if any(self.streams[self.stream_of(number)].listed for number in (ours, theirs)):
             refuse(node, "attends to a list of tokens")
         self.plan[node] = ATTENTION
@@ -271,8 +288,8 @@ class PaddingAnalysis:
         layout: Optional[int] = None
         if fact.layout < 2:
             layout = _layout_of(new, dims)
-        elif new[: fact.layout + 1] == old[: fact.layout + 1]:
-            layout = fact.layout
+        else:
+            layout = _layout_with(new, dims, old[1 : fact.layout])
         if layout is None:
             refuse(node, "splits or merges the axes that count tokens")
         self.plan[node] = RESHAPED
@@ -290,6 +307,40 @@ class PaddingAnalysis:
         self.rows[node.output] = Fact(fact.stream, layout)
         return True
 
+    def _repeat(self, node: Node, fact: Fact) -> bool:
+        """Heads of keys and values that are repeated, before the axis of positions."""
+        if node.op != "broadcast_to" or fact.layout < 2:
+            return False
+        old, new = node.inputs[0].shape, node.output.shape
+        if len(old) != len(new) or any(old[axis] != new[axis] for axis in (0, fact.layout)):
+            return False
+        self._set_rows(node, Rows((0,)), fact)
+        return True
+
+    def _select_seen(self, node: Node, fact: Fact) -> bool:
+        """What is 0 for queries that see no key: a real token sees itself."""
+        if node.op != "select" or node.inputs[1] not in self.rows:
+            return False
+        sees = node.inputs[0].node
+        if sees is None or sees.op != "any" or node.output.shape != node.inputs[1].shape:
+            return False
+        rank = sees.inputs[0].type.rank
+        if rank != 4 or fact.layout != 2 or not sees.attrs["keepdims"]:
+            return False
+        if {axis % rank for axis in sees.attrs["axes"]} != {3}:
+            return False
+        stream = self.stream_of(fact.stream)
+        for attention, split in self.causal.items():
+            rows = self.rows[attention.outputs[0]]
+            if (
+                split.condition is narrowed(sees.inputs[0])
+                and self.stream_of(rows.stream) == stream
+            ):
+                self.plan[node] = SELECTED
+                self.rows[node.output] = fact
+                return True
+        return False
+
     def _reduce(self, node: Node, fact: Fact) -> bool:
         """Sums and means over tokens; those over other axes are computed by rows."""
         if node.op not in ("sum", "mean"):
@@ -305,31 +356,38 @@ class PaddingAnalysis:
         return False
 
     def _pick(self, node: Node, fact: Fact) -> bool:
-        """Rows at positions that are constant, as of [CLS], or data, as of masked words."""
+        """Rows at positions that are constant, as of [CLS] or all but the last, or data."""
         if node.inputs[0] not in self.rows or self.streams[self.stream_of(fact.stream)].listed:
             return False
         if node.op == "slice" and fact.layout == 1:
             whole = node.attrs["starts"][0] == 0 and node.attrs["strides"][0] == 1
-            one = node.attrs["sizes"][1] == 1 != node.inputs[0].shape[1]
-            if not (whole and one and node.attrs["sizes"][0] == node.inputs[0].shape[0]):
+            part = node.attrs["sizes"][1] != node.inputs[0].shape[1]
+            if not (whole and part and node.attrs["sizes"][0] == node.inputs[0].shape[0]):
                 return False
             if not isinstance(node.attrs["starts"][1], int):
                 return False
-            self.plan[node] = PICKED
-            return True
+            if node.attrs["sizes"][1] == 1:
+                self.plan[node] = PICKED
+                return True
+            rest = node.attrs["sizes"][2:] == node.inputs[0].shape[2:]
+            listed = self._lists and rest and node.attrs["strides"][1] == 1
+            return listed and self._list(node, 1, node.output.shape)
         if node.op != "gather" or node.inputs[1] not in self.free:
             return False
         form = fact.layout, node.attrs["axis"], node.attrs["batch_dims"]
         indices = node.inputs[1]
         if form not in ((1, 1, 1), (0, 0, 0)) or indices.type.rank != 1 + form[2]:
             return False
+        return self._list(node, form[0], (1, *indices.shape)[-2:])
+
+    def _list(self, node: Node, layout: int, dims: Shape) -> bool:
+        """Plans rows at a list of positions, which may be a stream of their own."""
         self.plan[node] = LISTED
         if self._lists:
-            dims: Shape = (1, *indices.shape)
-            count, length = dims[-2:]
+            count, length = dims[:2]
             assert count is not None and length is not None
             stream = self._new_stream((count, length), listed=True)
-            self.rows[node.output] = Fact(stream, form[0])
+            self.rows[node.output] = Fact(stream, layout)
         return True
 
     def _softmax(self, node: Node, fact: Fact) -> bool:
@@ -357,6 +415,17 @@ def _token_dims(step: StepGraph) -> list[Dims]:
                 if count is not None and length is not None:
                     found[count, length] = None
     return list(found)
+
+
+def _layout_with(shape: Shape, dims: Sequence[Size], between: Shape) -> Optional[int]:
+    """The layout of a shape [B, .., S, ...] with axes of the same product between B and S."""
+    if None in shape or None in between or shape[:1] != (dims[0],):
+        return None
+    wanted = TensorType("bool", between).size
+    for axis, size in enumerate(shape[1:], 1):
+        if size == dims[1] and TensorType("bool", shape[1:axis]).size == wanted:
+            return axis
+    return None
 
 
 def _layout_of(shape: Shape, dims: Sequence[Size]) -> Optional[int]:
@@ -535,8 +604,8 @@ class HostValues:
         """Adds a check of a value at padded positions."""
         self._add(Check(kind, space.name, self.output(value), layout, source=source))
 
-    def check_length(self, kind: str, space: TokenSpace, number: int, source: str) -> None:
-        """Adds a check of lengths."""
+    def check_spans(self, kind: str, space: TokenSpace, number: int, source: str) -> None:
+        """Adds a check of where real tokens are: FIRST or SPAN."""
         self._add(Check(kind, space.name, number=number, source=source))
 
     def check_positions(

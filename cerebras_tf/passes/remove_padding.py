@@ -24,16 +24,16 @@ from cerebras_tf.ir import Dim, Node, Shape, StepGraph, TensorType, Value, bound
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ir.packing import (
     BIAS,
-    FIRSTS,
+    FIRST,
     HIDDEN,
     HIDING,
     LIST,
-    LONGER,
     OFFSETS,
     POSITIONS,
     ROW_OF,
     ROWS,
     SEQUENCES,
+    SPAN,
     WEIGHTS,
     ZERO,
     Packing,
@@ -162,7 +162,8 @@ class _Emitter:
         if len(stream.masks) > 1:
             raise PaddingError("padding is not removed: two masks hide keys among the same tokens")
         if stream.masks:
-            return TokenSpace(name, stream.dims, BIAS, (self.host.output(stream.masks[0]),))
+            masks = tuple(self.host.output(mask) for mask in stream.masks[0])
+            return TokenSpace(name, stream.dims, BIAS, masks)
         if not stream.weights:
             what = "a list of tokens" if stream.listed else "tokens"
             raise PaddingError(
@@ -183,7 +184,7 @@ class _Emitter:
         name = feature_name(space.name, kind)
         if name not in self._features:
             batch, length = space.dims
-            size = {OFFSETS: batch + 1, FIRSTS: batch, ROW_OF: batch * length}.get(kind)
+            size = {OFFSETS: batch + 1, ROW_OF: batch * length}.get(kind)
             shape = (self._tokens(space) if size is None else size,)
             self._features[name] = self._graph.add_input(name, TensorType("int32", shape))
         return self._features[name]
@@ -216,6 +217,7 @@ class _Emitter:
             padding_analysis.LISTED: self._listed,
             padding_analysis.SOFTMAX: self._softmax,
             padding_analysis.GRADIENT: self._gradient,
+            padding_analysis.SELECTED: self._selected,
         }[plan](node)
         for value, new in zip(node.outputs, made):
             if value in self.facts.rows:
@@ -263,17 +265,28 @@ class _Emitter:
         self.pads.held[node.output] = self.pads.get(node.inputs[0])
         return [self.b.op("transpose", self.packed[node.inputs[0]], **node.attrs)]
 
+    def _selected(self, node: Node) -> list[Value]:
+        self.pads.held[node.output] = NOTHING
+        return [self.packed[node.inputs[1]]]
+
     def _attention(self, node: Node) -> list[Value]:
         b, drops = self.b, "rate" in node.attrs
         facts = [self.facts.rows[value] for value in node.inputs[:2]]
         spaces = [self._space_of(fact) for fact in facts]
         if spaces[1].kind == LIST or (spaces[0].kind == LIST and drops):
             refuse(node, "attends to a list of tokens")
+        split = self.facts.causal.get(node)
+        if split is not None and split.window is not None:
+            self.host.check_spans(SPAN, spaces[1], split.window, node.source)
+        if drops:  # numbers are drawn by position, which is the number of a token
+            for space in spaces:
+                self.host.check_spans(FIRST, space, 0, node.source)
         tensors = [self._flat(self.packed[value]) for value in node.inputs[:3]]
         offsets = [self._feature(space, OFFSETS) for space in spaces]
         lengths = tuple(space.dims[1] for space in spaces)
         drawn = node.inputs[-2:] if drops else []
         attrs = {**node.attrs, "lengths": lengths}
+        attrs["causal"] = attrs["causal"] or split is not None
         out, lse = b.multi("packed_attention", *tensors, *offsets, *drawn, **attrs)
         # Nothing but the op's own gradient reads the second output.
         return [b.op("reshape", out, shape=(1, *out.shape)), lse][:1]
@@ -314,13 +327,9 @@ class _Emitter:
         """Position c of every sequence: [B, 1, ...]."""
         b, value = self.b, node.inputs[0]
         space, at = self._space_of(self.facts.rows[value]), node.attrs["starts"][1]
-        if space.kind == LIST:  # earlier tokens may be missing
-            position = b.constant([at], "int32")
-            self.host.check_positions(space, position, 1, node.source)
-            places = self._numbers(space, self._rows_at(space, position))
-        else:
-            self.host.check_length(LONGER, space, number=at, source=node.source)
-            places = b.op("add", self._feature(space, FIRSTS), b.constant(at, "int32"))
+        position = b.constant([at], "int32")
+        self.host.check_positions(space, position, 1, node.source)
+        places = self._numbers(space, self._rows_at(space, position))
         rows = b.op("gather", self._flat(self.packed[value]), places, axis=0, batch_dims=0)
         rows = b.op("reshape", rows, shape=(value.shape[0], 1, *value.shape[2:]))
         attrs = {**node.attrs, "starts": (0, 0, *node.attrs["starts"][2:])}
@@ -339,11 +348,16 @@ class _Emitter:
 
     def _listed(self, node: Node) -> list[Value]:
         """Rows at positions that are data, or those of them that the list holds."""
-        b, (value, indices) = self.b, node.inputs
+        b, value = self.b, node.inputs[0]
+        if node.op == "slice":
+            start, count = node.attrs["starts"][1], node.attrs["sizes"][1]
+            indices = b.op("reshape", counted(b, count, 1, "int32", start), shape=(1, count))
+        else:
+            indices = node.inputs[1]
         fact = self.facts.rows[value]
         space = self._space_of(fact)
         flat = self._rows_at(space, indices) if fact.layout else indices
-        flat = b.op("reshape", flat, shape=(indices.type.size,))
+        flat = b.op("reshape", flat, shape=(flat.type.size,))
         own = self.facts.rows.get(node.output)
         if own is not None:
             chosen = self._feature(self._space_of(own), ROWS)

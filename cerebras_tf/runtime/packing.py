@@ -15,17 +15,17 @@ from cerebras_tf.ir import Array
 from cerebras_tf.ir.binding import substitute
 from cerebras_tf.ir.packing import (
     BIAS,
-    FIRSTS,
+    FIRST,
     HIDDEN,
     HIDING,
     LIST,
-    LONGER,
     OFFSETS,
     POSITIONS,
     REAL,
     ROW_OF,
     ROWS,
     SEQUENCES,
+    SPAN,
     Check,
     Packing,
     TokenSpace,
@@ -48,7 +48,6 @@ class _Tokens:
         kinds = {
             ROWS: self.rows,
             OFFSETS: offsets,
-            FIRSTS: offsets[:-1],
             POSITIONS: self.rows % np.int32(self.dims[1]),
             SEQUENCES: self.rows // np.int32(self.dims[1]),
             ROW_OF: self.row_of,
@@ -67,6 +66,12 @@ class _Tokens:
         found = np.full((self.dims[0], flat.shape[1]), -np.inf, np.float32)
         np.maximum.at(found, self.rows // self.dims[1], flat[self.rows].astype(np.float32))
         return found
+
+    def ends(self) -> tuple[Array, Array]:
+        """The first and the last position of the real tokens of each sequence [B]."""
+        after = np.cumsum(self.lengths)
+        positions = self.rows % self.dims[1]
+        return positions[after - self.lengths], positions[after - 1]
 
     def places(self, positions: Array, layout: int) -> Array:
         """Positions b S + s of positions in each sequence, or of flat ones; -1 if outside."""
@@ -128,9 +133,14 @@ def _evaluate(
 def _tokens(space: TokenSpace, values: list[Array], sizes: Mapping[str, int]) -> _Tokens:
     dims: tuple[int, int] = substitute(space.dims, sizes)
     if space.kind == BIAS:
-        lengths = _visible(values[0], dims)
-        rows = np.flatnonzero(np.arange(dims[1]) < lengths[:, None])
-        return _Tokens(rows, dims, lengths)
+        real = np.ones(dims, bool)
+        for value in values:
+            real &= _visible(value, dims)
+        lengths = real.sum(axis=1)
+        if not lengths.all():
+            at = int(np.argmin(lengths))
+            raise PaddingError(f"sequence {at} of the batch consists of padding only")
+        return _Tokens(np.flatnonzero(real), dims, lengths)
     used = np.zeros(dims, bool)
     for value in values:
         used |= (value != 0).reshape(dims)
@@ -144,33 +154,40 @@ def _tokens(space: TokenSpace, values: list[Array], sizes: Mapping[str, int]) ->
 
 
 def _visible(bias: Array, dims: tuple[int, int]) -> Array:
-    """Visible keys of each sequence [B], by a bias that broadcasts to [B, heads, queries, S]."""
+    """Whether keys are visible [B, S], by a mask that broadcasts to [B, heads, queries, S].
+
+    It is what is added to scores, or True for visible keys.
+    """
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    hidden = bias <= HIDING
-    if not (hidden | (bias == 0)).all():
+    hidden = ~bias if bias.dtype == bool else bias <= HIDING
+    if bias.dtype != bool and not (hidden | (bias == 0)).all():
         raise PaddingError("the attention mask contains numbers between 0 and -10000, or above 0")
     if not (hidden == hidden[:, :1, :1]).all():
         raise PaddingError("the attention mask differs between queries or heads")
-    real = np.broadcast_to(~hidden[:, 0, 0], dims)
-    lengths = real.sum(axis=1)
-    if not lengths.all():
-        at = int(np.argmin(lengths))
-        raise PaddingError(f"sequence {at} of the batch consists of padding only")
-    prefix = np.arange(dims[1]) < lengths[:, None]
-    if not (real == prefix).all():
-        at = int(np.argmax((real != prefix).any(axis=1)))
-        raise PaddingError(f"sequence {at} of the batch has padding before real tokens")
-    found: Array = lengths
-    return found
+    return np.broadcast_to(~hidden[:, 0, 0], dims)
 
 
 def _require(check: Check, tokens: _Tokens, values: list[Array], among: Optional[_Tokens]) -> None:
     """Raises PaddingError where a check fails."""
     where = f"'{check.source}'"
-    if check.kind == LONGER:
-        if not (tokens.lengths > check.number).all():
-            at = int(np.argmin(tokens.lengths))
-            raise PaddingError(f"{where} reads position {check.number}, padding in sequence {at}")
+    if check.kind == FIRST:
+        first, last = tokens.ends()
+        before = last - first >= tokens.lengths
+        before |= first > 0
+        if before.any():
+            at = int(np.argmax(before))
+            raise PaddingError(
+                f"{where} draws random numbers by position, and sequence {at} of the batch has "
+                "padding before real tokens"
+            )
+        return
+    if check.kind == SPAN:
+        first, last = tokens.ends()
+        if (last - first >= check.number).any():
+            at = int(np.argmax(last - first))
+            raise PaddingError(
+                f"{where} sees {check.number} tokens, and sequence {at} of the batch is longer"
+            )
         return
     value = values[check.value]
     if check.kind == REAL:

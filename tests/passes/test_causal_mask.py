@@ -9,7 +9,7 @@ from cerebras_tf.ir import Dim, Graph, TensorType, Value, bind_graph
 from cerebras_tf.ir.dimensions import UNLIMITED
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.sizes import counted, counts
-from cerebras_tf.passes.causal_mask import HIDDEN, is_causal
+from cerebras_tf.passes.causal_mask import HIDDEN, is_causal, split_causal
 from tests.graphs import run_plain
 
 S, T = Dim.symbol("S", 9), Dim.symbol("T", 9)
@@ -143,3 +143,32 @@ def test_constant_masks_end_in_the_corner(b):
     assert is_causal(b.constant(np.stack([mask, mask])))
     assert not is_causal(b.constant(np.stack([mask, 0 * mask])))
     assert not is_causal(b.constant(np.roll(mask, 1, 1)))
+
+
+def conjunction(b: Builder, *parts: Value) -> Value:
+    """A bias [B, 1, S, S] of bool parts."""
+    seen = parts[0]
+    for part in parts[1:]:
+        seen = b.op("logical_and", seen, part)
+    return selected(b, b.op("broadcast_to", seen, shape=(3, 1, S, S)))
+
+
+def selected(b: Builder, seen: Value, within: float = 0.0, past: float = -1e30) -> Value:
+    return b.op("select", seen, b.constant(within, "float32"), b.constant(past, "float32"))
+
+
+def test_a_mask_is_split_into_what_is_causal_a_window_and_masks_of_keys(b):
+    real = b.graph.add_input("real", TensorType("bool", (3, 1, 1, S)))
+    causal = compared(b, "less_equal", places(b), places(b))
+    after = b.op("sub", places(b), b.constant(4, "int32"))
+    window = compared(b, "greater", places(b), after)
+    always = b.op("broadcast_to", b.constant(True, "bool"), shape=(1, 1, S, S))
+    found = split_causal(conjunction(b, always, causal, real))
+    assert found.seen == (real,) and found.window is None
+    assert split_causal(conjunction(b, real, window, causal)).window == 4
+    assert split_causal(conjunction(b, causal)).seen == ()
+    other = b.graph.add_input("other", TensorType("bool", (3, 1, S, S)))
+    for parts in ((real,), (real, window), (causal, real, other)):
+        assert split_causal(conjunction(b, *parts)) is None
+    assert split_causal(selected(b, causal, past=-5.0)) is None
+    assert split_causal(selected(b, causal, within=1.0)) is None

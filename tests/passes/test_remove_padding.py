@@ -112,6 +112,44 @@ def language_model(s, seed=None):
     return s.learn(s.b.op("div", s.total(losses), s.total(weights)))
 
 
+def causal_bias(s, window=None):
+    """One mask [B, 1, S, S] of later tokens, padding and what is before a window, and its bias."""
+    b = s.b
+    place = b.op("iota", size=s.length, start=0, step=1, dtype="int32")
+    row = b.op("reshape", place, shape=(1, 1, s.length, 1))
+    seen = b.op("less_equal", place, row)
+    if window is not None:
+        first = b.op("sub", row, b.constant(window, "int32"))
+        seen = b.op("logical_and", b.op("greater", place, first), seen)
+    real = b.op("equal", s.tokens("mask"), 0)
+    real = b.op("reshape", real, shape=(s.batch, 1, 1, s.length))
+    seen = b.op("logical_and", seen, real)
+    return seen, b.op("select", seen, b.constant(0.0, "float32"), b.constant(-1e9, "float32"))
+
+
+def grouped(s, seed=None, window=None):
+    """A decoder as PyTorch has it: one mask, heads of keys repeated, 0 where no key is seen."""
+    b, width = s.b, WIDTH // HEADS
+    swap, heads = {"permutation": (0, 2, 1, 3)}, (s.batch, s.length, HEADS, width)
+    seen, bias = causal_bias(s, window)
+    x = s.embed(s.tokens())
+    q = b.op("reshape", s.dense(x), shape=heads)
+    tensors = [q]
+    for _ in range(2):
+        y = b.op("reshape", s.dense(x, width), shape=(s.batch, s.length, 1, width))
+        y = b.op("reshape", b.op("transpose", y, **swap), shape=(s.batch, 1, 1, s.length, width))
+        y = b.op("broadcast_to", y, shape=(s.batch, 1, HEADS, s.length, width))
+        y = b.op("reshape", y, shape=(s.batch, HEADS, s.length, width))
+        tensors.append(b.op("transpose", y, **swap))
+    out = b.op(
+        "transpose", b.multi("attention", *tensors, bias, scale=0.5, causal=False)[0], **swap
+    )
+    out = b.op("select", b.op("any", seen, axes=(3,), keepdims=True), out, 0.0)
+    out = b.op("reshape", b.op("transpose", out, **swap), shape=(s.batch, s.length, WIDTH))
+    kept = keep(s, s.step.features["mask"])
+    return s.learn(s.total(b.op("mul", s.token_losses(s.feed(out), s.tokens("labels")), kept)))
+
+
 def turned(s, seed=None):
     """Rotations of heads in the order [B, A, S, D], by constants of positions."""
     b, x = s.b, s.embed(s.tokens())
@@ -159,6 +197,7 @@ STRIPPED = [
     language_model,
     turned,
     translator,
+    grouped,
 ]
 
 
@@ -184,7 +223,7 @@ def test_losses_and_gradients_are_those_with_padding(build, seed):
     check_stripped(build, seed)
 
 
-@pytest.mark.parametrize("build", [classifier, tagger, language_model, translator])
+@pytest.mark.parametrize("build", [classifier, tagger, language_model, translator, grouped])
 def test_sizes_may_differ_from_batch_to_batch(build):
     """Positions have a fixed number, so only the number of sequences is a symbol here."""
     check_stripped(build, None, batch=Dim.symbol("B", 16))
@@ -412,10 +451,48 @@ def test_a_sequence_of_padding_alone_is_found():
     assert "sequence 2 of the batch consists of padding only" in refused(classifier, mask=mask)
 
 
-def test_padding_in_front_is_found():
+def test_padding_may_be_anywhere():
+    mask = MASK[:, ::-1].copy()
+    mask[1, 4:6] = 1
+    for build in (tagger, grouped):
+        padded, packed = build(TokenStep()), build(TokenStep())
+        assert remove_padding(packed, optional=frozenset({"losses"})) is None
+        given = {**arrays_of(padded), "mask": mask}
+        wanted, found = computed(padded, given), computed(packed, given)
+        for name in found:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_padding_in_front_is_found_where_numbers_are_drawn_by_position():
     mask = MASK.copy()
     mask[3] = mask[3, ::-1]
-    assert "sequence 3 of the batch has padding before" in refused(classifier, mask=mask)
+
+    def dropped(s, seed):
+        x, hidden = encoded(s, seed=3)
+        losses = s.b.op("mul", s.token_losses(x, s.tokens("labels")), keep(s, hidden))
+        return s.learn(s.total(losses))
+
+    assert "sequence 3 of the batch has padding before" in refused(dropped, mask=mask)
+    assert "reads at a position that is padding" in refused(classifier, mask=mask)
+
+
+def test_a_causal_mask_is_not_computed():
+    step = grouped(TokenStep())
+    assert remove_padding(step) is None
+    assert not {"any", "less_equal", "logical_and"} & set(ops_of(step.graph))
+
+
+def test_a_sequence_longer_than_a_window_is_found():
+    def build(s, seed):
+        return grouped(s, window=5)
+
+    assert "sees 5 tokens, and sequence 1 of the batch is longer" in refused(build)
+    short = np.maximum(MASK, np.arange(LENGTH) >= 5).astype("int32")
+    padded, packed = build(TokenStep(), None), build(TokenStep(), None)
+    assert remove_padding(packed) is None
+    given = {**arrays_of(padded), "mask": short}
+    wanted, found = computed(padded, given)["loss"], computed(packed, given)["loss"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_a_mask_that_hides_in_part_is_found():
@@ -470,7 +547,7 @@ def test_a_position_that_is_padding_is_found():
             s.total(s.b.op("slice", x, starts=(0, 1, 0), sizes=sizes, strides=(1, 1, 1)))
         )
 
-    assert "reads position 1, padding in sequence 2" in refused(second)
+    assert "reads at a position that is padding" in refused(second)
 
 
 def test_a_position_of_the_data_that_is_padding_is_found():
