@@ -89,7 +89,8 @@ def is_transposed(layer: torch.nn.Module) -> bool:
     return type(layer).__name__ == "Conv1D"
 
 
-def _is_linear(layer: torch.nn.Module) -> bool:
+def is_linear(layer: torch.nn.Module) -> bool:
+    """Whether LoRA can be added to a layer."""
     return isinstance(layer, torch.nn.Linear) or is_transposed(layer)
 
 
@@ -138,14 +139,14 @@ def _targets(
         found = [
             name
             for name, layer in layers.items()
-            if _is_linear(layer) and layer is not output and name not in heads
+            if is_linear(layer) and layer is not output and name not in heads
         ]
     else:
         found = []
         for target in settings.targets:
             matches = [n for n in layers if n and (n == target or n.endswith(f".{target}"))]
             if not matches:
-                ends = {n.rpartition(".")[2]: None for n, m in layers.items() if _is_linear(m)}
+                ends = {n.rpartition(".")[2]: None for n, m in layers.items() if is_linear(m)}
                 raise ConfigError(
                     f"lora.targets: every name must be that of a linear layer. Received: {target}, "
                     f"which no layer has. The model has {', '.join(list(ends)[:_SHOWN])}."
@@ -166,7 +167,7 @@ def _check_targets(
         uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     for name in found:
         fault = ""
-        if not _is_linear(layers[name]):
+        if not is_linear(layers[name]):
             fault = f"a {type(layers[name]).__name__}"
         elif uses[id(layers[name].weight)] > 1:
             fault = "a layer whose weight is tied to another"
@@ -184,40 +185,3 @@ def _check_targets(
 def lora_layers(module: torch.nn.Module) -> Iterator[tuple[str, LoraLinear]]:
     """The layers with LoRA, by name."""
     return ((n, layer) for n, layer in module.named_modules() if isinstance(layer, LoraLinear))
-
-
-def adapter_config(
-    module: torch.nn.Module,
-    settings: LoraSettings,
-    targets: list[str],
-    new: Mapping[str, torch.Tensor],
-    base: str,
-) -> dict[str, Any]:
-    """What adapter_config.json of peft holds."""
-    linear = {
-        name.removesuffix(".base") for name, layer in module.named_modules() if _is_linear(layer)
-    }
-    ends = sorted({name.rpartition(".")[2] for name in targets})
-    by_end = {n for n in linear if n.rpartition(".")[2] in ends} == set(targets)
-    layers = [layer for _, layer in lora_layers(module)]
-    return {
-        "peft_type": "LORA",
-        "task_type": _TASKS.get(type(module).__name__.partition("For")[2]),
-        "base_model_name_or_path": base,
-        "r": settings.rank,
-        "lora_alpha": settings.alpha,
-        "lora_dropout": settings.dropout,
-        "target_modules": ends if by_end else sorted(targets),
-        "fan_in_fan_out": any(is_transposed(layer.base) for layer in layers),
-        "bias": "none",
-        "modules_to_save": sorted({n.rpartition(".")[0] for n in new}) or None,
-        "inference_mode": True,
-    }
-
-
-_TASKS = {
-    "CausalLM": "CAUSAL_LM",
-    "SequenceClassification": "SEQ_CLS",
-    "TokenClassification": "TOKEN_CLS",
-    "QuestionAnswering": "QUESTION_ANS",
-}

@@ -30,16 +30,23 @@ from cerebras_tf.memoryx.safetensors_file import (
     write_weights,
 )
 from cerebras_tf.memoryx.store import FileRegion, reading
-from cerebras_tf.torch_step.lora import LoraSettings, adapter_config, add_lora, lora_layers
+from cerebras_tf.torch_step.adapter import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    AdapterFolder,
+    adapter_config,
+    adapter_name,
+    adapter_tensors,
+    read_object,
+)
+from cerebras_tf.torch_step.lora import LoraSettings, add_lora, lora_layers
 from cerebras_tf.torch_step.training import TorchTraining
 from cerebras_tf.whole_file import whole_folder
 
 CONFIG = "config.json"
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 # The files that are written, last the one that makes the others a model.
 _MODEL_FILES = ("model*.safetensors", INDEX, CONFIG)
 _ADAPTER_FILES = (ADAPTER, ADAPTER_CONFIG)
-_PEFT = "base_model.model."
 # A training, or the folder of its checkpoint; None: the tensors of torch.
 Trained = Union[TorchTraining, str, Path, None]
 _LOG = logging.getLogger("cerebras_tf")
@@ -66,7 +73,7 @@ class PretrainedFolder:
 
     def __init__(self, path: Union[str, Path]) -> None:
         self.path = Path(path)
-        self.config = _read_object(self.path / CONFIG)
+        self.config = read_object(self.path / CONFIG)
         for key in ("quantization_config", "auto_map"):
             if self.config.get(key):
                 raise ConfigError(
@@ -77,7 +84,12 @@ class PretrainedFolder:
         index = self.path / INDEX
         wanted: dict[str, str] = {}
         if not (self.path / SINGLE).exists() and index.exists():
-            wanted = _read_object(index).get("weight_map", {})
+            wanted = read_object(index).get("weight_map", {})
+            if not isinstance(wanted, dict):
+                raise CheckpointError(
+                    f"{index}: weight_map must be an object, from names of tensors to files. "
+                    f"Received: {wanted!r:.80}. Download it again."
+                )
         readers = {
             name: TensorFile(self.path / name) for name in sorted(set(wanted.values())) or [SINGLE]
         }
@@ -193,6 +205,24 @@ class PretrainedModel:
         self._targets = add_lora(self.module, settings, self.new)
         self.lora = settings
 
+    def load_adapter(self, folder: Union[str, Path]) -> None:
+        """Freezes all but new parameters, and adds a LoRA that was trained before.
+
+        Args:
+            folder: a LoRA adapter as peft or `save_adapter` wrote it.
+
+        Raises:
+            CheckpointError: it is of another model, of another form of LoRA, or incomplete.
+        """
+        adapter = AdapterFolder(folder)
+        adapter.check_layers(self.module)
+        self.add_lora(adapter.settings)
+        parameters = adapter_tensors(self.module, self.new)
+        regions = adapter.take(parameters)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(torch.from_numpy(_numbers(regions[name])))
+
     def trained(self) -> list[torch.nn.Parameter]:
         """The parameters that are trained, for an optimizer."""
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -274,12 +304,8 @@ class PretrainedModel:
         if self.lora is None:
             raise ConfigError("adapter: the model must have LoRA. Received: none. Call add_lora.")
         values = _Values(self, trained)
-        tensors = {
-            f"{_PEFT}{name}.{key}.weight": getattr(layer, key)
-            for name, layer in lora_layers(self.module)
-            for key in ("lora_A", "lora_B")
-        }
-        tensors |= {f"{_PEFT}{name}": tensor for name, tensor in self.new.items()}
+        own = adapter_tensors(self.module, self.new)
+        tensors = {adapter_name(name): tensor for name, tensor in own.items()}
         specs = {n: TensorType("float32", tuple(t.shape)) for n, t in tensors.items()}
         base = str(self.folder.path.resolve())
         config = adapter_config(self.module, self.lora, self._targets, self.new, base)
@@ -419,17 +445,26 @@ def _made(
         kind = str((folder.config.get("architectures") or [None])[0])
     made = getattr(transformers, kind, None)
     try:
+        if not hasattr(made, "from_config") and not hasattr(made, "_from_config"):
+            raise ValueError("transformers has no such model.")
         config = transformers.AutoConfig.from_pretrained(str(folder.path), **settings)
         own = getattr(made, "from_config", None)  # of auto classes
         build: Any = made._from_config if own is None else own  # type: ignore[union-attr]
+        for name in settings:
+            if not hasattr(config, name) and name != "attn_implementation":
+                raise ConfigError(
+                    f"settings: must be keys of {type(config).__name__}. Received: {name}."
+                )
+        with _without_data():
+            model = build(config, dtype=torch.float32)
+    except ConfigError:
+        raise
     except (AttributeError, KeyError, ValueError, OSError) as error:
         raise ConfigError(
             f"{folder.path / CONFIG}: must describe a model of transformers "
             f"{transformers.__version__}. Received: model_type "
             f"{folder.config.get('model_type')!r}, class {kind}. {str(error).splitlines()[0]}"
         ) from error
-    with _without_data():
-        model = build(config, dtype=torch.float32)
     model.config.use_cache = False
     return model
 
@@ -468,22 +503,6 @@ def _written_folder(
         for path in carried:
             shutil.copyfile(path, folder / path.name)
         yield folder
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        received = error.strerror if isinstance(error, OSError) else error
-        raise CheckpointError(
-            f"{path}: must be a JSON file. Received: {received}. Use the folder with all files of "
-            "the model."
-        ) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(
-            f"{path}: must contain an object. Received: {value!r:.100}. Replace it."
-        )
-    return value
 
 
 def _write_object(path: Path, value: Mapping[str, Any]) -> None:

@@ -183,6 +183,90 @@ def test_an_adapter_has_the_names_of_peft(tmp_path):
         pretrained.save_adapter(tmp_path / "adapter", training)
 
 
+def adapter_of_peft(folder, target, kind=None, **settings):
+    """Writes an adapter whose B is not zero; returns the model that peft trains on."""
+    peft = pytest.importorskip("peft", reason="peft is a peer")
+    torch.manual_seed(6)
+    task = "SEQ_CLS" if kind else "CAUSAL_LM"
+    settings = {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"], **settings}
+    config = peft.LoraConfig(task_type=task, init_lora_weights=False, **settings)
+    theirs = peft.get_peft_model(loaded(folder, kind), config)
+    theirs.save_pretrained(target)
+    return theirs
+
+
+@pytest.mark.parametrize(
+    "name,settings",
+    [
+        ("llama", {}),
+        ("llama", {"use_rslora": True, "target_modules": "all-linear"}),
+        ("llama", {"target_modules": r".*\.1\..*(up|down)_proj"}),
+        ("llama", {"layers_to_transform": [1]}),
+        ("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True}),
+    ],
+    ids=str,
+)
+def test_training_continues_from_an_adapter_of_peft(tmp_path, name, settings):
+    folder = write(name, tmp_path / "model")
+    theirs = adapter_of_peft(folder, tmp_path / "adapter", **settings)
+    pretrained = PretrainedModel(folder)
+    pretrained.load_adapter(tmp_path / "adapter")
+    training, results = trained(pretrained)
+    np.testing.assert_allclose(losses_of(results), eager(theirs), rtol=LOSS)
+    pretrained.save_adapter(tmp_path / "again", training)
+    again = PretrainedModel(folder)
+    again.load_adapter(tmp_path / "again")
+    with torch.no_grad():
+        expected = float(theirs(**batch(9)).loss)
+    assert trained(again, steps=0)[0].step(batch(9))["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_adapter_has_the_new_classifier(tmp_path):
+    folder, kind = write("llama", tmp_path / "model"), "AutoModelForSequenceClassification"
+    theirs = adapter_of_peft(folder, tmp_path / "adapter", kind)
+    pretrained = PretrainedModel(folder, kind)
+    pretrained.load_adapter(tmp_path / "adapter")
+    score = theirs.base_model.model.score.modules_to_save.default.weight
+    assert torch.equal(pretrained.new["score.weight"], score)
+    plain = PretrainedModel(folder)
+    with raises(CheckpointError, "adapter_model.safetensors", "also score.weight"):
+        plain.load_adapter(tmp_path / "adapter")
+
+
+def spoiled(folder, key, value):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+
+@pytest.mark.parametrize(
+    "spoil,facts",
+    [
+        (lambda f: (f / "adapter_config.json").unlink(), ["adapter_config.json", "No such file"]),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), ["adapter_model.safetensors"]),
+        (lambda f: spoiled(f, "peft_type", "LOHA"), ["peft_type LOHA"]),
+        (lambda f: spoiled(f, "use_dora", True), ["use_dora"]),
+        (lambda f: spoiled(f, "alpha_pattern", {"q_proj": 3}), ["alpha_pattern", "q_proj"]),
+        (lambda f: spoiled(f, "init_lora_weights", "pissa"), ["init_lora_weights", "pissa"]),
+        (lambda f: spoiled(f, "bias", "all"), ["bias all"]),
+        (lambda f: spoiled(f, "r", 4), ["lora_A", [3, 32], [4, 32]]),
+        (lambda f: spoiled(f, "r", 0), ["lora.rank", "adapter_config.json"]),
+    ],
+)
+def test_wrong_adapters_are_refused(tmp_path, spoil, facts):
+    folder = write("llama", tmp_path / "model")
+    pretrained = PretrainedModel(folder)
+    pretrained.add_lora(LoraSettings(rank=3, alpha=6.0, targets=("q_proj",)))
+    training, _ = trained(pretrained, steps=0)
+    training.fill()
+    pretrained.save_adapter(tmp_path / "adapter", training)
+    other = PretrainedModel(write("gpt2", tmp_path / "other"))
+    with raises(CheckpointError, "GPT2LMHeadModel", "model.layers.0.self_attn.q_proj"):
+        other.load_adapter(tmp_path / "adapter")
+    spoil(tmp_path / "adapter")
+    with raises(CheckpointError, tmp_path / "adapter", *facts):
+        PretrainedModel(folder).load_adapter(tmp_path / "adapter")
+
+
 def test_a_new_classifier_is_trained_and_written(tmp_path, caplog):
     folder = write("bert", tmp_path / "model", "bfloat16")
     kind = "AutoModelForSequenceClassification"
