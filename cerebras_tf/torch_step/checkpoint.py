@@ -57,9 +57,14 @@ def remove_unfinished(model_dir: str) -> None:
 def keep_newest(model_dir: str, count: int) -> None:
     """Removes the oldest checkpoints; 0 keeps all."""
     for path in checkpoints(model_dir)[:-count] if count else []:
-        part = path.with_name(f"{_UNFINISHED}{path.name}")
-        path.rename(part)
-        shutil.rmtree(part)
+        _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a checkpoint; if this process is killed, what is left is no checkpoint."""
+    part = folder.with_name(f"{_UNFINISHED}{folder.name}")
+    folder.rename(part)
+    shutil.rmtree(part)
 
 
 def save_checkpoint(
@@ -109,7 +114,7 @@ def save_checkpoint(
             os.fsync(file.fileno())
         _sync(part)
         if folder.exists():
-            shutil.rmtree(folder)
+            _remove(folder)
         part.rename(folder)
         _sync(folder.parent)
     finally:
