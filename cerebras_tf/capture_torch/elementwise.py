@@ -296,8 +296,8 @@ def _detach(low: Lowering, x: Value) -> Value:
 
 @lowers("_local_scalar_dense", "item")
 def _item(low: Lowering, x: Value) -> Value:
-    """Python computes with float64."""
-    return low.value(x, "float64")
+    """Python computes with float64, and no gradient passes through it."""
+    return _detach(low, low.value(x, "float64"))
 
 
 @lowers("native_dropout")

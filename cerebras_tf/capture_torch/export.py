@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -29,6 +30,8 @@ LossFunction = Callable[
     [torch.nn.Module, dict[str, torch.Tensor]], Union[torch.Tensor, Mapping[str, torch.Tensor]]
 ]
 LOSS = "loss"
+# aten ops through which no gradient passes.
+_DETACHING = re.compile(r"detach|_local_scalar_dense|\.item\b")
 # Buffers that checkpoints leave out are constants up to this size, such as positions and masks.
 _CONSTANT_BYTES = 1 << 20
 
@@ -72,6 +75,9 @@ class ExportedModel:
     ) -> None:
         _check(module, example)
         self._stored = dict(stored or {})
+        known = {name for name, _ in module.named_parameters()}
+        _require_known("stored", self._stored, known, "parameters of the model")
+        _require_known("open_axes", open_axes or {}, example, "tensors of the batch")
         outputs = [[LOSS]]
         self._wrapped = _WithLoss(module, loss, outputs.append)
         with internals.fake_parameters(self._wrapped):
@@ -147,7 +153,11 @@ class ExportedModel:
             if isinstance(node.meta.get("val"), torch.Tensor)
         }
         if len(names) != len(keys) or not set(names) <= set(nodes):
-            raise ConfigError(f"loss: must be one tensor. Received: {sorted(map(str, names))}.")
+            received = ", ".join(sorted(map(str, names))).strip() or "no tensor"
+            raise ConfigError(
+                f"loss: must be one tensor. Received: {received}. Return the loss; models of "
+                "transformers need labels in the batch."
+            )
         self._outputs = {key: nodes[name] for key, name in zip(keys, names)}
         self._loss: Optional[torch.fx.Node] = self._outputs.pop(LOSS, None)
         self.outputs = {
@@ -162,8 +172,8 @@ class ExportedModel:
         value = self._loss.meta["val"]
         if value.shape or not value.is_floating_point():
             raise ConfigError(
-                f"loss: must be a floating point scalar. Received: shape {list(value.shape)}. "
-                "Pass a loss function that reduces it."
+                f"loss: must be a floating point scalar. Received: {value.dtype} of shape "
+                f"{list(value.shape)}. Pass a loss function that reduces it."
             )
 
     @property
@@ -177,10 +187,10 @@ class ExportedModel:
         stack = [] if self._loss is None else [self._loss]
         while stack:
             node = stack.pop()
-            if node in seen or "detach" in str(node.target):
+            if node in seen or _DETACHING.search(str(node.target)):
                 continue
             value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and not value.is_floating_point():
+            if isinstance(value, torch.Tensor) and not _is_differentiable(value):
                 continue
             seen.add(node)
             stack += node.all_input_nodes
@@ -280,6 +290,10 @@ class ExportedModel:
         return low.b.constant(array_of(tensor), DTYPES[tensor.dtype])
 
 
+def _is_differentiable(value: torch.Tensor) -> bool:
+    return bool(value.is_floating_point() or value.is_complex())
+
+
 class _WithLoss(torch.nn.Module):  # type: ignore[misc]
     """The model as a module that returns the loss."""
 
@@ -308,13 +322,39 @@ class _WithLoss(torch.nn.Module):  # type: ignore[misc]
         return found
 
 
-def _check(module: torch.nn.Module, example: Batch) -> None:
-    for name, tensor in example.items():
+def _require_known(what: str, names: Iterable[str], known: Collection[str], kind: str) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"{what}: names must be of {kind}. Received: {unknown[0]}.")
+
+
+def check_batch(batch: Any) -> None:
+    """Raises DataError for a batch that is no mapping of tensors that can be read."""
+    if not isinstance(batch, Mapping):
+        raise DataError(
+            "batch: must be a dict of tensors, by the model's arguments. Received: "
+            f"{type(batch).__name__}."
+        )
+    for name, tensor in batch.items():
         if not isinstance(tensor, torch.Tensor):
-            raise ConfigError(
+            raise DataError(
                 f"batch: every value must be a tensor. Received: {type(tensor).__name__} for "
                 f"{name}. Convert or remove it."
             )
+        if tensor.dtype not in DTYPES or tensor.dtype == torch.bfloat16:
+            raise DataError(
+                "batch: tensors must be float64, float32, float16, bool or of integers. Received: "
+                f"{tensor.dtype} for {name}. Convert it; precision sets that of products."
+            )
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise DataError(
+                f"batch: tensors must be dense and on the CPU. Received: {tensor.layout} on "
+                f"{tensor.device} for {name}. Convert it in the collate function."
+            )
+
+
+def _check(module: torch.nn.Module, example: Batch) -> None:
+    check_batch(example)
     empty = [name for name, buffer in module.named_buffers() if buffer.is_meta]
     if empty:
         raise ConfigError(
@@ -343,7 +383,8 @@ def _exported(
                 tensor = torch.cat([tensor, tensor], axis)
         given[name] = tensor.clone()  # export cannot trace a part of another tensor
     traced = internals.tracing_errors(
-        "model: torch.export must be able to trace it", "Remove branches that depend on data."
+        "model: torch.export must be able to trace it",
+        "Give it a batch that its forward accepts, and remove branches that depend on data.",
     )
     with traced, warnings.catch_warnings():
         # torch's own use of its deprecated names

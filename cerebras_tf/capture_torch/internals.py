@@ -6,6 +6,8 @@ import contextlib
 import copy
 import inspect
 import operator
+import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -103,10 +105,22 @@ def tracing_errors(what: str, fix: str) -> Iterator[None]:
     except CerebrasError:
         raise
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise UnsupportedOpError(
-            f"{what}. Received: {type(error).__name__}: {reason}. {fix}".rstrip()
+            f"{what}. Received: {type(error).__name__}: {reason}{_own_line(error)}. {fix}".rstrip()
         ) from error
+
+
+def _own_line(error: Exception) -> str:
+    """The innermost line of the user's code in a traceback."""
+    outside = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(outside) and not frame.filename.endswith("contextlib.py")
+    ]
+    return f", at {own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}" if own else ""
 
 
 @contextlib.contextmanager

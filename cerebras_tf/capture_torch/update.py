@@ -66,11 +66,26 @@ class TracedUpdate:
             )
         self._gradients = list(parameters)
         self._trained = {name: p for name, p in parameters.items() if id(p) in own}
+        if not self._trained:
+            raise ConfigError(
+                "optimizer: must have parameters that the loss depends on. Received: none, of "
+                f"{len(own)} parameters. Make it from model.parameters()."
+            )
         self._settings = self._fixed_settings()
         with _traceable(optimizer):
             self._states = _first_states(optimizer, self._trained)
         self.stored: dict[str, str] = {}
-        self._graph = self._trace(parameters)
+        steps: list[Any] = []
+        hook = optimizer.register_step_post_hook(lambda *given: steps.append(given))
+        try:
+            self._graph = self._trace(parameters)
+        finally:
+            hook.remove()
+        if not steps:
+            raise ConfigError(
+                "update: must call optimizer.step(). Received: a function that does not, so no "
+                "parameter would change."
+            )
 
     @property
     def graph(self) -> torch.fx.GraphModule:

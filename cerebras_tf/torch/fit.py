@@ -33,7 +33,7 @@ from cerebras_tf.torch_step.checkpoint import (
     remove_unfinished,
     step_of,
 )
-from cerebras_tf.torch_step.data_order import DataOrder
+from cerebras_tf.torch_step.data_order import DataOrder, require_iterable
 from cerebras_tf.torch_step.evaluation import TorchEvaluation
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.plain_state import keeping_random_state
@@ -111,6 +111,7 @@ def fit(
             f"fit: options must be among {', '.join(sorted(known))}. Received: "
             f"{', '.join(unknown)}."
         )
+    _check_steps(steps)
     run = _Run(model, optimizer, loader, FitOptions(**options), loss, scheduler, update)
     with _failing_together(), run.locked():
         return run.train(steps, eval_loader)
@@ -129,7 +130,7 @@ class _Run:
         scheduler: Any,
         update: Optional[Callable[[], Any]],
     ) -> None:
-        _check_scheduler(scheduler)
+        _check_objects(model, optimizer, scheduler)
         if update is not None and options.clip is not None:
             raise ConfigError("clip: has no effect with update. Received: both. Clip in update.")
         self._pretrained = model if isinstance(model, PretrainedModel) else None
@@ -249,9 +250,13 @@ class _Run:
             return None
         form, modes = self._form, {item: item.training for item in self._model.modules()}
         assert form is not None
+        require_iterable("eval_loader", loader)
+        first = list(itertools.islice(loader, 1))
+        if not first:
+            raise ConfigError("eval_loader: must have at least one batch. Received: none.")
         self._model.eval()
         try:
-            example = form.tensors(next(iter(loader)))
+            example = form.tensors(first[0])
             loss, stored = self._loss_of(form), self._stored()
             model = TorchModel(self._model, example, loss=loss, stored=stored)
         finally:
@@ -343,8 +348,22 @@ def _tokens(tensors: Any) -> int:
     return sum(batch["input_ids"].numel() for batch in batches if "input_ids" in batch)
 
 
-def _check_scheduler(scheduler: Any) -> None:
-    """Raises ConfigError if a scheduler needs arguments at every step."""
+def _check_steps(steps: Any) -> None:
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ConfigError(f"steps: must be a positive integer. Received: {steps!r}.")
+
+
+def _check_objects(model: Any, optimizer: Any, scheduler: Any) -> None:
+    """Raises ConfigError for objects of other types, or a scheduler that needs arguments."""
+    if not isinstance(model, (torch.nn.Module, PretrainedModel)):
+        raise ConfigError(
+            "model: must be a torch.nn.Module or a PretrainedModel. Received: "
+            f"{type(model).__name__}."
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"optimizer: must be a torch.optim.Optimizer. Received: {type(optimizer).__name__}."
+        )
     kind = torch.optim.lr_scheduler.LRScheduler
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
     if scheduler is not None and (
@@ -353,6 +372,11 @@ def _check_scheduler(scheduler: Any) -> None:
         raise ConfigError(
             "scheduler: must be a torch.optim.lr_scheduler whose step() has no arguments. "
             f"Received: {type(scheduler).__name__}. Use another."
+        )
+    if scheduler is not None and scheduler.optimizer is not optimizer:
+        raise ConfigError(
+            "scheduler: must be made for the optimizer of this call. Received: "
+            f"{type(scheduler).__name__} of another one."
         )
 
 

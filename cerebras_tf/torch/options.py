@@ -54,4 +54,4 @@ class FitOptions(TrainingSettings):
         """What is wrong between options."""
         yield from super().problems()
         if self.profile is not None and self.model_dir is None:
-            yield "profile has no effect without model_dir. Set that too."
+            yield f"profile needs model_dir. Received: {self.profile} without it. Set that too."

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from cerebras_tf.capture_torch.export import ExportedModel, check_batch
+from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.errors import DataError
+from cerebras_tf.ir import Array, TensorType
 
 
 class BatchForm:
@@ -39,6 +42,30 @@ class BatchForm:
         """The batch that has these tensors."""
         found = iter(tensors[name] for name in self._names)
         return _filled(self._example, found)
+
+
+def arrays_of_batch(model: ExportedModel, batch: Any) -> dict[str, Array]:
+    """The arrays of a batch of a model.
+
+    Raises:
+        DataError: it has other tensors than the model, or sizes that do not fit together.
+    """
+    check_batch(batch)
+    if batch.keys() != model.features.keys():
+        raise DataError(
+            f"batch: must have the tensors {', '.join(model.features)}. Received: "
+            f"{', '.join(map(str, batch)) or 'none'}."
+        )
+    arrays = {name: array_of(tensor) for name, tensor in batch.items()}
+    for name, (_, shape) in model.features.items():
+        found = arrays[name].shape
+        if len(found) != len(shape) or any(a not in (None, b) for a, b in zip(shape, found)):
+            raise DataError(
+                f"batch: shape of {name} must be {list(shape)}, with None for any size. Received: "
+                f"{list(found)}. Correct the batch."
+            )
+    model.symbols({name: TensorType(a.dtype.name, a.shape) for name, a in arrays.items()})
+    return arrays
 
 
 def named_tensors(batch: Any, prefix: str = "") -> dict[str, torch.Tensor]:

@@ -40,11 +40,7 @@ class DataOrder:
     def __init__(
         self, loader: Any, rank: int = 0, wafers: int = 1, log: Callable[[str], Any] = print
     ) -> None:
-        if isinstance(loader, Iterator) or not hasattr(loader, "__iter__"):
-            raise ConfigError(
-                "loader: must be an iterable that starts again, such as a DataLoader. Received: "
-                f"{type(loader).__name__}. Pass the DataLoader itself."
-            )
+        require_iterable("loader", loader)
         self._loader, self._log = loader, log
         self._rank, self._wafers = rank, wafers
         self._batches: Optional[Iterator[Any]] = None
@@ -171,6 +167,15 @@ class DataOrder:
         set_random_state(state)
         for generator, saved in zip(self._generators(), state["generators"]):
             generator.set_state(saved)
+
+
+def require_iterable(name: str, loader: Any) -> None:
+    """Raises ConfigError for a loader that cannot start again."""
+    if isinstance(loader, Iterator) or not hasattr(loader, "__iter__"):
+        raise ConfigError(
+            f"{name}: must be an iterable that starts again, such as a DataLoader. Received: "
+            f"{type(loader).__name__}. Pass the DataLoader itself."
+        )
 
 
 def digest_of(batch: Any) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 
 from cerebras_tf.capture_torch.capture import LOSS
 from cerebras_tf.capture_torch.export import Batch
-from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
+from cerebras_tf.torch_step.batch_form import arrays_of_batch
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.training import TorchTraining, compiler_options
 
@@ -80,7 +80,7 @@ class TorchEvaluation:
         """The sum of the losses of one batch per process, times their rows."""
         rank = self._swarm.rank
         mine = group[min(rank, len(group) - 1)]
-        features = {name: array_of(tensor) for name, tensor in mine.items()}
+        features = arrays_of_batch(self._model.exported, mine)
         step = self._step_now()
         step.run(features, self._training.global_step)
         own = float(step.results[LOSS]) * _rows(mine) if rank < len(group) else 0.0

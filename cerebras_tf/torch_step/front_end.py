@@ -11,6 +11,7 @@ from cerebras_tf.capture_torch.capture import GRADIENT_OF, capture_step
 from cerebras_tf.capture_torch.digest import digest_of_graphs
 from cerebras_tf.capture_torch.export import LOSS, Batch, ExportedModel, LossFunction
 from cerebras_tf.capture_torch.update import TracedUpdate
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.frontend.front_end import Feature
 from cerebras_tf.frontend.program_cache import code_digest
 from cerebras_tf.ir import StepGraph, TensorType, Variable
@@ -58,6 +59,12 @@ class TorchModel:
         self.update: Optional[TracedUpdate] = None
         if optimizer is not None:
             trained = {name: self.exported.tensors[name] for name in self.exported.trained}
+            if not trained:
+                raise ConfigError(
+                    "loss: must depend on parameters with requires_grad=True. Received: a loss "
+                    "that has no gradient. Remove .detach() and torch.no_grad(), or unfreeze "
+                    "parameters."
+                )
             self.update = TracedUpdate(module, optimizer, trained, update)
         self._seed = (torch.initial_seed() if seed is None else seed) & (2**62 - 1)
 

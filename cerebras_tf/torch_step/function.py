@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from cerebras_tf.capture_torch.export import Batch
-from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
+from cerebras_tf.torch_step.batch_form import arrays_of_batch
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.training import TorchTraining, compiler_options
 
@@ -26,7 +26,7 @@ class TorchFunction:
     def __init__(self, training: TorchTraining, model: TorchModel) -> None:
         reports = training.reports
         run = RunSettings(phase=reports.phase, log=reports.log)
-        self._training = training
+        self._training, self._model = training, model
         options = compiler_options(training.settings)
         self._step = ModelStep(model, training.store, options, run)
         self._step.want(model.results)
@@ -34,6 +34,6 @@ class TorchFunction:
     def __call__(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Runs the function; returns its outputs by name."""
         self._training.fill()
-        features = {name: array_of(tensor) for name, tensor in batch.items()}
+        features = arrays_of_batch(self._model.exported, batch)
         self._step.run(features, self._training.global_step)
         return {name: torch.from_numpy(array) for name, array in self._step.results.items()}

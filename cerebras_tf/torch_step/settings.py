@@ -83,10 +83,16 @@ class TrainingSettings:
     def problems(self) -> Iterator[str]:
         """What is wrong between settings."""
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
-            yield "memoryx_ram_gb has no effect without memoryx_dir. Set that too."
+            yield (
+                "memoryx_ram_gb needs memoryx_dir. Received: "
+                f"{self.memoryx_ram_gb} without it. Set that too."
+            )
         for name in ("keep_float32", "attention_precision"):
             if getattr(self, name) and self.precision != "bfloat16":
-                yield f"{name} has no effect without precision bfloat16. Remove it."
+                yield (
+                    f"{name} needs precision bfloat16. Received: {self.precision}. Remove it, or "
+                    "set that."
+                )
         for name in ("num_csx", "batches_per_step"):
             count = getattr(self, name)
             if count % job.wafers() and count > 1:

@@ -32,6 +32,7 @@ from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.torch_step.batch_form import arrays_of_batch
 from cerebras_tf.torch_step.checkpoint import load_checkpoint, save_checkpoint
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.settings import TrainingSettings
@@ -103,6 +104,12 @@ class TorchTraining:
         self.reports = reports or Reports()
         self._weights = dict(weights or {})
         model.gradients = tuple(gradients)
+        for what, names in (("weights", self._weights), ("gradients", model.gradients)):
+            unknown = [name for name in names if name not in model.exported.specs]
+            if unknown:
+                raise ConfigError(
+                    f"{what}: names must be of the model's parameters. Received: {unknown[0]}."
+                )
         if settings.memoryx_moment_dtype is not None and model.update is not None:
             model.update.store_moments(settings.memoryx_moment_dtype)
         set_num_threads(settings.num_threads)
@@ -279,12 +286,11 @@ class TorchTraining:
         self.store.close()
 
     def _features(self, batch: Union[Batch, Sequence[Batch]]) -> list[dict[str, Array]]:
-        batches = [batch] if isinstance(batch, Mapping) else list(batch)
+        batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+        if not batches:
+            raise DataError("batch: must be a batch, or a list of batches. Received: none.")
         rates = self.model.update.rates() if self.model.update is not None else {}
-        return [
-            {**{name: array_of(tensor) for name, tensor in each.items()}, **rates}
-            for each in batches
-        ]
+        return [{**arrays_of_batch(self.model.exported, each), **rates} for each in batches]
 
     def _step_for(self, given: Sequence[Mapping[str, Array]]) -> ModelStep:
         """The step for this number of batches."""
