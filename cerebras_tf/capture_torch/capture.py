@@ -49,9 +49,8 @@ def capture_step(
     if update is not None or any(GRADIENT_OF.format(name) in results for name in names):
         low.b.source = "gradient"
         variables = [step.variables[name] for name in names]
-        found = low.b.multi(
-            "gradient", outputs[LOSS], *variables, ys=1, dys=(False,), xs=len(names)
-        )
+        loss = outputs[LOSS] if update is None else update.scaled(low, outputs[LOSS])
+        found = low.b.multi("gradient", loss, *variables, ys=1, dys=(False,), xs=len(names))
         gradients = {
             name: low.b.op(GRADIENT, gradient, variable=name)
             for name, gradient in zip(names, found)

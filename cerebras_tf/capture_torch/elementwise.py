@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -247,6 +248,13 @@ def _lerp(low: Lowering, x: Value, end: Value, weight: Number) -> Value:
         part = b.op("mul", b.op("sub", end, x), low.value(1 - weight))
         return b.op("sub", end, part)
     return b.op("add", x, b.op("mul", b.op("sub", end, x), low.value(weight)))
+
+
+@lowers("_foreach_lerp.Scalar")
+def _foreach_lerp(
+    low: Lowering, x: Sequence[Value], tensors1: Sequence[Value], weight: Number
+) -> tuple[Value, ...]:
+    return tuple(_lerp(low, start, end, weight) for start, end in zip(x, tensors1))
 
 
 @lowers("addcmul")

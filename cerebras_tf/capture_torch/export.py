@@ -18,6 +18,7 @@ from cerebras_tf.capture_torch import (  # noqa: F401  # these register their ru
     products,
     shapes,
 )
+from cerebras_tf.capture_torch.autograd_functions import differentiated, trace_function
 from cerebras_tf.capture_torch.causal_masks import plain_causal_masks
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
@@ -193,7 +194,7 @@ class ExportedModel:
             if isinstance(value, torch.Tensor) and not _is_differentiable(value):
                 continue
             seen.add(node)
-            stack += node.all_input_nodes
+            stack += differentiated(node)
         names = {
             self._names.get(str(self._roles[node.name].target))
             for node in seen
@@ -389,7 +390,7 @@ def _exported(
     with traced, warnings.catch_warnings():
         # torch's own use of its deprecated names
         warnings.filterwarnings("ignore", category=FutureWarning)
-        with internals.refused_while_exported(), plain_causal_masks():
+        with internals.export_overrides(trace_function), plain_causal_masks():
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
         internals.detach_no_grad(program)
         return program.run_decompositions({})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import operator
 import os
 import traceback
@@ -23,9 +22,11 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.autograd.function import BackwardCFunction
 from torch.export import exported_program
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.nn.modules import module as modules
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from cerebras_tf.capture_torch.multi_head_attention import multi_head_attention_forward
@@ -123,23 +124,16 @@ def _own_line(error: Exception) -> str:
     return f", at {own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}" if own else ""
 
 
+# Traces a call of a custom autograd function, given the class, its forward and the arguments.
+FunctionTracer = Callable[[Any, Callable[..., Any], Sequence[Any]], Any]
+
+
 @contextlib.contextmanager
-def refused_while_exported() -> Iterator[None]:
-    """Within: what export would trace without its gradient raises UnsupportedOpError.
+def export_overrides(tracer: FunctionTracer) -> Iterator[None]:
+    """Within: custom autograd functions are traced; gradients that export would lose are refused.
 
     Multi-head attention keeps the batch as first axis.
     """
-
-    plain = inspect.getattr_static(torch.autograd.Function, "apply")
-
-    def apply(function: Any, *args: Any, **keys: Any) -> Any:
-        if function.__name__ == _SAVED_INPUTS:
-            return plain.__get__(None, function)(*args, **keys)
-        raise UnsupportedOpError(
-            "custom autograd function: its backward is not captured. "
-            f"Received: {function.__module__}.{function.__qualname__}. Write the forward with "
-            "torch operations; for checkpoints, set use_reentrant=False."
-        )
 
     def register_hook(tensor: torch.Tensor, hook: Any) -> None:
         raise UnsupportedOpError(
@@ -147,14 +141,92 @@ def refused_while_exported() -> Iterator[None]:
             f"{getattr(hook, '__qualname__', hook)}. Remove it."
         )
 
+    def run_backward(*args: Any, **keys: Any) -> None:
+        raise UnsupportedOpError(
+            "model: must not compute gradients. Received: torch.autograd.grad or backward. Write "
+            "the gradient with torch operations."
+        )
+
+    def scale(scaler: Any, outputs: Any) -> Any:
+        if scaler.is_enabled():
+            raise UnsupportedOpError(
+                "loss: must not be scaled. Received: GradScaler.scale. Return the plain loss. It "
+                "is scaled if update calls the scaler."
+            )
+        return outputs
+
     with (
-        mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
+        autograd_functions(tracer),
         mock.patch.object(torch.Tensor, "register_hook", register_hook),
+        mock.patch.object(torch.autograd, "_engine_run_backward", run_backward),
+        mock.patch.object(torch.amp.GradScaler, "scale", scale),
         mock.patch.object(
             torch.nn.functional, "multi_head_attention_forward", multi_head_attention_forward
         ),
     ):
         yield
+
+
+@contextlib.contextmanager
+def autograd_functions(tracer: FunctionTracer) -> Iterator[None]:
+    """Within: where gradients are enabled, a tracer computes what autograd functions return.
+
+    PyTorch makes a context object in every call of `apply`, however that was looked up, and then
+    looks up `forward`.
+    """
+    patched: set[Any] = set()
+    enabled: list[bool] = []
+    with contextlib.ExitStack() as stack:
+
+        def begin(context: Any, *args: Any) -> None:
+            function = type(context)._forward_cls
+            enabled.append(torch.is_grad_enabled())
+            if function not in patched:
+                patched.add(function)
+                found = _traced_forward(function, tracer, enabled)
+                stack.enter_context(mock.patch.object(function, "forward", staticmethod(found)))
+
+        stack.enter_context(mock.patch.object(BackwardCFunction, "__init__", begin))
+        yield
+
+
+def _traced_forward(
+    function: Any, tracer: FunctionTracer, enabled: list[bool]
+) -> Callable[..., Any]:
+    plain = function.forward
+
+    def forward(*args: Any) -> Any:
+        module = str(function.__module__)
+        is_op = module.startswith("torch._library.")  # a registered op, which is one node
+        if not enabled.pop() or is_op or function.__name__ == _SAVED_INPUTS:
+            return plain(*args)
+        if module.startswith("torch."):
+            raise UnsupportedOpError(
+                "autograd function: must be a custom one. Received: "
+                f"{function.__module__}.{function.__qualname__}. For checkpoints, set "
+                "use_reentrant=False."
+            )
+        # As it was before the call, without a node in the graph.
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(True)
+        return tracer(function, plain, args if setup_context(function) else args[1:])
+
+    return forward
+
+
+def setup_context(function: Any) -> Optional[Callable[..., Any]]:
+    """The `setup_context` of a custom autograd function, None if its forward has the context."""
+    found: Callable[..., Any] = function.setup_context
+    return None if found is torch.autograd.Function.setup_context else found
+
+
+def call_backward(function: Any, context: Any, gradients: Sequence[Any]) -> Any:
+    """What the backward of a custom autograd function returns."""
+    vjp = function.vjp
+    backward = function.backward if vjp is torch.autograd.Function.vjp else vjp
+    if getattr(function, "boxed_grads_call", False):
+        return backward(context, list(gradients))
+    return backward(context, *gradients)
 
 
 def gradient_hooks(module: torch.nn.Module) -> list[str]:
@@ -164,6 +236,8 @@ def gradient_hooks(module: torch.nn.Module) -> list[str]:
         for name, item in module.named_modules()
         if item._backward_hooks or item._backward_pre_hooks
     ]
+    if modules._global_backward_hooks or modules._global_backward_pre_hooks:
+        found.append("all modules")
     hooked = ("_backward_hooks", "_post_accumulate_grad_hooks")
     found += [
         name
@@ -287,9 +361,20 @@ def trace(function: Callable[..., Any], args: Sequence[Any]) -> torch.fx.GraphMo
             return [fake(x) for x in item]
         return mode.from_tensor(item.detach(), static_shapes=True)
 
-    plain = mock.patch.object(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *args: False)
-    with plain:
+    clipping, adafactor = torch.nn.utils.clip_grad, torch.optim._adafactor
+    with (
+        mock.patch.object(clipping, "_has_foreach_support", lambda *args, **keys: False),
+        # functionalize has no form of square_
+        mock.patch.object(torch.Tensor, "square_", lambda tensor: tensor.mul_(tensor)),
+        mock.patch.object(adafactor, "min", _of_numbers(torch.sym_min), create=True),
+        mock.patch.object(adafactor, "max", _of_numbers(torch.sym_max), create=True),
+    ):
         return make_fx(torch.func.functionalize(function), tracing_mode="fake")(*fake(args))
+
+
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of numbers that are known only later, as one of these and of scalar tensors."""
+    return lambda *args: function(*(x.item() if isinstance(x, torch.Tensor) else x for x in args))
 
 
 # Graphs of Dynamo: modules of FX whose placeholders have an example value.

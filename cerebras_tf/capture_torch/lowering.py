@@ -42,6 +42,8 @@ _PYTHON = {
     "pow": "pow",
     "sqrt": "sqrt",
     "sub": "sub",
+    "sym_max": "maximum",
+    "sym_min": "minimum",
     "truediv": "div",
 }
 # Calls that compute nothing.

@@ -45,6 +45,15 @@ _reduction("max", "amax", "max")
 _reduction("min", "amin", "min")
 
 
+@lowers("sum_to_size")
+def _sum_to_size(low: Lowering, x: Value, size: Any) -> Value:
+    """The sum over axes that `size` lacks, or has with size 1."""
+    first = x.type.rank - len(low.shape)
+    joined = [i for i, size in enumerate(low.shape, first) if size == 1 != x.shape[i]]
+    axes = (*range(first), *joined)
+    return reshape(low.b, low.b.op("sum", x, axes=axes, keepdims=False) if axes else x, low.shape)
+
+
 def _truth(op: str) -> None:
     @lowers(op, f"{op}.dim")
     def rule(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
@@ -65,6 +74,15 @@ def _vector_norm(low: Lowering, x: Value, ord: float, dim: Any, keepdim: bool, d
     if ord != 2:
         raise UnsupportedOpError(f"vector norm: ord must be 1, 2 or inf. Received: {ord}.")
     return b.op("sqrt", _reduced(low, "sum", b.op("square", value), dim, keepdim))
+
+
+@lowers("_weight_norm")
+def _weight_norm(low: Lowering, v: Value, g: Value, dim: int) -> Value:
+    """v g / |v|, with norms over all axes but one; Salimans and Kingma (2016), equation 2."""
+    b = low.b
+    axes = tuple(axis for axis in range(v.type.rank) if dim == -1 or axis != dim % v.type.rank)
+    norm = b.op("sqrt", b.op("sum", b.op("square", v), axes=axes, keepdims=True))
+    return b.op("mul", v, b.op("div", g, norm))
 
 
 @lowers("var.correction")

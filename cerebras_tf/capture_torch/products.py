@@ -12,7 +12,8 @@ from cerebras_tf.capture_torch.lowering import Lowering
 from cerebras_tf.capture_torch.registry import lowers
 from cerebras_tf.capture_torch.shapes import transposed
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import Graph, Value
+from cerebras_tf.ops import Builder
 from cerebras_tf.ops.inference import broadcast_shapes
 from cerebras_tf.ops.shape import reshape
 
@@ -41,6 +42,22 @@ def _mm(low: Lowering, x: Value, mat2: Value) -> Value:
     return _product(low, x, mat2)
 
 
+@lowers("mv")
+def _mv(low: Lowering, x: Value, vec: Value) -> Value:
+    column = reshape(low.b, vec, (*vec.shape, 1))
+    return reshape(low.b, _product(low, x, column), low.shape)
+
+
+@lowers("dot")
+def _dot(low: Lowering, x: Value, tensor: Value) -> Value:
+    return low.b.op("sum", low.b.op("mul", x, tensor), axes=(0,), keepdims=False)
+
+
+@lowers("vdot")
+def _vdot(low: Lowering, x: Value, other: Value) -> Value:
+    return _dot(low, x, other)
+
+
 @lowers("matmul")
 def _matmul(low: Lowering, x: Value, other: Value) -> Value:
     if min(x.type.rank, other.type.rank) < 2:
@@ -64,15 +81,33 @@ def _batched(low: Lowering, x: Value, other: Value) -> Value:
 
 
 @lowers("embedding")
-def _embedding(low: Lowering, weight: Value, indices: Value, padding_idx: int) -> Value:
+def _embedding(
+    low: Lowering, weight: Value, indices: Value, padding_idx: int, scale_grad_by_freq: bool
+) -> Value:
     """Rows of a table. The row of padding_idx receives no gradient."""
     b = low.b
     rows = b.op("gather", weight, indices, axis=0, batch_dims=0)
+    if scale_grad_by_freq:
+        rows = _divided_by_frequency(low, rows, indices, weight.shape[0])
     if padding_idx < 0:
         return rows
     is_padding = b.op("equal", indices, b.constant(padding_idx, indices.dtype))
     column = reshape(b, is_padding, (*indices.shape, 1))
     return b.op("select", column, b.op("stop_gradient", rows), rows)
+
+
+def _divided_by_frequency(low: Lowering, rows: Value, indices: Value, count: Any) -> Value:
+    """The rows; the gradient of each is divided by how often the batch has its index."""
+    b, flat = low.b, reshape(low.b, indices, (None,))
+    ones = b.op("broadcast_to", b.constant(1.0, rows.dtype), shape=flat.shape)
+    counts = b.op("unsorted_segment_sum", ones, flat, b.constant(count, "int32"))
+    divisors = b.op("gather", counts, indices, axis=0, batch_dims=0)
+    column = reshape(b, divisors, (*indices.shape, 1))
+    backward = Graph("embedding_backward")
+    given = backward.add_input("divisors", column.type), backward.add_input("seed", rows.type)
+    backward.outputs = [Builder(backward, b.evaluate).op("div", given[1], given[0])]
+    attrs = {"xs": 1, "backward": backward, "gives": (0,)}
+    return b.multi("custom_gradient", rows, column, **attrs)[0]
 
 
 def _nhwc(low: Lowering, x: Value) -> Value:

@@ -26,11 +26,15 @@ _RENAMED = {"self": "x", "input": "x"}
 
 
 def lowers(*ops: str) -> Callable[[Rule], Rule]:
-    """Registers a rule for ops, written `add.Tensor`; `add` stands for `add.default`."""
+    """Registers a rule for ops, written `add.Tensor`; `add` stands for `add.default`.
+
+    Ops of other libraries than aten are written `library::op`.
+    """
 
     def register(rule: Rule) -> Rule:
         for op in ops:
-            name = f"aten.{op}" if "." in op else f"aten.{op}.default"
+            name = op.replace("::", ".") if "::" in op else f"aten.{op}"
+            name = name if "." in op else f"{name}.default"
             if name in RULES:
                 raise GraphError(
                     f"rules of aten: an op must have one rule. Received: two of {name}."

@@ -15,6 +15,13 @@ import torch
 
 from cerebras_tf.capture_torch import internals
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
+from cerebras_tf.capture_torch.update_state import (
+    LOSS_SCALE,
+    AverageState,
+    ScalerState,
+    UntracedState,
+    traced_states,
+)
 from cerebras_tf.errors import CheckpointError, ConfigError, UnsupportedOpError
 from cerebras_tf.ir import Array, TensorType, Value, Variable
 
@@ -34,7 +41,7 @@ class TracedUpdate:
         parameters: those that have a gradient, by name.
         update: is called without arguments where a training loop has its gradients. It may change
             the gradients of `module.parameters()` and must call `optimizer.step()`, which is the
-            default.
+            default. It may call a GradScaler, which then scales the loss, and AveragedModels.
 
     Attributes:
         stored: storage dtypes of slots, where they differ from the optimizer's.
@@ -71,7 +78,8 @@ class TracedUpdate:
                 "optimizer: must have parameters that the loss depends on. Received: none, of "
                 f"{len(own)} parameters. Make it from model.parameters()."
             )
-        self._settings = self._fixed_settings()
+        self._settings, self._members = self._fixed_settings(), self._group_members()
+        self._others: list[Any] = []  # states of objects that the update calls
         with _traceable(optimizer):
             self._states = _first_states(optimizer, self._trained)
         self.stored: dict[str, str] = {}
@@ -103,11 +111,14 @@ class TracedUpdate:
         }
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        return {
+        found = {
             f"{name}/{key}": value
             for name, state in self._states.items()
             for key, value in state.tensors.items()
         }
+        for other in self._others:
+            found.update(other.first)
+        return found
 
     def first_value(self, name: str) -> Array:
         """The value of a slot before the first step."""
@@ -181,13 +192,20 @@ class TracedUpdate:
             found.update(state.others)
             for key, old in state.tensors.items():
                 found[key] = value(f"{name}/{key}").to(old.dtype)
+        for other in self._others:
+            other.copy_back(value)
 
     def rates(self) -> dict[str, Array]:
         """The learning rates that the optimizer has now, as features of a step.
 
         Raises:
-            ConfigError: another setting of a group was changed since the update was traced.
+            ConfigError: the groups were changed since the update was traced.
         """
+        if self._group_members() != self._members:
+            raise ConfigError(
+                "optimizer: groups and requires_grad of parameters must not change. Received: a "
+                "change since the first step. Call fit, or make a TorchModel, again."
+            )
         for index, (old, new) in enumerate(zip(self._settings, self._fixed_settings())):
             changed = [key for key in new if new[key] != old.get(key)]
             if changed:
@@ -207,15 +225,39 @@ class TracedUpdate:
             for group in self._optimizer.param_groups
         ]
 
+    def _group_members(self) -> list[list[tuple[int, bool]]]:
+        return [
+            [(id(p), p.requires_grad) for p in group["params"]]
+            for group in (*self._optimizer.param_groups, {"params": self._module.parameters()})
+        ]
+
+    @property
+    def skips_overflows(self) -> bool:
+        """Whether a GradScaler takes back steps with gradients that are not finite."""
+        return LOSS_SCALE in self._tensors()
+
+    def scaled(self, low: Lowering, loss: Value) -> Value:
+        """The loss, multiplied by the scale of the GradScaler if there is one."""
+        if not self.skips_overflows:
+            return loss
+        scale = self._input(low, LOSS_SCALE, self.specs[LOSS_SCALE])
+        return low.b.op("mul", loss, low.value(scale, loss.dtype))
+
+    @staticmethod
+    def _input(low: Lowering, name: str, spec: Variable) -> Value:
+        step = low.step
+        if name not in step.variables:
+            step.variables[name] = step.graph.add_input(name, spec.type)
+            step.specs[name] = spec
+        return step.variables[name]
+
     def lower(self, low: Lowering, gradients: Mapping[str, Value]) -> dict[str, Value]:
         """Lowers the update; returns new values of parameters and state, by name."""
         low.differentiates = False
         step = low.step
         tensors, slots = self._tensors(), {}
         for name, spec in self.specs.items():
-            step.variables[name] = step.graph.add_input(name, spec.type)
-            step.specs[name] = spec
-            slots[name] = low.value(step.variables[name], DTYPES[tensors[name].dtype])
+            slots[name] = low.value(self._input(low, name, spec), DTYPES[tensors[name].dtype])
         for name in self.rates():
             step.features[name] = step.graph.add_input(name, TensorType("float64", ()))
         given = [
@@ -231,11 +273,28 @@ class TracedUpdate:
         return {n: low.rounded(v, n) if n in self.stored else v for n, v in found.items()}
 
     def _trace(self, parameters: Parameters) -> torch.fx.GraphModule:
+        """Traces the update, again if it calls an object whose state is not known yet."""
+        while True:
+            try:
+                return self._traced(parameters)
+            except UntracedState as found:
+                self._others.append(self._state_of(found.owner))
+
+    def _state_of(self, owner: Any) -> Any:
+        if isinstance(owner, torch.amp.GradScaler):
+            if self.skips_overflows:
+                raise UnsupportedOpError("update: must use one GradScaler. Received: two.")
+            return ScalerState(owner, self._optimizer)
+        count = sum(isinstance(other, AverageState) for other in self._others)
+        return AverageState(owner, self._module, self._gradients, count)
+
+    def _traced(self, parameters: Parameters) -> torch.fx.GraphModule:
         names, held = self._gradients, list(parameters.values())
         examples = [torch.empty((), dtype=p.dtype).expand(p.shape) for p in held]
+        values = [state.tensors for state in self._states.values()]
         slots = [
-            [torch.empty((), dtype=v.dtype).expand(v.shape) for v in state.tensors.values()]
-            for state in self._states.values()
+            [torch.empty((), dtype=v.dtype).expand(v.shape) for v in tensors.values()]
+            for tensors in (*values, *(other.first for other in self._others))
         ]
         rates = [torch.zeros((), dtype=torch.float64) for _ in self._optimizer.param_groups]
 
@@ -244,6 +303,8 @@ class TracedUpdate:
             for tensor, gradient in zip(new, grads):
                 tensor.grad = gradient.clone()
             by_name, states = dict(zip(names, new)), {}
+            for other, values in zip(self._others, slots[len(self._states) :]):
+                other.begin(dict(zip(other.first, (v.clone() for v in values))), by_name)
             for (name, state), values in zip(self._states.items(), slots):
                 tensors = {key: first(key, v) for key, v in zip(state.tensors, values)}
                 states[by_name[name]] = {**state.others, **tensors}
@@ -251,12 +312,14 @@ class TracedUpdate:
             with (
                 internals.replaced_parameters(self._module, replaced),
                 _driven(self._optimizer, replaced, states, rates, branchless),
+                traced_states(self._others),
             ):
                 self._run()
             found = [
                 [states[by_name[name]][key].to(v.dtype) for key, v in state.tensors.items()]
                 for name, state in self._states.items()
             ]
+            found += [[*other.tensors.values()] for other in self._others]
             return [by_name[name] for name in self._trained], found
 
         branchless = False
@@ -387,12 +450,14 @@ def _filled(
 ) -> torch.Tensor:
     """The value of a slot for a parameter, from that for a small one of the same rank."""
     number = sample.reshape(-1)[0]
-    if sample.ndim and tuple(sample.shape) != shape or not bool((sample == number).all()):
+    # Sizes of the small one are all different.
+    sizes = {1: 1, **dict(zip(shape, parameter.shape))}
+    if not all(size in sizes for size in sample.shape) or not bool((sample == number).all()):
         raise UnsupportedOpError(
-            f"optimizer {type(optimizer).__name__}: state must be a scalar, or constant and of its "
-            f"parameter's shape. Received: {key} of shape {list(sample.shape)}."
+            f"optimizer {type(optimizer).__name__}: state must be constant, and have axes of its "
+            f"parameter or of size 1. Received: {key} of shape {list(sample.shape)}."
         )
-    return number.expand(parameter.shape) if sample.ndim else number
+    return number.expand([sizes[size] for size in sample.shape])
 
 
 def _sampled(

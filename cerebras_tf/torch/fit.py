@@ -33,7 +33,7 @@ from cerebras_tf.torch_step.checkpoint import (
     remove_unfinished,
     step_of,
 )
-from cerebras_tf.torch_step.data_order import DataOrder, require_iterable
+from cerebras_tf.torch_step.data_order import DataOrder, first_batch
 from cerebras_tf.torch_step.evaluation import TorchEvaluation
 from cerebras_tf.torch_step.front_end import TorchModel
 from cerebras_tf.torch_step.plain_state import keeping_random_state
@@ -90,8 +90,9 @@ def fit(
             are dicts of the model's arguments, and the model returns the loss, or an object with
             the attribute `loss`.
         scheduler: its `step()` is called after every step.
-        update: is called in place of `optimizer.step()`, with gradients set; it must call that.
-        eval_loader: batches of evaluations in eval mode.
+        update: is called in place of `optimizer.step()`, with gradients set; it must call that. It
+            may call a GradScaler, and `update_parameters` of an AveragedModel.
+        eval_loader: batches of evaluations in eval mode; an iterable that starts again.
         options: see docs/guides/pytorch.md: precision, memoryx_dir, micro_batches, num_csx,
             model_dir, save_every, log_every, clip and more.
 
@@ -250,13 +251,9 @@ class _Run:
             return None
         form, modes = self._form, {item: item.training for item in self._model.modules()}
         assert form is not None
-        require_iterable("eval_loader", loader)
-        first = list(itertools.islice(loader, 1))
-        if not first:
-            raise ConfigError("eval_loader: must have at least one batch. Received: none.")
         self._model.eval()
         try:
-            example = form.tensors(first[0])
+            example = form.tensors(first_batch(loader, "eval_loader"))
             loss, stored = self._loss_of(form), self._stored()
             model = TorchModel(self._model, example, loss=loss, stored=stored)
         finally:
@@ -291,7 +288,8 @@ class _Run:
             tensors = self._tensors(batches)
             loss = training.step(tensors)[LOSS]
             step = training.global_step
-            self._check_finite(step, loss)
+            if training.model.update is None or not training.model.update.skips_overflows:
+                self._check_finite(step, loss)
             if self._scheduler is not None:
                 self._scheduler.step()
             reports.after_step(step, loss, rates, _tokens(tensors) * self._swarm.size)

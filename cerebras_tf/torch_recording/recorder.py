@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from cerebras_tf.capture_torch import internals
+from cerebras_tf.capture_torch.autograd_functions import run_forward
 from cerebras_tf.errors import UnsupportedOpError
 
 # Constants up to this size are compared by value from step to step.
@@ -135,6 +137,27 @@ class Recorder(TorchFunctionMode):
         self._calls: list[Call] = []
         self.loss: Optional[int] = None
         self.trains = False
+        self._overrides = contextlib.ExitStack()
+        self._is_inside = False  # of a custom autograd function
+
+    def __enter__(self) -> Recorder:
+        self._overrides.enter_context(internals.autograd_functions(self._function))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._overrides.close()
+
+    def _function(self, function: Any, forward: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Records a call of a custom autograd function as one call."""
+        if self._is_inside:
+            return run_forward(function, forward, args)[1]
+        self._is_inside = True
+        try:
+            return handle_torch_function(function.apply, tuple(args), *args)
+        finally:
+            self._is_inside = False
 
     def hold(self, model: torch.nn.Module) -> None:
         """Adds a model whose parameters and buffers may be read."""

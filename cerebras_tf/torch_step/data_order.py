@@ -35,13 +35,19 @@ class DataOrder:
         rank: of this process.
         wafers: number of processes; each takes every N-th batch of the same loader.
         log: logs a line.
+        name: of the loader, for errors.
     """
 
     def __init__(
-        self, loader: Any, rank: int = 0, wafers: int = 1, log: Callable[[str], Any] = print
+        self,
+        loader: Any,
+        rank: int = 0,
+        wafers: int = 1,
+        log: Callable[[str], Any] = print,
+        name: str = "loader",
     ) -> None:
-        require_iterable("loader", loader)
-        self._loader, self._log = loader, log
+        require_iterable(name, loader)
+        self._loader, self._log, self._name = loader, log, name
         self._rank, self._wafers = rank, wafers
         self._batches: Optional[Iterator[Any]] = None
         self._epoch = self._taken = self._total = 0
@@ -78,8 +84,8 @@ class DataOrder:
         except StopIteration:
             if not self._taken:
                 raise DataError(
-                    "loader: must have at least one batch in every epoch. Received: none in epoch "
-                    f"{self._epoch}. Add data, or set drop_last=False."
+                    f"{self._name}: must have at least one batch in every epoch. Received: none in "
+                    f"epoch {self._epoch}. Add data, or set drop_last=False."
                 ) from None
             self._batches, self._taken = None, 0
             self._epoch += 1
@@ -176,6 +182,44 @@ def require_iterable(name: str, loader: Any) -> None:
             f"{name}: must be an iterable that starts again, such as a DataLoader. Received: "
             f"{type(loader).__name__}. Pass the DataLoader itself."
         )
+
+
+def first_batch(loader: Any, name: str) -> Any:
+    """The first batch of a loader that starts again.
+
+    Loaders for which that is not certain are started twice, with the same random numbers.
+
+    Args:
+        name: of the loader, for errors.
+
+    Raises:
+        ConfigError: it does not start again.
+        DataError: it has no batch.
+    """
+    order = DataOrder(loader, log=lambda line: None, name=name)
+    batch = order.take()
+    if order.is_stateful or _starts_again(loader):
+        return batch
+    try:
+        order.restore(order.state())
+    except DataError as error:
+        raise ConfigError(
+            f"{name}: must start again with the same batches whenever it is iterated over. "
+            f"Received: {type(loader).__name__}, which continued after its first batch. Pass a "
+            "DataLoader or a list, and draw random numbers only from torch, numpy.random and "
+            "random."
+        ) from error
+    return batch
+
+
+def _starts_again(loader: Any) -> bool:
+    data = torch.utils.data
+    return (
+        isinstance(loader, data.DataLoader)
+        and not isinstance(loader.dataset, data.IterableDataset)
+        and not isinstance(loader.sampler, Iterator)
+        and not isinstance(loader.batch_sampler, Iterator)
+    )
 
 
 def digest_of(batch: Any) -> str:

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
@@ -35,8 +36,9 @@ def model(function, **layers):
     return Model(function, **layers)
 
 
-def images(count=3):
-    return [{"x": torch.randn(6, 4, generator=GENERATOR)} for _ in range(count)]
+def images(count=3, seed=None):
+    generator = GENERATOR if seed is None else torch.Generator().manual_seed(seed)
+    return [{"x": torch.randn(6, 4, generator=generator)} for _ in range(count)]
 
 
 def labelled(classes=5, shape=(6,), count=3):
@@ -49,12 +51,15 @@ def labelled(classes=5, shape=(6,), count=3):
     return found
 
 
-def test_the_row_of_padding_idx_has_no_gradient():
+@pytest.mark.parametrize("settings", [{}, {"scale_grad_by_freq": True}], ids=str)
+def test_the_row_of_padding_idx_has_no_gradient(settings):
     module = model(
-        lambda self, x: self.embed(x).square().mean(), embed=nn.Embedding(9, 4, padding_idx=2)
+        lambda self, x: self.embed(x).square().mean(),
+        embed=nn.Embedding(9, 4, padding_idx=2, **settings),
     )
     nn.init.normal_(module.embed.weight)
-    rows = [{"x": torch.randint(0, 9, (4, 5), generator=GENERATOR)} for _ in range(3)]
+    generator = torch.Generator().manual_seed(5)
+    rows = [{"x": torch.randint(0, 9, (4, 5), generator=generator)} for _ in range(3)]
     rows[0]["x"][0, :] = 2
     assert_equal(module, rows)
 
@@ -126,6 +131,44 @@ def test_gradients_of_functions_equal_torchs(function):
     assert_equal(model(loss, layer=nn.Linear(4, 5)), labelled())
 
 
+def tied():
+    module = model(
+        lambda self, x: F.cross_entropy(self.last(self.embed(x).tanh()).flatten(0, 1), x.flatten()),
+        embed=nn.Embedding(9, 4, scale_grad_by_freq=True),
+        last=nn.Linear(4, 9),
+    )
+    module.last.weight = module.embed.weight
+    return module
+
+
+def two_layers(layer):
+    return model(
+        lambda self, x: self.last(layer(x)).square().mean(), layer=layer, last=nn.Linear(3, 2)
+    )
+
+
+LAYERS = {
+    "tied": tied,
+    "weight_norm": lambda: two_layers(parametrizations.weight_norm(nn.Linear(4, 3))),
+    "weight_norm 1": lambda: two_layers(parametrizations.weight_norm(nn.Linear(4, 3), dim=1)),
+    "old weight_norm": lambda: two_layers(nn.utils.weight_norm(nn.Linear(4, 3))),
+    "spectral_norm": lambda: two_layers(parametrizations.spectral_norm(nn.Linear(4, 3))),
+    "spectral_norm in eval": lambda: two_layers(
+        parametrizations.spectral_norm(nn.Linear(4, 3)).eval()
+    ),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_layers_with_shared_or_computed_weights_equal_torchs(make, request):
+    module = make()
+    given = images(3, 5)
+    generator = torch.Generator().manual_seed(5)
+    if "tied" in request.node.name:
+        given = [{"x": torch.randint(0, 9, (4, 5), generator=generator)} for _ in range(3)]
+    assert_equal(module, given)
+
+
 def test_detached_values_have_no_gradient():
     def loss(self, x):
         with torch.no_grad():
@@ -194,31 +237,21 @@ def test_a_trained_bias_of_attention_has_its_gradient(causal):
     assert_equal(module, [{"x": batch["x"].view(2, 3, 4)} for batch in images()])
 
 
-class Doubled(torch.autograd.Function):
-    """Returns its operand, and doubles its gradient."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * gradient
-
-
 def hooked():
     module = model(lambda self, x: self.layer(x).mean(), layer=nn.Linear(4, 2))
     module.layer.register_full_backward_hook(lambda *args: None)
     return module
 
 
-def scaled_embedding():
-    embed = nn.Embedding(9, 4, scale_grad_by_freq=True)
-    return model(lambda self, x: embed_mean(self, x), embed=embed)
+def embedding(**settings):
+    embed = nn.Embedding(9, 4, **settings)
+    return model(lambda self, x: self.embed(x.abs().long()).mean(), embed=embed)
 
 
-def embed_mean(self, x):
-    return self.embed(x.abs().long()).mean()
+def differentiating(self, x):
+    loss = self.layer(x).square().mean()
+    (gradient,) = torch.autograd.grad(loss, self.layer.weight, create_graph=True)
+    return loss + gradient.square().sum()
 
 
 def linear(function):
@@ -226,12 +259,13 @@ def linear(function):
 
 
 REFUSED = {
-    "scale_grad_by_freq": (scaled_embedding, UnsupportedOpError, ["scale_grad_by_freq"]),
-    "autograd function": (
-        lambda: linear(lambda self, x: Doubled.apply(self.layer(x)).mean()),
+    "sparse": (lambda: embedding(sparse=True), UnsupportedOpError, ["sparse"]),
+    "max_norm": (
+        lambda: embedding(max_norm=0.5),
         UnsupportedOpError,
-        ["Doubled"],
+        ["embedding_renorm", "embed"],
     ),
+    "gradient": (lambda: linear(differentiating), UnsupportedOpError, ["torch.autograd.grad"]),
     "reentrant checkpoint": (
         lambda: linear(lambda self, x: checkpoint(self.layer, x, use_reentrant=True).mean()),
         UnsupportedOpError,

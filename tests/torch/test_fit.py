@@ -15,9 +15,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is an extra")
 
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.torch import fit
 from cerebras_tf.torch.options import FitOptions
 from tests.messages import names, raises
@@ -138,6 +139,76 @@ def test_a_signal_ends_the_step_and_writes_a_checkpoint(tmp_path, capsys):
     (folder,) = tmp_path.glob("step-*")
     names(capsys.readouterr().err, "SIGINT", f"resumes from {folder}")
     assert 2 <= int(folder.name[5:]) <= 4
+
+
+def averaged_run(steps, model_dir, **settings):
+    """Trains with a GradScaler and averaged weights; returns all states."""
+    torch.manual_seed(0)
+    model = Tagger(0.2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", 2.0**127, growth_interval=2)
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def update():
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        averaged.update_parameters(model)
+
+    loader = DataLoader(data(), 6, shuffle=True)
+    fit(
+        model,
+        optimizer,
+        loader,
+        steps=steps,
+        loss=lambda *given: 100 * loss(*given),
+        update=update,
+        model_dir=model_dir,
+        **settings,
+    )
+    tensors = [*bits(model, optimizer), *averaged.state_dict().values()]
+    return tensors, scaler.state_dict()
+
+
+def test_a_scaler_and_averaged_weights_are_kept_in_checkpoints(tmp_path):
+    whole = averaged_run(9, str(tmp_path / "whole"))
+    averaged_run(4, str(tmp_path / "run"), memoryx_dir=str(tmp_path / "files"))
+    part = averaged_run(9, str(tmp_path / "run"))
+    assert part[1] == whole[1] and part[1]["scale"] < 2.0**127
+    assert all(map(torch.equal, part[0], whole[0]))
+
+
+class Continuing:
+    """An iterable that does not start again."""
+
+    def __init__(self, batches):
+        self.batches = iter(batches)
+
+    def __iter__(self):
+        yield from self.batches
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [iter, Continuing, lambda given: DataLoader(Stream(iter(given)), None), lambda given: []],
+    ids=["iterator", "iterable", "DataLoader", "empty"],
+)
+def test_an_evaluation_that_cannot_start_again_is_refused(wrap):
+    model = Sum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = [{"x": torch.full((2, 3), float(value))} for value in range(5)]
+    fit(model, optimizer, given, steps=1, eval_loader=DataLoader(Stream(given), None))
+    with raises((ConfigError, DataError), "eval_loader"):
+        fit(model, optimizer, given, steps=1, eval_loader=wrap(given))
 
 
 def x(*shape):

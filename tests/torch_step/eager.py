@@ -31,10 +31,17 @@ def clipped(module, optimizer, norm=1.0):
     return update
 
 
+def mean_loss(module, batch, loss=None):
+    """The loss of a batch, or the mean over several."""
+    parts = batch if isinstance(batch, list) else [batch]
+    return sum(loss(module, part) if loss else module(**part) for part in parts) / len(parts)
+
+
 def train(module, batches, optimizer=None, update=None, loss=None, after=lambda: None):
     """Trains on the batches, here and by eager on the same module.
 
     Args:
+        batches: of one step each; a list of several is accumulated.
         after: is called after every step, for schedulers.
 
     Returns:
@@ -42,14 +49,15 @@ def train(module, batches, optimizer=None, update=None, loss=None, after=lambda:
     """
     optimizer = optimizer or torch.optim.SGD(module.parameters(), lr=0.01)
     update = update or optimizer.step
-    model = TorchModel(module, batches[0], optimizer, loss, update)
+    first = batches[0][0] if isinstance(batches[0], list) else batches[0]
+    model = TorchModel(module, first, optimizer, loss, update)
     trained = model.exported.trained
     training = TorchTraining(model, gradients=trained)
     worst = [0.0, 0.0]
     for batch in batches:
         found = training.step(batch)
         module.zero_grad()
-        expected = loss(module, batch) if loss else module(**batch)
+        expected = mean_loss(module, batch, loss)
         expected.backward()
         parameters = dict(module.named_parameters())
         assert trained == [n for n, p in parameters.items() if p.grad is not None]
