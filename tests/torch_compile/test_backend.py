@@ -397,12 +397,7 @@ FALLBACKS = {
     "autograd function": (lambda self, x: Doubled.apply(self.layer(x)).mean(), ["Doubled"]),
     "view": (lambda self, x: (self.layer(x).mean(), x.view(2, 12)), ["view"]),
     "in place without gradient": (changed_gradient, ["no_grad", "mul_(3.0)"]),
-    "argument": (
-        lambda self, x: F.embedding(
-            x.abs().long(), self.layer.weight, scale_grad_by_freq=True
-        ).mean(),
-        ["scale_grad_by_freq"],
-    ),
+    "argument": (lambda self, x: F.softplus(self.layer(x), beta=2.0).mean(), ["beta"]),
 }
 
 

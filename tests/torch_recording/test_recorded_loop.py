@@ -142,3 +142,37 @@ def test_what_cannot_be_recorded_is_refused(misuse, facts):
     with raises(UnsupportedOpError, *facts):
         for batch in loop.batches(batches(2)):
             misuse(loop, loss_of(model, batch)[0])
+
+
+class Reversal(torch.autograd.Function):
+    """The identity, with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -ctx.factor * gradient, None
+
+
+class Reversed(Tagger):
+    """Tagger with the function in its middle, once by its name and once under no_grad."""
+
+    apply = staticmethod(Reversal.apply)
+
+    def forward(self, ids):
+        hidden = self.layer(self.apply(self.embed(ids), 0.5))
+        with torch.no_grad():
+            offset = self.apply(hidden, 2.0)
+        hidden = self.norm((hidden + offset).transpose(1, 2)).transpose(1, 2)
+        return hidden @ self.embed.weight.T
+
+
+def test_custom_autograd_functions_keep_their_backward():
+    eager = Reversed()
+    model, data = copy.deepcopy(eager), batches(4)
+    expected, found = train(eager, data, False)[0], train(model, data, True)[0]
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
