@@ -254,10 +254,12 @@ def test_the_page_is_true(tmp_path, monkeypatch, capsys):
     missing = [e.name for e in dataclasses.fields(FitOptions) if f"`{e.name}`" not in text]
     assert missing == []
     monkeypatch.chdir(tmp_path)
-    first, load, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    first, averaged, load, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     found = {}
     exec(first, found)
     expected = [tensor.clone() for tensor in found["model"].state_dict().values()]
     found["model"][0].reset_parameters()
     exec(load, found)
     assert all(map(torch.equal, found["model"].state_dict().values(), expected))
+    exec(averaged, found)
+    assert found["averaged"].n_averaged == 100
