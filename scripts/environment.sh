@@ -218,6 +218,7 @@ commands:
   python-ws -m MODE -p PARAMS.yaml [...]   run a model of the zoo in weight streaming mode
   python -m MODE -p PARAMS.yaml [...]      the same in pipelined mode
   python-ws FILE.py [ARGUMENTS]            run your own program
+  python-pt FILE.py [ARGUMENTS]            run your own PyTorch program
   cerebras-tf COMMAND [ARGUMENTS]          configs, preparation of data, conversion, ...
   any other program                        run a program in the environment
 
@@ -259,10 +260,10 @@ no_python() {
 }
 
 # Replaces this process by the command, with the checkout's launchers (python, python-ws,
-# cerebras-tf) first on PATH and the environment's programs (tensorboard) after them.
+# python-pt, cerebras-tf) first on PATH and the environment's programs (tensorboard) after them.
 run_on_this_machine() {
   # The launchers set up the environment themselves, unless they only show their usage.
-  case $1 in python | python-ws | cerebras-tf) ;; *) ensure_environment "$@" ;; esac
+  case $1 in python | python-ws | python-pt | cerebras-tf) ;; *) ensure_environment "$@" ;; esac
   set_environment "$@"
   exec "$@"
 }
@@ -284,8 +285,9 @@ set_environment() {
   CEREBRAS_TF_LAUNCHER=$(basename "$0")
   export CEREBRAS_TF_VENV=$VENV PATH=$SCRIPTS:$VENV/bin:$PATH
   if ! type -P "$1" >/dev/null; then
-    echo "$(basename "$0"): $1: command not found.$(did_you_mean "$1" python-ws cerebras-tf)" \
-      "$(basename "$0") -h shows the commands." >&2
+    local near
+    near=$(did_you_mean "$1" python-ws python-pt cerebras-tf)
+    echo "$(basename "$0"): $1: command not found.$near $(basename "$0") -h shows the commands." >&2
     exit 127
   fi
 }

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -70,11 +71,23 @@ MODULES: dict[str, dict[str, str]] = {
     "cerebras_pytorch.pb.stack.autogen_pb2": dict.fromkeys(
         ("AP_DISABLED", "AP_ENABLED", "AutogenPolicy"), "cerebras.pb.stack.autogen_pb2"
     ),
+    "cerebras_pytorch.utils.utils": {"is_ltc_mlir_mode_enabled": "cerebras_pytorch.platform"},
     "cerebras_appliance.pb.stack.full_pb2": {"FullConfig": "cerebras.pb.stack.full_pb2"},
     "cerebras_tensorflow.cs_estimator_spec": _SPEC,
     "cerebras_tensorflow.graph_extraction": _SWITCHES,
     "cerebras_tensorflow.saver.checkpoint_reader": _CHECKPOINT_READER,
     "cerebras_tensorflow.summary": _TENSORS,
+}
+# Modules that are others, with their submodules: names of releases from 1.9.
+_ALIASES = {
+    "cerebras.appliance": "cerebras_appliance",
+    "cerebras_pytorch.core.modes": "cerebras.pytorch.core.modes",
+    "cerebras_pytorch.distributed": "cerebras.pytorch.distributed",
+    "cerebras_pytorch.experimental": "cerebras.pytorch",
+    "cerebras_pytorch.metrics": "cerebras.pytorch.metrics",
+    "cerebras_pytorch.nn": "cerebras.pytorch.nn",
+    "cerebras_pytorch.utils.nest": "cerebras.pytorch.utils.nest",
+    "cerebras_pytorch.utils.tensorboard": "cerebras.pytorch.utils.tensorboard",
 }
 # Packages without other modules.
 _PACKAGES = {
@@ -106,15 +119,38 @@ class _Names(MetaPathFinder, Loader):
         vars(module).update(__all__=sorted(names), __doc__="Import names of the original software.")
 
 
+class _Aliases(MetaPathFinder, Loader):
+    """Imports the modules of _ALIASES: they are the same objects as those they stand for."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns the specification of an alias, or of a submodule of one, else None."""
+        name = _aliased(fullname)
+        return None if name is None or find_spec(name) is None else ModuleSpec(fullname, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Replaces the new module by the one that it stands for."""
+        sys.modules[module.__name__] = importlib.import_module(str(_aliased(module.__name__)))
+
+
+def _aliased(fullname: str) -> str | None:
+    for alias, name in _ALIASES.items():
+        if fullname == alias or fullname.startswith(f"{alias}."):
+            return name + fullname.removeprefix(alias)
+    return None
+
+
 def _look_up(name: str, place: str) -> Any:
     module, _, own_name = place.partition(":")
     return getattr(importlib.import_module(module), own_name or name)
 
 
-_NAMES = _Names()
+_NAMES, _FIRST = _Names(), _Aliases()
 
 
 def serve_names() -> None:
-    """Makes the modules of the table importable. Files of the same name take precedence."""
+    """Makes the modules of the tables importable. Files named as those of MODULES come first."""
     if _NAMES not in sys.meta_path:
         sys.meta_path.append(_NAMES)
+        sys.meta_path.insert(0, _FIRST)

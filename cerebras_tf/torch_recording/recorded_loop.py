@@ -33,17 +33,16 @@ class RecordedLoop:
         settings: where variables are stored, precision, micro-batches, wafers.
 
     Attributes:
-        optimizer: set by the loop; None where it does not train.
-        update: what follows `backward`; calls `optimizer.step()`.
+        optimizer: the last that `train` was called with; None where the loop does not train.
         run_steps: steps made, with the one that is being recorded.
+        first_step: steps of earlier runs, after which random operations continue.
 
     Example:
         loop = RecordedLoop(model)
-        loop.optimizer, loop.update = optimizer, optimizer.step
         for batch in loop.batches(loader):
             loss = model(**batch).loss
             loss.backward()
-            loop.train()
+            loop.train(optimizer)
             loop.at_end(print, loss)
     """
 
@@ -51,8 +50,8 @@ class RecordedLoop:
         self.model = model
         self.settings = settings or TrainingSettings()
         self.optimizer: Optional[torch.optim.Optimizer] = None
-        self.update: Optional[Callable[[], Any]] = None
-        self.run_steps = 0
+        self._update: Optional[Callable[[], Any]] = None
+        self.run_steps = self.first_step = 0
         self._states: dict[str, torch.Tensor] = {}
         self._recorder: Optional[Recorder] = None
         self._batch: dict[str, torch.Tensor] = {}
@@ -62,17 +61,22 @@ class RecordedLoop:
         self._recording: Optional[Recording] = None
         self._is_active = self._is_changed = False
 
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+    def batches(
+        self, loader: Iterable[Any], end: Optional[Callable[[], None]] = None
+    ) -> Iterator[Any]:
         """The batches of a loader, each of which begins an iteration that ends with the next.
 
         After a `break`, the iteration of the last batch must be ended by `end` or `compile`.
+
+        Args:
+            end: ends an iteration, in place of the method `end`.
         """
         items, done = iter(loader), object()
         try:
             while True:
-                with self.paused():
-                    batch = next(items, done)
-                self.end()
+                if self._recorder is not None:
+                    (end or self.end)()
+                batch = next(items, done)
                 if batch is done:
                     break
                 yield self.begin(batch)
@@ -105,16 +109,61 @@ class RecordedLoop:
         if self._recorder is not None:
             self._recorder.hold(_with_states(self.model, self._states))
 
-    def train(self) -> None:
-        """Makes the iteration a training step, with the learning rates that the optimizer has."""
-        if self._recorder is None or self.optimizer is None:
+    @property
+    def is_recording(self) -> bool:
+        """Whether calls are recorded now."""
+        return self._is_active
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the iteration calls `backward` and makes a step, or neither."""
+        recorder = self._recorder
+        return recorder is not None and recorder.trains == (recorder.loss is not None)
+
+    def train(
+        self, optimizer: torch.optim.Optimizer, update: Optional[Callable[[], Any]] = None
+    ) -> None:
+        """Makes the iteration a training step, with the learning rates that the optimizer has.
+
+        Args:
+            update: what follows `backward` and the recorded calls on gradients, in place of
+                `optimizer.step`.
+
+        Raises:
+            ConfigError: there is no iteration.
+            UnsupportedOpError: the iteration has made a step.
+        """
+        if self._recorder is None:
             raise ConfigError(
                 "optimizer.step: must be called in an iteration over batches. Received: a call "
                 "outside. Iterate over the batches of the data loader."
             )
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        if self._recorder.trains:
+            raise UnsupportedOpError(
+                "optimizer.step: must be called once in an iteration. Received: a second call. "
+                "Use one optimizer, with several groups of parameters."
+            )
+        if optimizer is not self.optimizer:
+            with self.paused():
+                self.copy_back()
+            self.forget()
+            self.optimizer = optimizer
+        self._update = update or optimizer.step
+        self._rates = [group["lr"] for group in optimizer.param_groups]
         self._recorder.trains = True
         self.run_steps += 1
+
+    def zero_grad(self) -> None:
+        """Sets the gradients of the iteration to None; see Recorder.clear_gradients."""
+        if self._recorder is not None:
+            self._recorder.clear_gradients()
+
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The value of a tensor that is the same in every iteration; see Recorder.constant."""
+        if self._recorder is None:
+            return tensor
+        with self.paused():
+            return self._recorder.constant(tensor)
 
     def at_end(self, function: Callable[..., Any], *args: Any, **keys: Any) -> None:
         """Calls a function at the end of the iteration, or now if there is none.
@@ -175,9 +224,16 @@ class RecordedLoop:
 
         Args:
             validate_only: only capture it.
+
+        Raises:
+            ConfigError: no iteration was recorded since the last call.
         """
         recorder, closures = self._take()
-        assert recorder is not None
+        if recorder is None:
+            raise ConfigError(
+                "compile: an iteration must be recorded first. Received: none since the last "
+                "compile. Take a batch of the data loader, and call the model and the optimizer."
+            )
         training = self._training_for(recorder.recording(_numbers(recorder, closures)))
         if not validate_only:
             training.prepare(self._given(training))
@@ -231,12 +287,19 @@ class RecordedLoop:
                 {name: self._batch[name] for name in recording.used_inputs()},
                 self.optimizer if trains else None,
                 functools.partial(_outputs, recording),
-                self.update if trains else None,
+                functools.partial(self._replay_update, recording) if trains else None,
                 open_axes={},
                 keeps_buffers=not trains,
             )
         self._training, self._recording = TorchTraining(model, self.settings), recording
+        self._training.global_step = self.first_step + self.run_steps - trains
         return self._training
+
+    def _replay_update(self, recording: Recording) -> None:
+        """Changes gradients as recorded, and makes the optimizer's step."""
+        assert self._update is not None
+        recording.replay_update(_with_states(self.model, self._states))
+        self._update()
 
 
 def _outputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -33,6 +33,13 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Gradient:
+    """The gradient of a parameter of the model, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Constant:
     """A tensor that was made outside of the recording."""
 
@@ -47,7 +54,7 @@ class Call:
 
     Attributes:
         function: what was called.
-        given: leaves of its arguments; a tensor is Recorded, Held or Constant.
+        given: leaves of its arguments; a tensor is Recorded, Held, Gradient or Constant.
         structure: nesting of the arguments.
         results: numbers of the tensors that it returned, None for other leaves.
     """
@@ -64,10 +71,11 @@ class Recording:
 
     Attributes:
         inputs: the tensors of a batch, by name, with dtype and shape.
-        calls: in order.
+        calls: in order, without those that depend on gradients.
         loss: number of the tensor whose `backward` was called; None for none.
         outputs: numbers of the tensors whose values are read.
         trains: whether the optimizer made a step.
+        updates: the calls that depend on gradients, in order.
     """
 
     inputs: tuple[tuple[str, int, torch.dtype, tuple[int, ...]], ...]
@@ -75,6 +83,7 @@ class Recording:
     loss: Optional[int]
     outputs: tuple[int, ...]
     trains: bool
+    updates: tuple[Call, ...] = ()
 
     def replay(
         self, model: torch.nn.Module, batch: Mapping[str, torch.Tensor]
@@ -85,29 +94,26 @@ class Recording:
             batch: tensors for the inputs that are used, by name.
         """
         found = {number: batch[name] for name, number, *_ in self.inputs if name in batch}
+        return _called(self.calls, model, found)
 
-        def tensor_of(leaf: Any) -> Any:
-            if isinstance(leaf, Recorded):
-                return found[leaf.number]
-            if isinstance(leaf, Held):
-                return _member(model, leaf.name)
-            if isinstance(leaf, Constant):
-                data = bytearray(leaf.data)
-                flat = torch.frombuffer(data, dtype=leaf.dtype) if data else torch.empty(0)
-                return flat.to(leaf.dtype).reshape(leaf.shape).clone()
-            return leaf
+    def replay_update(self, model: torch.nn.Module) -> None:
+        """Makes the calls that depend on gradients, which the model's parameters have."""
+        if self.updates:
+            _called((*self._free_calls(), *self.updates), model, {})
 
+    def _free_calls(self) -> list[Call]:
+        """The calls that depend neither on the batch nor on the model."""
+        bound, found = {number for _, number, *_ in self.inputs}, []
         for call in self.calls:
-            args, keys = internals.nested(map(tensor_of, call.given), call.structure)
-            values = internals.leaves(call.function(*args, **keys))
-            for number, value in zip(call.results, values):
-                if number is not None:
-                    found[number] = value
+            if any(isinstance(leaf, Held) or _number_of(leaf) in bound for leaf in call.given):
+                bound.update(number for number in call.results if number is not None)
+            else:
+                found.append(call)
         return found
 
     def used_inputs(self) -> list[str]:
         """Names of the inputs that a call or an output reads."""
-        read = {leaf.number for call in self.calls for leaf in call.given if _is_recorded(leaf)}
+        read = {_number_of(leaf) for call in self.calls for leaf in call.given}
         read |= {*self.outputs, *([] if self.loss is None else [self.loss])}
         return [name for name, number, *_ in self.inputs if number in read]
 
@@ -135,6 +141,10 @@ class Recorder(TorchFunctionMode):
         self._alive: list[torch.Tensor] = []
         self._inputs: list[tuple[str, int, torch.dtype, tuple[int, ...]]] = []
         self._calls: list[Call] = []
+        self._updates: list[Call] = []
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._gradient_names: dict[int, str] = {}
+        self._of_gradients: set[int] = set()
         self.loss: Optional[int] = None
         self.trains = False
         self._overrides = contextlib.ExitStack()
@@ -184,9 +194,54 @@ class Recorder(TorchFunctionMode):
         Args:
             outputs: numbers of the tensors whose values are read.
         """
+        late = self._of_gradients.intersection(outputs)
+        if late:
+            raise UnsupportedOpError(
+                "step closure: must not read what depends on gradients, which are not results of a "
+                f"step. Received: such a tensor, the result of {self._origin(min(late))}. Remove "
+                "it, for example log_summaries."
+            )
         return Recording(
-            tuple(self._inputs), tuple(self._calls), self.loss, tuple(outputs), self.trains
+            tuple(self._inputs),
+            tuple(self._calls),
+            self.loss,
+            tuple(outputs),
+            self.trains,
+            tuple(self._updates),
         )
+
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The value of a tensor that depends neither on the batch nor on the model.
+
+        Raises:
+            UnsupportedOpError: it depends on one of them.
+        """
+        number = self.number(tensor)
+        if number is None:
+            return tensor
+        found = _called(self.recording([])._free_calls(), torch.nn.Module(), {})
+        if number not in found:
+            raise UnsupportedOpError(
+                "make_constant: must not depend on the batch or the model. Received: the result of "
+                f"{self._origin(number)}. Remove the call."
+            )
+        return found[number]
+
+    def clear_gradients(self) -> None:
+        """What `zero_grad` does.
+
+        Raises:
+            UnsupportedOpError: it is called between `backward` and the optimizer's step.
+        """
+        if self.loss is not None and not self.trains:
+            raise UnsupportedOpError(
+                "zero_grad: must not be called between backward and the optimizer's step. "
+                "Received: such a call. Call it before backward, or after the step."
+            )
+
+    def _origin(self, number: int) -> str:
+        calls = (*self._calls, *self._updates)
+        return next((_name(call.function) for call in calls if number in call.results), "a call")
 
     def __torch_function__(
         self,
@@ -198,6 +253,13 @@ class Recorder(TorchFunctionMode):
         """Records a call."""
         if func is torch.Tensor.backward:
             return self._backward(*args, **(kwargs or {}))
+        if func in _GRAD and id(args[0]) in self._names:
+            return self._gradient(*args) if func == _GRAD[0] else self._set_gradient(*args)
+        if torch.is_autocast_enabled("cpu"):
+            raise UnsupportedOpError(
+                "torch.autocast: is not recorded. Received: it is enabled. Choose the precision "
+                "with cerebras.pytorch.amp."
+            )
         given, structure = internals.flattened((tuple(args), dict(kwargs or {})))
         leaves = tuple(map(self._leaf, given))
         if _changes_first(func) and leaves and isinstance(leaves[0], Constant):
@@ -217,8 +279,35 @@ class Recorder(TorchFunctionMode):
         values = internals.leaves(result)
         if any(isinstance(value, torch.Tensor) for value in values) or _has_effect(func):
             numbers = tuple(map(self._result, values))
-            self._calls.append(Call(func, leaves, structure, numbers))
+            is_update = any(map(self._is_of_gradients, leaves))
+            if is_update:
+                self._of_gradients.update(number for number in numbers if number is not None)
+            calls = self._updates if is_update else self._calls
+            calls.append(Call(func, leaves, structure, numbers))
         return result
+
+    def _is_of_gradients(self, leaf: Any) -> bool:
+        return isinstance(leaf, Gradient) or _number_of(leaf) in self._of_gradients
+
+    def _gradient(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
+        """The gradient of a parameter, which exists from `backward` to the optimizer's step."""
+        name = self._names[id(parameter)]
+        if self.loss is None or self.trains or not parameter.requires_grad:
+            return None
+        if name not in self._gradients:
+            with self._fake:
+                fake = torch.empty(parameter.shape, dtype=parameter.dtype)
+            self._gradients[name], self._gradient_names[id(fake)] = fake, name
+        return self._gradients[name]
+
+    def _set_gradient(self, parameter: torch.Tensor, value: Optional[torch.Tensor]) -> None:
+        if value is None:
+            self.clear_gradients()
+        elif value is not self._gradient(parameter):
+            raise UnsupportedOpError(
+                "grad: must not be replaced. Received: another tensor for "
+                f"{self._names[id(parameter)]}. Change it in place."
+            )
 
     def _backward(self, loss: torch.Tensor, gradient: Any = None, *_: Any, **others: Any) -> None:
         number = self.number(loss)
@@ -231,8 +320,9 @@ class Recorder(TorchFunctionMode):
 
     def _result(self, item: Any) -> Optional[int]:
         """The number of a result; None for what is no tensor, or a changed tensor of the model."""
-        is_new = isinstance(item, torch.Tensor) and id(item) not in self._names
-        return self._add(item) if is_new else None
+        if not isinstance(item, torch.Tensor) or id(item) in self._names:
+            return None
+        return None if id(item) in self._gradient_names else self._add(item)
 
     def _add(self, tensor: torch.Tensor) -> int:
         number = self._numbers.get(id(tensor))
@@ -243,7 +333,7 @@ class Recorder(TorchFunctionMode):
 
     def _without_data(self, item: Any) -> Any:
         """A fake tensor in place of one of the model, which a call must not change."""
-        if not isinstance(item, torch.Tensor) or id(item) in self._numbers:
+        if not isinstance(item, torch.Tensor) or self._is_fake(item):
             return item
         fake = internals.fake_of(self._fake, item)
         if id(item) in self._names:
@@ -251,9 +341,14 @@ class Recorder(TorchFunctionMode):
         self._alive.append(fake)
         return fake
 
+    def _is_fake(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._numbers or id(tensor) in self._gradient_names
+
     def _leaf(self, item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
             return item
+        if id(item) in self._gradient_names:
+            return Gradient(self._gradient_names[id(item)])
         if id(item) in self._numbers:
             return Recorded(self._numbers[id(item)])
         if id(item) in self._names:
@@ -267,8 +362,44 @@ class Recorder(TorchFunctionMode):
         return Constant(item.dtype, tuple(item.shape), data)
 
 
-def _is_recorded(leaf: Any) -> bool:
-    return isinstance(leaf, Recorded)
+# The getter and the setter of a tensor's `grad`.
+_GRAD = (torch.Tensor.grad.__get__, torch.Tensor.grad.__set__)
+
+
+def _called(
+    calls: Iterable[Call], model: torch.nn.Module, found: dict[int, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Makes calls; returns all tensors by number.
+
+    Args:
+        found: the tensors that exist before.
+    """
+
+    def tensor_of(leaf: Any) -> Any:
+        if isinstance(leaf, Recorded):
+            return found[leaf.number]
+        if isinstance(leaf, Held):
+            return _member(model, leaf.name)
+        if isinstance(leaf, Gradient):
+            parameter = _member(model, leaf.name)
+            return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        if isinstance(leaf, Constant):
+            data = bytearray(leaf.data)
+            flat = torch.frombuffer(data, dtype=leaf.dtype) if data else torch.empty(0)
+            return flat.to(leaf.dtype).reshape(leaf.shape).clone()
+        return leaf
+
+    for call in calls:
+        args, keys = internals.nested(map(tensor_of, call.given), call.structure)
+        values = internals.leaves(call.function(*args, **keys))
+        for number, value in zip(call.results, values):
+            if number is not None:
+                found[number] = value
+    return found
+
+
+def _number_of(leaf: Any) -> Optional[int]:
+    return leaf.number if isinstance(leaf, Recorded) else None
 
 
 def _name(function: Callable[..., Any]) -> str:

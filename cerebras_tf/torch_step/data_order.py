@@ -64,6 +64,11 @@ class DataOrder:
         """The number of the current epoch, from 0."""
         return self._epoch
 
+    @property
+    def total(self) -> int:
+        """The number of batches taken in all epochs, by all processes."""
+        return self._total
+
     def take(self) -> Any:
         """The next batch of this process.
 

@@ -60,7 +60,6 @@ def train(model, data, recorded, counts=None):
         shown.append((loss.item(), correct.item()))
 
     loop = RecordedLoop(model)
-    loop.optimizer, loop.update = optimizer, update
     for batch in loop.batches(data) if recorded else data:
         loss, correct = loss_of(model, batch)
         if counts is not None:
@@ -68,7 +67,7 @@ def train(model, data, recorded, counts=None):
                 loop.track("counts", counts)
             counts.add_(correct)
         loss.backward()
-        loop.train() if recorded else update()
+        loop.train(optimizer, update) if recorded else update()
         optimizer.zero_grad()
         loop.at_end(show, loss.detach(), correct)
         if not recorded:
@@ -137,8 +136,6 @@ OUTSIDE = torch.zeros(())
 def test_what_cannot_be_recorded_is_refused(misuse, facts):
     model = Tagger()
     loop = RecordedLoop(model)
-    loop.optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loop.update = loop.optimizer.step
     with raises(UnsupportedOpError, *facts):
         for batch in loop.batches(batches(2)):
             misuse(loop, loss_of(model, batch)[0])

@@ -23,6 +23,7 @@ PACKAGE = "cerebras"
 _SCALARS = {
     "bool": FieldDescriptorProto.TYPE_BOOL,
     "int32": FieldDescriptorProto.TYPE_INT32,
+    "int64": FieldDescriptorProto.TYPE_INT64,
     "double": FieldDescriptorProto.TYPE_DOUBLE,
     "string": FieldDescriptorProto.TYPE_STRING,
 }
@@ -76,8 +77,9 @@ def declare_message(name: str, fields: Mapping[str, Any]) -> Any:
 
     Args:
       name: the name of the class.
-      fields: field name to "bool", "int32", "double", "string", an enum of `declare_enum`, or one
-        of the types above. A dict is a `Message` named like the field in CamelCase.
+      fields: field name to "bool", "int32", "int64", "double", "string", an enum of
+        `declare_enum`, or one of the types above. A dict is a `Message` named like the field
+        in CamelCase.
     """
     file = _new_file(name)
     _fill_message(file, file.message_type.add(), name, fields, scope=f".{PACKAGE}")

@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from cerebras.names import serve_names
 
+DEFAULT_COMPILE_DIR: None = None  # no folder of compiled programs
 serve_names()

@@ -3,27 +3,30 @@
 A loop that is written for them runs on the wafer: `module` and `optimizer` register what is
 trained, `dataloader` yields the batches, and each iteration is recorded and run when the next one
 begins. Values of tensors are known in functions that `core.cb_model.step_closure` decorates.
+
+The names of release 2 are those of cerebras.pytorch.
 """
 
 from __future__ import annotations
 
-from cerebras_pytorch import amp, core, data, nn, optim, utils
+from typing import Any
+
+from cerebras_pytorch import amp, core, data, optim, utils
 from cerebras_pytorch.platform import (
     Session,
     compile,
     dataloader,
     env,
     initialize,
-    load,
     module,
     optimizer,
-    save,
     state,
 )
 
-from cerebras.names import serve_names
+from cerebras import pytorch as _release_2
 
 __all__ = [
+    *_release_2.__all__,
     "Session",
     "amp",
     "compile",
@@ -32,14 +35,13 @@ __all__ = [
     "dataloader",
     "env",
     "initialize",
-    "load",
     "module",
-    "nn",
     "optim",
     "optimizer",
-    "save",
     "state",
     "utils",
 ]
 
-serve_names()
+
+def __getattr__(name: str) -> Any:
+    return getattr(_release_2, name)

@@ -10,8 +10,18 @@ from typing import Any, Optional, Union
 
 import torch
 from cerebras_pytorch import platform
-from cerebras_pytorch.platform import RateTracker as RateTracker
 
+from cerebras.pytorch.distributed import (  # noqa: F401
+    get_ordinal,
+    get_streaming_rank,
+    is_master_ordinal,
+    is_receiver,
+    num_receivers,
+    num_streamers,
+    num_tasks,
+)
+from cerebras.pytorch.platform import save as _save
+from cerebras.pytorch.utils.tracker import RateTracker  # noqa: F401
 from cerebras_tf.errors import ConfigError
 
 METRIC_NAME_PREFIX = "metric"
@@ -33,18 +43,12 @@ def is_appliance() -> bool:
     return False
 
 
-def _one_process(value: Any) -> Callable[[], Any]:
-    def found() -> Any:
-        return value
-
-    found.__doc__ = f"{value}, as there is one process."
-    return found
+is_streamer = is_receiver
 
 
-is_master_ordinal, is_streamer, is_receiver = map(_one_process, (True, True, True))
-num_tasks, num_streamers, num_receivers = map(_one_process, (1, 1, 1))
-get_ordinal, get_streaming_rank = map(_one_process, (0, 0))
-is_sync_mode = _one_process(False)
+def is_sync_mode() -> bool:
+    """Whether wafers wait for each other; False, as there is one process."""
+    return False
 
 
 def device() -> torch.device:
@@ -114,8 +118,12 @@ def to_device(nested: Any, device: Any) -> Any:
 
 
 def make_constant(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor; tensors that no step changes are constants."""
-    return tensor
+    """The value of a tensor that is the same in every iteration, which a model may keep.
+
+    Raises:
+        UnsupportedOpError: it depends on the batch or on parameters.
+    """
+    return platform.state().loop.constant(tensor) if platform.state().has_loop else tensor
 
 
 def save(
@@ -129,9 +137,7 @@ def save(
     Args:
         post_transfer_callback: changes the state before it is written.
     """
-    platform.save(
-        post_transfer_callback(state_dict) if post_transfer_callback else state_dict, path
-    )
+    _save(post_transfer_callback(state_dict) if post_transfer_callback else state_dict, path)
 
 
 def print_update(

@@ -1,4 +1,4 @@
-"""The optimizer of a run."""
+"""The optimizer of a run of R1.x, and the optimizers of release 2."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import torch
 from cerebras_pytorch.optim import lr_scheduler
 from cerebras_pytorch.platform import state
 
-__all__ = ["Optimizer", "lr_scheduler"]
+from cerebras.pytorch import optim as _release_2
+from cerebras.pytorch.optim import *  # noqa: F403
+from cerebras.pytorch.optim import Optimizer
+from cerebras.pytorch.platform import keep_current
+
+__all__ = [*_release_2.__all__, "lr_scheduler"]
 
 
-class Optimizer:
-    """A PyTorch optimizer whose steps are made on the wafer.
+class RegisteredOptimizer:
+    """A PyTorch optimizer whose steps are made on the wafer; it counts as an Optimizer.
 
     Attributes:
         gradient_clipper: is called with the model's parameters before each step; None for none.
@@ -23,8 +28,7 @@ class Optimizer:
         self._optimizer = self.inner = inner
         self.gradient_clipper: Any = None
         self._scheduler: Any = None
-        inner.register_state_dict_pre_hook(state().copy_back)
-        inner.register_load_state_dict_post_hook(state().forget)
+        keep_current(inner, state().backend)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["inner"], name)
@@ -39,7 +43,9 @@ class Optimizer:
         self._scheduler = scheduler
 
     def zero_grad(self, set_to_none: Optional[bool] = True) -> None:
-        """Does nothing; gradients are those of one iteration."""
+        """Sets gradients to None; those of a new iteration are."""
+        if state().has_loop:
+            state().loop.zero_grad()
 
     def step(self, closure: Any = None) -> None:
         """Makes the iteration a training step."""
@@ -48,7 +54,7 @@ class Optimizer:
                 rate = _rate(self._scheduler)
             for group in self.inner.param_groups:
                 group["lr"] = rate
-        state().loop.train()
+        state().loop.train(self.inner, self.clip_and_step)
 
     def clip_and_step(self) -> None:
         """Clips the gradients and makes the optimizer's step."""
@@ -56,6 +62,9 @@ class Optimizer:
         if self.gradient_clipper is not None and model is not None:
             self.gradient_clipper(model.parameters())
         self.inner.step()
+
+
+Optimizer.register(RegisteredOptimizer)
 
 
 def _rate(scheduler: Any) -> float:

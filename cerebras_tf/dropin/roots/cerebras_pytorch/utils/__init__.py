@@ -1,14 +1,9 @@
-"""Functions on what models return."""
+"""Data loading, logs and what models return."""
 
 from __future__ import annotations
 
-from typing import Any
+from cerebras_pytorch.utils import data, utils
 
-import torch
+from cerebras.pytorch.utils import CSConfig, extract_loss, nest, tensorboard, tracker
 
-
-def extract_loss(outputs: Any) -> Any:
-    """The loss in what a model returns: a tensor, the first of several, or its `loss`."""
-    if isinstance(outputs, torch.Tensor):
-        return outputs
-    return outputs[0] if isinstance(outputs, (list, tuple)) else outputs.loss
+__all__ = ["CSConfig", "data", "extract_loss", "nest", "tensorboard", "tracker", "utils"]

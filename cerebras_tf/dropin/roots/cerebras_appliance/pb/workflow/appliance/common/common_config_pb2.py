@@ -20,9 +20,11 @@ _MANAGER = Message(
         "labels": MapTo("string"),
     },
 )
+_RESOURCES = ("activation", "command", "compile_coord", "execute_coord", "weight", "worker")
 DebugArgs = declare_message(
     "DebugArgs",
     {
+        "debug_usr": {f"{name}_resource": {"memory_bytes": "int64"} for name in _RESOURCES},
         "debug_ini": {"frozen_content": "string"},
         "debug_mgr": _MANAGER,
         "debug_crd": {"pipeline_options": {"full_config": "string"}},
