@@ -387,6 +387,8 @@ def _take(store: Store, name: str, given: Weight) -> None:
 
 
 def tensor_of(array: Array, dtype: str) -> torch.Tensor:
-    """A copy of a stored array as a tensor."""
+    """A copy of an array as a tensor; bfloat16 is stored as bits, and a result as float32."""
     found = torch.from_numpy(array.copy())
-    return found.view(torch.bfloat16) if dtype == "bfloat16" else found
+    if dtype != "bfloat16":
+        return found
+    return found.to(torch.bfloat16) if found.is_floating_point() else found.view(torch.bfloat16)

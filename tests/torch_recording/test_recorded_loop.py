@@ -100,12 +100,14 @@ def test_evaluation_returns_values_and_changes_tracked_tensors_only():
         loop.track("seen", seen)
         _, correct = loss_of(model, batch)
         seen.add_(correct)
-        loop.at_end(lambda logits: shown.append(logits), model(batch["ids"]).half())
+        logits = model(batch["ids"])
+        loop.at_end(lambda *found: shown.append(found), logits.half(), logits.sum().bfloat16())
     loop.copy_back()
     assert seen == sum(loss_of(model, batch)[1] for batch in data)
-    for found, batch in zip(shown, data):
-        assert found.dtype == torch.float16
-        torch.testing.assert_close(found, model(batch["ids"]).half(), rtol=1e-3, atol=1e-3)
+    for (found, total), batch in zip(shown, data):
+        logits = model(batch["ids"])
+        torch.testing.assert_close(found, logits.half(), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(total, logits.sum().bfloat16())
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -11,6 +12,7 @@ import torch
 from cerebras.pytorch.optim import lr_scheduler, optimizers
 from cerebras_tf.errors import ConfigError
 
+_LOG = logging.getLogger("cerebras.pytorch")
 # Keys of params files, and the arguments that they are.
 _OPTIMIZER_KEYS = {
     "epsilon": "eps",
@@ -108,7 +110,7 @@ def configure_optimizer(optimizer_type: str, params: Any, **options: Any) -> Any
         options: keys of the section "optimizer" of a params file.
 
     Raises:
-        ConfigError: there is no such optimizer, or it has no such option.
+        ConfigError: there is no such optimizer.
     """
     known = _by_lower_name(optimizers, optimizers.Optimizer)
     kind = known.get(optimizer_type.lower())
@@ -130,11 +132,16 @@ def configure_optimizer(optimizer_type: str, params: Any, **options: Any) -> Any
         if name in allowed:
             found[name] = float(value) if isinstance(value, str) else value
         elif name not in _OTHER_KEYS and (value or name not in _OPTIONAL_KEYS):
-            raise ConfigError(
-                f"optimizer: {kind.__name__} must have the options {', '.join(sorted(allowed))}. "
-                f"Received: {name}."
-            )
+            _warn("optimizer", kind, name, allowed)
     return kind(params, **found)
+
+
+def _warn(section: str, kind: type, key: str, allowed: set[str]) -> None:
+    """Logs a key of a params file that is ignored: public files have some."""
+    _LOG.warning(
+        "%s: %s must have keys among %s. Received: %s, which is ignored.",
+        *(section, kind.__name__, ", ".join(sorted(allowed)), key),
+    )
 
 
 def _signatures(kind: type) -> list[inspect.Signature]:
@@ -180,7 +187,7 @@ def configure_lr_scheduler(
         adjust_learning_rate: accepted; the groups of the optimizer have the numbers.
 
     Raises:
-        ConfigError: there is no such schedule, or a key is missing or unknown.
+        ConfigError: there is no such schedule, or a key is missing.
     """
     if learning_rate is None:
         return None
@@ -220,10 +227,8 @@ def _schedule(optimizer: Any, given: Mapping[str, Any]) -> lr_scheduler.LRSchedu
         synonyms = next((group for group in _SYNONYMS if key in group), (key,))
         key = next((each for each in (key, *synonyms) if each in allowed), key)
         if key not in allowed:
-            raise ConfigError(
-                f"learning_rate: {kind.__name__} must have the keys {', '.join(sorted(allowed))}. "
-                f"Received: {key}."
-            )
+            _warn("learning_rate", kind, key, allowed)
+            continue
         found[key] = float(value) if isinstance(value, str) and key not in ("mode",) else value
     total = found.get("total_iters")
     if "total_iters" not in _arguments(kind):

@@ -10,7 +10,6 @@ from cerebras_pytorch.optim import lr_scheduler
 from cerebras_pytorch.platform import state
 
 from cerebras.pytorch import optim as _release_2
-from cerebras.pytorch.optim import *  # noqa: F403
 from cerebras.pytorch.optim import Optimizer
 from cerebras.pytorch.platform import keep_current
 
@@ -65,6 +64,10 @@ class RegisteredOptimizer:
 
 
 Optimizer.register(RegisteredOptimizer)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_release_2, name)
 
 
 def _rate(scheduler: Any) -> float:
