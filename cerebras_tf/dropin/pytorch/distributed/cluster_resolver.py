@@ -38,6 +38,10 @@ class ClusterSpec:
     num_csx: int = 1
     num_workers_per_csx: int = 1
 
+    def num_tasks(self) -> int:
+        """Number of processes."""
+        return len(self.tasks)
+
     def task(self) -> TaskSpec:
         """This process."""
         return self.tasks[self.rank]

@@ -19,6 +19,26 @@ from cerebras_tf.torch_step.plain_state import from_json, to_json
 _LOG = logging.getLogger("cerebras.pytorch")
 
 
+class _WithoutState:
+    """A loader without the state of its own, which has the form of a cluster's workers."""
+
+    def __init__(self, loader: Any) -> None:
+        if isinstance(loader, Iterator) or not isinstance(loader, Iterable):
+            raise ConfigError(
+                "DataLoader: input_fn must return an iterable that starts again, such as a torch "
+                f"DataLoader. Received: {type(loader).__name__}."
+            )
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
 class DataLoader:
     """The batches of a loader, epoch after epoch.
 
@@ -36,7 +56,7 @@ class DataLoader:
                 f"{type(input_fn).__name__}. Pass the function and its arguments."
             )
         self._loader = input_fn(*args, **keys)
-        self._order = DataOrder(self._loader, log=_LOG.info)
+        self._order = DataOrder(_WithoutState(self._loader), log=_LOG.info)
 
     @property
     def is_restartable(self) -> bool:
