@@ -56,7 +56,10 @@ TORCH = ["torch>=2.8"]
 # Independent implementations of models and scores, for tests that compare with them. An extra
 # cannot name PyTorch's index of builds without CUDA: see cerebras_tf/installing.py. PyTorch's
 # samples of operations need expecttest.
-PEERS = [*("torch>=2.8", "expecttest>=0.3", "transformers>=5", "peft>=0.18", "rouge-score>=0.1.2")]
+PEERS = [
+    *("torch>=2.8", "expecttest>=0.3", "transformers>=5", "peft>=0.18", "rouge-score>=0.1.2"),
+    *("accelerate>=1.1", "lightning>=2.5"),
+]
 # EleutherAI's harness of evaluations; its newer pyarrow wants NumPy 2.
 LM_EVAL = ["lm-eval>=0.4.13,<0.5", "pyarrow<26"]
 # Input files of data preparation.

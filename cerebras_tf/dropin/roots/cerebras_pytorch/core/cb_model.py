@@ -13,6 +13,7 @@ from cerebras_pytorch import platform
 
 from cerebras.pytorch.distributed import (  # noqa: F401
     get_ordinal,
+    get_streaming_batch_size,
     get_streaming_rank,
     is_master_ordinal,
     is_receiver,
