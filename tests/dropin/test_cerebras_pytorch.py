@@ -106,8 +106,9 @@ def test_a_runner_of_the_time_trains_as_eager_does(platform, tmp_path):
     assert cbtorch.state().rate_tracker.global_rate() > 0
 
 
-def test_compiling_runs_no_step(platform):
-    cbtorch.env().compile_only = True
+def test_compiling_runs_no_step_and_writes_the_program(platform, tmp_path):
+    folder = tmp_path / "programs"
+    cbtorch.initialize(str(tmp_path), compile_dir=str(folder), compile_only=True)
     model = torch.nn.Linear(4, 1)
     before = copy.deepcopy(model.state_dict())
     cbtorch.module(model)
@@ -119,6 +120,7 @@ def test_compiling_runs_no_step(platform):
     assert cbtorch.compile() is True
     cbtorch.env().compile_only = False
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert list(folder.glob("program_*.zip"))
 
 
 @pytest.mark.parametrize(

@@ -333,3 +333,22 @@ def test_csrun_wse_starts_a_process_for_each_wafer(ready):
     assert "installing the packages of scripts/mpi.lock" in ran.stderr
     again = ready.run("csrun_wse", *options, "python-ws", "x.py", SLURM_CONF="/none")
     assert "mpi.lock" not in again.stderr
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_python_pt_installs_pytorch_where_it_is_missing(launchers, has_torch):
+    given = ["run.py", "--mode", "train", "--params", "params.yaml"]
+    missing = f"""
+case "$*" in
+  *find_spec*) exit {int(not has_torch)} ;;
+  *pip*) echo "installed: $*" >&2 ;;
+esac
+"""
+    launchers.complete(FAKE_PYTHON.replace("#!/bin/bash\n", f"#!/bin/bash{missing}"))
+    ran = launchers.run("csrun_wse", "python-pt", *given)
+    assert ran.returncode == 0, ran.stderr
+    assert [line for line in ran.stdout.splitlines() if line.startswith("argument: ")] == [
+        f"argument: {word}" for word in given
+    ]
+    assert "mode: weight_streaming\n" in ran.stdout
+    assert ("peers.lock" in ran.stderr) is not has_torch

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from cerebras_tf.errors import UnsupportedOpError
+from cerebras_tf.errors import ConfigError, UnsupportedOpError
 from tests.messages import raises
 
 torch = pytest.importorskip("torch")
@@ -175,3 +175,26 @@ def test_custom_autograd_functions_keep_their_backward():
     expected, found = train(eager, data, False)[0], train(model, data, True)[0]
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(model.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
+
+
+def test_compiling_needs_an_iteration():
+    model = Tagger()
+    loop, (batch,) = RecordedLoop(model), batches(1)
+    loss_of(model, loop.begin(batch))[0].backward()
+    loop.train(torch.optim.SGD(model.parameters(), 0.1))
+    loop.compile(validate_only=True)
+    with raises(ConfigError, "compile", "none"):
+        loop.compile()
+
+
+def test_a_constant_of_all_iterations_can_be_kept():
+    model, kept, shown = Tagger(), {}, []
+    loop, data = RecordedLoop(model), batches(2)
+    for batch in loop.batches(data):
+        if not kept:
+            kept["scale"] = loop.constant(torch.arange(6).float() * 2)
+            with raises(UnsupportedOpError, "make_constant", "batch"):
+                loop.constant(batch["ids"] * 2)
+        loop.at_end(shown.append, batch["ids"] * kept["scale"])
+    for found, batch in zip(shown, data):
+        torch.testing.assert_close(found, batch["ids"] * torch.arange(6).float() * 2)

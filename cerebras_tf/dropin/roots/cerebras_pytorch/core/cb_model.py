@@ -20,7 +20,9 @@ from cerebras.pytorch.distributed import (  # noqa: F401
     num_receivers,
     num_streamers,
     num_tasks,
+    service_resolver,
 )
+from cerebras.pytorch.platform import manual_seed as set_rng_state  # noqa: F401
 from cerebras.pytorch.platform import save as _save
 from cerebras.pytorch.utils.tracker import RateTracker  # noqa: F401
 from cerebras_tf.errors import ConfigError
