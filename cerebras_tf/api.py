@@ -26,6 +26,7 @@ _PUBLIC = {
     "Parser": "cerebras_tf.cli.parser",
     "format_rows": "cerebras_tf.cli.parser",
     "USER_ERROR": "cerebras_tf.cli.exit_codes",
+    "EventFile": "cerebras_tf.console.event_file",
     "get_logger": "cerebras_tf.console.log",
     "progress_bar": "cerebras_tf.console.bar",
     "run_main": "cerebras_tf.cli.exit_codes",
@@ -64,6 +65,9 @@ _PUBLIC = {
     "saved_shapes": "cerebras_tf.checkpoints.reader",
     "warn_of_cut_files": "cerebras_tf.checkpoints.reader",
     # Models of PyTorch.
+    "LoraSettings": "cerebras_tf.torch_step.lora",
+    "PretrainedModel": "cerebras_tf.torch_step.pretrained",
+    "load_tensors": "cerebras_tf.torch_step.pretrained",
     "TorchFunction": "cerebras_tf.torch_step.function",
     "TorchModel": "cerebras_tf.torch_step.front_end",
     "TorchTraining": "cerebras_tf.torch_step.training",

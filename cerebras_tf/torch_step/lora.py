@@ -116,8 +116,8 @@ def add_lora(
     """
     if any(isinstance(layer, LoraLinear) for layer in module.modules()):
         raise ConfigError("lora: must be added once. Received: a model with LoRA.")
-    names = _targets(module, settings, new)
     kept = {id(parameter) for parameter in new.values()}
+    names = _targets(module, settings, kept)
     for parameter in module.parameters():
         parameter.requires_grad_(id(parameter) in kept)
     for name in names:
@@ -128,13 +128,19 @@ def add_lora(
     return names
 
 
-def _targets(
-    module: torch.nn.Module, settings: LoraSettings, new: Mapping[str, torch.Tensor]
-) -> list[str]:
-    """Names of the layers that LoRA is added to."""
+def _targets(module: torch.nn.Module, settings: LoraSettings, new: set[int]) -> list[str]:
+    """Names of the layers that LoRA is added to.
+
+    Args:
+        new: ids of the parameters that stay trained.
+    """
     layers = dict(module.named_modules())
     output = getattr(module, "get_output_embeddings", lambda: None)()
-    heads = {name.rpartition(".")[0] for name in new}
+    heads = {
+        name
+        for name, layer in layers.items()
+        if any(id(parameter) in new for parameter in layer.parameters(recurse=False))
+    }
     if settings.targets == ALL_LINEAR:
         found = [
             name

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 from unittest import mock
@@ -49,6 +49,8 @@ _MODEL_FILES = ("model*.safetensors", INDEX, CONFIG)
 _ADAPTER_FILES = (ADAPTER, ADAPTER_CONFIG)
 # A training, or the folder of its checkpoint; None: the tensors of torch.
 Trained = Union[TorchTraining, str, Path, None]
+# Returns a module that contains the model, and its further parameters by their names in files.
+Head = Callable[[torch.nn.Module], tuple[torch.nn.Module, Mapping[str, torch.nn.Parameter]]]
 _LOG = logging.getLogger("cerebras_tf")
 # Files that are copied: tokenizer, chat template, generation config; no weights, no state.
 _CARRIED = re.compile(r"^[^.].*\.(json|txt|jinja|model|tiktoken)$")
@@ -118,11 +120,12 @@ class PretrainedModel:
         folder: with config.json and .safetensors files.
         kind: class of transformers, for example "AutoModelForSequenceClassification"; by default
             the one in config.json.
+        head: adds layers to the model of transformers, which ignores them in the folder.
         settings: keys of the config that have other values, for example num_labels.
 
     Attributes:
         folder: as PretrainedFolder.
-        module: the model, in train mode.
+        module: the model with its head, in train mode.
         parameters: by the names that transformers writes; tied ones once.
         buffers: those in checkpoints, by name.
         new: parameters that the folder lacks, by name.
@@ -146,32 +149,42 @@ class PretrainedModel:
     """
 
     def __init__(
-        self, folder: Union[str, Path], kind: Optional[str] = None, **settings: Any
+        self,
+        folder: Union[str, Path],
+        kind: Optional[str] = None,
+        head: Optional[Head] = None,
+        **settings: Any,
     ) -> None:
         self.folder = PretrainedFolder(folder)
         self._settings = settings
-        self.module = _made(self.folder, kind, settings).train()
-        self.parameters = dict(self.module.named_parameters())
-        persistent = self.module.state_dict(keep_vars=True)
-        self.buffers = {n: b for n, b in self.module.named_buffers() if n in persistent}
+        self.module = self._model = _made(self.folder, kind, settings).train()
+        self.parameters = dict(self._model.named_parameters())
+        persistent = self._model.state_dict(keep_vars=True)
+        self.buffers = {n: b for n, b in self._model.named_buffers() if n in persistent}
         self.regions: dict[str, FileRegion] = {}
-        self._load()
+        self._load(head)
         self.lora: Optional[LoraSettings] = None
         self._targets: list[str] = []
 
-    def _load(self) -> None:
+    def _load(self, head: Optional[Head]) -> None:
         """Finds the tensors of parameters and buffers, and initializes new parameters."""
-        prefix = f"{getattr(self.module, 'base_model_prefix', '')}."
+        base = getattr(self._model, "base_model_prefix", "")
+        prefix = f"{base}."
         found = _Tensors(self.folder.regions, prefix)
         aliases: dict[int, list[str]] = {}
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
             aliases.setdefault(id(parameter), []).append(name)
         for name, parameter in self.parameters.items():
             region = found.take(aliases[id(parameter)], parameter)
             if region is not None:
                 self.regions[name] = region
         missing = [name for name in self.parameters if name not in self.regions]
-        body = [name for name in missing if name.startswith(prefix) and ".pooler." not in name]
+        is_body = getattr(self._model, base, None) is None
+        body = [
+            name
+            for name in missing
+            if (is_body or name.startswith(prefix)) and ".pooler." not in f".{name}"
+        ]
         if body or not self.regions:
             raise CheckpointError(
                 f"{self.folder.path}: must contain all weights of {type(self.module).__name__}. "
@@ -182,14 +195,23 @@ class PretrainedModel:
             region = found.take([name], buffer)
             if region is not None:
                 buffer.copy_(torch.from_numpy(_numbers(region)))
+        for owner in dict.fromkeys(name.rpartition(".")[0] for name in missing):
+            self._initialize(self._model.get_submodule(owner), owner, missing)
+        self.parameters = dict(self._model.named_parameters())
+        if head is not None:
+            self.module, added = head(self._model)
+            for name, parameter in added.items():
+                self.parameters[name] = parameter
+                region = found.take([name], parameter)
+                if region is None:
+                    missing.append(name)
+                else:
+                    self.regions[name] = region
+        self.new = {name: self.parameters[name] for name in missing}
         if missing:
             _LOG.warning("%s: weights with random values: %s", self.folder.path, _listed(missing))
         if found.left:
             _LOG.warning("%s: tensors that are not used: %s", self.folder.path, _listed(found.left))
-        for owner in dict.fromkeys(name.rpartition(".")[0] for name in missing):
-            self._initialize(self.module.get_submodule(owner), owner, missing)
-        self.parameters = dict(self.module.named_parameters())
-        self.new = {name: self.parameters[name] for name in missing}
 
     def _initialize(self, owner: torch.nn.Module, path: str, missing: Collection[str]) -> None:
         """Gives new parameters of a module the values that transformers gives them."""
@@ -198,7 +220,7 @@ class PretrainedModel:
                 owner.register_parameter(name, torch.nn.Parameter(torch.zeros(parameter.shape)))
         if hasattr(owner, "reset_parameters"):
             owner.reset_parameters()
-        self.module._init_weights(owner)
+        self._model._init_weights(owner)
 
     def add_lora(self, settings: LoraSettings) -> None:
         """Freezes all but new parameters, and adds LoRA; see lora.add_lora."""
@@ -253,6 +275,7 @@ class PretrainedModel:
         dtype: Optional[str] = None,
         overwrite: bool = False,
         max_shard_bytes: int = SHARD_BYTES,
+        files: Optional[Mapping[str, str]] = None,
     ) -> None:
         """Writes a folder that transformers opens, tensor by tensor; LoRA is merged.
 
@@ -262,6 +285,7 @@ class PretrainedModel:
                 for the module's own tensors.
             dtype: of the weights; None for those that they have in the folder they come from.
             max_shard_bytes: largest size of a file.
+            files: texts of further files by name, which replace those of the folder.
 
         Raises:
             CheckpointError: there is a model already, and `overwrite` is False.
@@ -273,7 +297,7 @@ class PretrainedModel:
                 f"dtype: must be one of {', '.join(WEIGHT_TYPES)}. Received: {dtype!r}."
             )
         values, specs = _Values(self, trained), self._types(dtype)
-        with _written_folder(self.folder.path, target, overwrite, _MODEL_FILES) as folder:
+        with self._written(target, overwrite, _MODEL_FILES, files) as folder:
             tensors = ((name, values.of(name, spec.dtype)) for name, spec in specs.items())
             write_shards(folder, specs, tensors, max_shard_bytes)
             _write_object(folder / CONFIG, self._config(dtype))
@@ -290,12 +314,16 @@ class PretrainedModel:
         return found
 
     def save_adapter(
-        self, target: Union[str, Path], trained: Trained = None, overwrite: bool = False
+        self,
+        target: Union[str, Path],
+        trained: Trained = None,
+        overwrite: bool = False,
+        files: Optional[Mapping[str, str]] = None,
     ) -> None:
         """Writes a folder that peft opens: LoRA and new layers, float32.
 
         Args:
-            target, trained: see `save`.
+            target, trained, files: see `save`.
 
         Raises:
             ConfigError: the model has no LoRA.
@@ -309,7 +337,7 @@ class PretrainedModel:
         specs = {n: TensorType("float32", tuple(t.shape)) for n, t in tensors.items()}
         base = str(self.folder.path.resolve())
         config = adapter_config(self.module, self.lora, self._targets, self.new, base)
-        with _written_folder(self.folder.path, target, overwrite, _ADAPTER_FILES) as folder:
+        with self._written(target, overwrite, _ADAPTER_FILES, files) as folder:
             found = ((name, values.trained(tensor)) for name, tensor in tensors.items())
             write_weights(folder / ADAPTER, specs, found)
             _write_object(folder / ADAPTER_CONFIG, config)
@@ -318,17 +346,65 @@ class PretrainedModel:
         """The config.json of what is written."""
         config = dict(self.folder.config)
         if self._settings:
-            config = json.loads(self.module.config.to_json_string())
+            config = json.loads(self._model.config.to_json_string())
             config.pop("use_cache", None)
             config.update({k: v for k, v in self.folder.config.items() if k == "use_cache"})
-        config["architectures"] = [type(self.module).__name__]
+        config["architectures"] = [type(self._model).__name__]
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype or self._dtype()
         return config
+
+    @contextlib.contextmanager
+    def _written(
+        self,
+        target: Union[str, Path],
+        overwrite: bool,
+        patterns: Sequence[str],
+        files: Optional[Mapping[str, str]],
+    ) -> Iterator[Path]:
+        """Within: a folder that becomes `target`, with the tokenizer and other small files."""
+        source, files = self.folder.path, dict(files or {})
+        carried = [
+            path
+            for path in sorted(source.iterdir())
+            if path.is_file() and _CARRIED.search(path.name) and not _LEFT.search(path.name)
+        ]
+        names = (*(path.name for path in carried), *files)
+        if Path(target).exists() and Path(target).samefile(source):
+            raise CheckpointError(
+                f"{target}: must be another folder than that of the model, whose files are read. "
+                "Received: the same."
+            )
+        with whole_folder(target, (*dict.fromkeys(names), *patterns), overwrite) as folder:
+            for path in carried:
+                shutil.copyfile(path, folder / path.name)
+            for name, text in files.items():
+                (folder / name).write_text(text, encoding="utf-8")
+            yield folder
 
     def _dtype(self) -> str:
         """The dtype of most weights."""
         found = [region.dtype for region in self.regions.values()]
         return max(WEIGHT_TYPES, key=found.count)
+
+
+def load_tensors(module: torch.nn.Module, regions: Mapping[str, FileRegion]) -> None:
+    """Reads parameters and buffers of a module from files; those on the meta device become real.
+
+    Args:
+        regions: where values are stored, by the names of `named_parameters` and `named_buffers`.
+    """
+    made: dict[int, torch.nn.Parameter] = {}
+    with torch.no_grad():
+        for name, old in list(module.named_parameters(remove_duplicate=False)):
+            if name in regions and id(old) not in made:
+                value = torch.from_numpy(_numbers(regions[name])).to(old.dtype)
+                made[id(old)] = torch.nn.Parameter(value, old.requires_grad)
+            if id(old) in made:
+                owner, _, leaf = name.rpartition(".")
+                setattr(module.get_submodule(owner), leaf, made[id(old)])
+        for name, buffer in module.named_buffers():
+            if name in regions:
+                buffer.copy_(torch.from_numpy(_numbers(regions[name])))
 
 
 class _Values:
@@ -481,28 +557,6 @@ def _without_data() -> Iterator[None]:
 
     with mock.patch.object(torch.nn.Module, "register_parameter", on_meta):
         yield
-
-
-@contextlib.contextmanager
-def _written_folder(
-    source: Path, target: Union[str, Path], overwrite: bool, patterns: Sequence[str]
-) -> Iterator[Path]:
-    """Within: a folder that becomes `target`, with the tokenizer and other small files."""
-    carried = [
-        path
-        for path in sorted(source.iterdir())
-        if path.is_file() and _CARRIED.search(path.name) and not _LEFT.search(path.name)
-    ]
-    names = tuple(path.name for path in carried)
-    if Path(target).exists() and Path(target).samefile(source):
-        raise CheckpointError(
-            f"{target}: must be another folder than that of the model, whose files are read. "
-            "Received: the same."
-        )
-    with whole_folder(target, (*names, *patterns), overwrite) as folder:
-        for path in carried:
-            shutil.copyfile(path, folder / path.name)
-        yield folder
 
 
 def _write_object(path: Path, value: Mapping[str, Any]) -> None:

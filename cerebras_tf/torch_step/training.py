@@ -149,10 +149,14 @@ class TorchTraining:
         found = {name: array for name, array in step.results.items() if name in names}
         return {**found, LOSS: float(found[LOSS])} if LOSS in found else found
 
-    def prepare(self, batch: Union[Batch, Sequence[Batch]]) -> str:
-        """Compiles for a step of these shapes; returns lines about the model and its memory."""
+    def prepare(self, batch: Union[Batch, Sequence[Batch]], fills: bool = True) -> str:
+        """Compiles for a step of these shapes; returns lines about the model and its memory.
+
+        Args:
+            fills: whether variables get their first values; False if no step will follow.
+        """
         given = self._features(batch)
-        step = self._step_for(given)
+        step = self._step_for(given, fills)
         split = step.micro_batches
         first = given[0] if split is None or split.rows is None else split.parts(given[0])[0]
         step.prepare({n: TensorType(a.dtype.name, a.shape) for n, a in first.items()})
@@ -292,7 +296,7 @@ class TorchTraining:
         rates = self.model.update.rates() if self.model.update is not None else {}
         return [{**arrays_of_batch(self.model.exported, each), **rates} for each in batches]
 
-    def _step_for(self, given: Sequence[Mapping[str, Array]]) -> ModelStep:
+    def _step_for(self, given: Sequence[Mapping[str, Array]], fills: bool = True) -> ModelStep:
         """The step for this number of batches."""
         if len(given) != self.batches_per_step:
             if self._step is not None or self.settings.batches_here > 1:
@@ -301,7 +305,8 @@ class TorchTraining:
                     f"Received: {len(given)}. Pass them as a list."
                 )
             self.batches_per_step = len(given)
-        self.fill()
+        if fills:
+            self.fill()
         if self._step is None:
             settings, reports = self.settings, self.reports
             run = RunSettings(

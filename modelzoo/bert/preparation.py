@@ -13,7 +13,6 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
 from modelzoo.common.data.preparation import (
@@ -25,6 +24,7 @@ from modelzoo.common.data.preparation import (
 )
 from modelzoo.common.files import text_sources
 from modelzoo.common.files.text_lines import numbered_lines
+from modelzoo.common.fine_tuning import sentences
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together

@@ -71,6 +71,10 @@ CONVERT = of_module(
         "random": "make a Hugging Face model with random weights",
     },
 )
+CONVERT["export"] = Command(
+    "write a Hugging Face model, or an adapter of peft, from a run of one",
+    "modelzoo.commands.export",
+)
 CONFIGS = of_module(
     "modelzoo.commands.configs",
     "what",

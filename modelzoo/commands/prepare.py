@@ -17,9 +17,9 @@ from typing import Any
 
 from cerebras_tf.api import any_int, any_number, positive_int, seed_int
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert.fine_tuning.classifier import glue_files
 from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, records
 from modelzoo.common.files import text_sources
+from modelzoo.common.fine_tuning import glue_files
 from modelzoo.common.tokenizers import tokenizers
 
 Options = dict[str, dict[str, Any]]

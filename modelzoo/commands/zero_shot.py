@@ -63,10 +63,16 @@ def run(args):
     }
     overrides = {f"runconfig.{key}": value for key, value in given.items()}
     params = load_params(args.params, overrides, settings=args.set)
+    if params.model_name == "hf_causal_lm":
+        params = params.with_checkpoint(args.checkpoint_path)
+        engine = registry.load_engine(params.model_name)
+        for found in engine.zero_shot(args, params, tasks):
+            print_result(*found)
+        return
     if not isinstance(params, LanguageModelParams):
         raise ConfigError(
             f"{args.params}: must be the params file of a model that predicts the next token. "
-            f"Received: model_name {params.model_name}. Use one of gpt3 or gptj."
+            f"Received: model_name {params.model_name}. Use one of gpt3, gptj or hf_causal_lm."
         )
     tokenizer = load_model_tokenizer(params, args)
     params = params.with_checkpoint(args.checkpoint_path)
@@ -92,5 +98,10 @@ def run(args):
         step = tf.train.load_variable(path, "global_step")
         target = os.path.join(folder, "zero_shot")
         written, _ = write_results(target, name, step, results, scores)
-        words = ", ".join(f"{key} {value:.4f}" for key, value in scores.items())
-        print(f"{name}: {len(rows)} rows, {words}; results in {written}")
+        print_result(name, len(rows), scores, written)
+
+
+def print_result(name, count, scores, written):
+    """Prints the scores of a task."""
+    words = ", ".join(f"{key} {value:.4f}" for key, value in scores.items())
+    print(f"{name}: {count} rows, {words}; results in {written}")

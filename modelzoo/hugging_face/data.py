@@ -110,7 +110,7 @@ class TokenRows:
     """Records of a language model; a record with ``position_ids`` has several documents."""
 
     def __init__(self, section, training, inputs=None):
-        self._records = _open_records(section, hdf5_files.COLUMNS, (POSITIONS,))
+        self._records = open_records(section, hdf5_files.COLUMNS, (POSITIONS,))
 
     def __len__(self):
         return len(self._records)
@@ -176,10 +176,13 @@ class FineTuningRows:
     """Records of a fine-tuning of BERT, cropped to the longest example of a batch."""
 
     columns: dict[str, str] = {}  # names of the model's arguments, by those of the records
+    scored: tuple[str, ...] = ()  # columns that only scores of an evaluation need
 
     def __init__(self, section, training, inputs=None):
         self._inputs = inputs
-        self._records = _open_records(section, (*TOKENS, *self.columns), (), self.lengths(section))
+        scored = () if training else self.scored
+        names = (*TOKENS, *self.columns)
+        self._records = open_records(section, names, scored, self.lengths(section))
 
     def lengths(self, section):
         """Returns how many values of which kind a feature has, where not one for each token."""
@@ -198,12 +201,8 @@ class FineTuningRows:
                 "Make the records again."
             )
         longest = max(1, int(mask.sum(axis=1).max()))
-        named = {
-            "input_ids": found["input_ids"][:, :longest],
-            "attention_mask": mask[:, :longest],
-            "token_type_ids": found["segment_ids"][:, :longest],
-            **{given: found[name] for name, given in self.columns.items()},
-        }
+        found = {self.columns.get(name, name): array for name, array in found.items()}
+        named = named_tokens(found, longest, None)
         self.change(named, longest)
         return {k: v for k, v in named.items() if self._inputs is None or k in self._inputs}
 
@@ -218,6 +217,11 @@ class ClassificationRows(FineTuningRows):
     """Sentences and pairs, with ``labels`` [B]."""
 
     columns = {"label": "labels"}
+    scored = ("is_matched",)
+
+    def lengths(self, section):
+        """Returns how many values of which kind a feature has."""
+        return {**super().lengths(section), "is_matched": (1, record_files.INTEGER)}
 
 
 class TokenRowsOfLabels(FineTuningRows):
@@ -241,6 +245,7 @@ class SentenceRows(FineTuningRows):
     """Articles, with ``cls_indices``, ``labels`` and ``cls_weights`` [B, C]."""
 
     columns = {"cls_indices": "cls_indices", "labels": "labels", "cls_weights": "cls_weights"}
+    scored = ("highlight_ids",)
 
     def lengths(self, section):
         """Returns how many values of which kind a feature has."""
@@ -250,10 +255,24 @@ class SentenceRows(FineTuningRows):
             "cls_indices": (count, integer),
             "labels": (count, integer),
             "cls_weights": (count, real),
+            "highlight_ids": (section.max_highlight_tokens, integer),
         }
 
 
-def _open_records(section, names, optional, others=()):
+def named_tokens(found, length, inputs):
+    """Returns columns by the names of a model's arguments, and tokens up to a length.
+
+    Args:
+        found: arrays by name, ``input_mask`` [B, S] among them, 1 for a token.
+        inputs: names that are kept; None for all.
+    """
+    found = dict(found)
+    tokens = [found.pop(name)[:, :length] for name in TOKENS]
+    named = {**dict(zip(("input_ids", "attention_mask", "token_type_ids"), tokens)), **found}
+    return {name: x for name, x in named.items() if inputs is None or name in inputs}
+
+
+def open_records(section, names, optional, others=()):
     """Opens and checks the TFRecords of an input section.
 
     Args:
@@ -265,7 +284,8 @@ def _open_records(section, names, optional, others=()):
     record_files.check_section(section, files)
     first = record_files.features_of(files[0])
     names = [*names, *(name for name in optional if name in first)]
-    layout = {**record_files.integers(names, section.max_sequence_length), **dict(others)}
+    layout = record_files.integers(names, section.max_sequence_length)
+    layout |= {name: kind for name, kind in dict(others).items() if name in names}
     record_files.check_files(files, layout, section.batch_size, section.vocab_size)
     return record_files.Records(files, layout)
 

@@ -19,7 +19,7 @@ from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from modelzoo.common.train import torch_engine
 from modelzoo.common.train.console import logger
 from modelzoo.hugging_face import chat
-from modelzoo.hugging_face.model import make_module
+from modelzoo.hugging_face.model import LoadedModel
 
 
 class Bytes:
@@ -46,20 +46,27 @@ def run(args, params):
             f"--chat: the tokenizer must have a chat template. Received: {tokenizer.name_or_path}, "
             "without one. Remove --chat, or use a chat model."
         )
-    module = make_module(params)
-    checkpoint = torch_engine.chosen(params)
-    if checkpoint is not None:
-        torch_engine.load_weights(module, checkpoint)
-    module.eval()
-    settings = torch_engine.settings(params, alone=True)
-    place = contextlib.nullcontext() if params.runconfig.device else on_wafer(module, settings)
-    with place:
+    with model_to_generate(params, torch_engine.chosen(params)) as module:
         if args.chat and args.interactive:
             talk(args, module, tokenizer)
             return
         for text in read_prompts(args):
             messages = [{"role": "user", "content": text}]
             complete(args, module, tokenizer, messages if args.chat else text)
+
+
+@contextlib.contextmanager
+def model_to_generate(params, checkpoint):
+    """Within: a module whose `generate` runs on the wafer, or with runconfig.device by PyTorch."""
+    model = LoadedModel(params)
+    module = model.module.eval().requires_grad_(False)
+    if params.runconfig.device:
+        model.load(checkpoint)
+        yield module
+        return
+    weights, settings = model.weights(checkpoint), torch_engine.settings(params, alone=True)
+    with on_wafer(module, settings, weights, torch_engine.stored_types(module, weights)):
+        yield module
 
 
 def find_tokenizer(params):

@@ -13,6 +13,8 @@ import transformers
 from torch import nn
 
 from cerebras_tf.errors import ConfigError
+from modelzoo.common.train import torch_engine
+from modelzoo.common.train.torch_engine import LoraSettings, PretrainedModel, load_tensors
 from modelzoo.hugging_face.chat import IGNORED
 from modelzoo.hugging_face.params import read_config
 
@@ -42,6 +44,19 @@ class ExtractiveSummarizer(nn.Module):
         hidden = self.encoder(**tokens).last_hidden_state
         places = cls_indices[:, :, None].expand(-1, -1, hidden.shape[-1])
         return self.classifier(torch.gather(hidden, 1, places))[:, :, 0]
+
+
+def sentence_head(encoder):
+    """Returns the ExtractiveSummarizer, and its parameters by their names in exported folders."""
+    module = ExtractiveSummarizer(encoder)
+    added = module.classifier.named_parameters(prefix="classifier")
+    return module, {name_in_file(name): parameter for name, parameter in added}
+
+
+def name_in_file(name):
+    """Returns the name of a variable of ExtractiveSummarizer in an exported folder."""
+    own = name.startswith("classifier.")
+    return f"sentence_{name}" if own else name.removeprefix("encoder.")
 
 
 def make_config(params):
@@ -105,31 +120,86 @@ def _nearest(word, known):
     return f"Did you mean {close[0]}?" if close else "Remove it."
 
 
-def make_module(params, meta=False):
-    """Builds the model of params, in float32.
+class LoadedModel:
+    """The model of params, in float32 and in train mode.
+
+    With `model.pretrained`, parameters have no data: `weights` returns where they are stored. Other
+    models have random weights.
 
     Args:
-        meta: whether tensors have no data, and no weights are read.
+        meta: whether parameters have no data in any case.
 
-    Returns:
-        A module in train mode, whose `state_dict` has the names of transformers.
+    Attributes:
+        module: its `state_dict` has the names of transformers.
+        pretrained: PretrainedModel; None without `model.pretrained`.
     """
-    name, model = params.model_name, params.model
-    config = make_config(params)
-    auto = getattr(transformers, CLASSES[name])
-    seed = model.weight_initialization_seed
-    given = {"attn_implementation": "sdpa", "dtype": torch.float32}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        torch.manual_seed(params.seed if seed is None else seed)
-        try:
-            if meta or not model.pretrained:
-                stack.enter_context(torch.device("meta" if meta else "cpu"))
-                module = auto.from_config(config, **given)
+
+    def __init__(self, params, meta=False):
+        seed = params.model.weight_initialization_seed
+        self.pretrained = None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(params.seed if seed is None else seed)
+            if params.model.pretrained and not meta:
+                self.pretrained = _open_folder(params)
+                self.module = self.pretrained.module
             else:
-                module = auto.from_pretrained(
-                    model.pretrained, config=config, local_files_only=True, **given
-                )
+                self.module = _make_random(params, meta)
+
+    @property
+    def trainee(self):
+        """What `cerebras_tf.torch.fit` trains."""
+        return self.pretrained or self.module
+
+    def weights(self, checkpoint=None):
+        """Returns the regions of files that store the model's weights, by name.
+
+        Args:
+            checkpoint: folder whose weights are used where it has them; None for those of
+                `model.pretrained`.
+
+        Raises:
+            CheckpointError: the checkpoint is that of another model.
+        """
+        found = {} if self.pretrained is None else self.pretrained.weights()
+        if checkpoint is not None:
+            found |= torch_engine.checkpoint_regions(checkpoint, self.module)
+        return found
+
+    def load(self, checkpoint=None):
+        """Reads all weights into the module's tensors; see `weights`."""
+        load_tensors(self.module, self.weights(checkpoint))
+
+
+def make_module(params, meta=False):
+    """Builds the model of params with its first weights in its tensors; see LoadedModel."""
+    model = LoadedModel(params, meta)
+    if not meta:
+        model.load()
+    return model.module
+
+
+def _open_folder(params):
+    """Opens `model.pretrained` with the head of the task and LoRA."""
+    name, model, lora = params.model_name, params.model, params.lora
+    make_config(params)  # checks the keys
+    keys = {key: value for key, value in (model.config or {}).items() if key != "model_type"}
+    if hasattr(model, "num_labels"):
+        keys["num_labels"] = model.num_labels
+    head = sentence_head if name == "hf_extractive_summarization" else None
+    found = PretrainedModel(model.pretrained, CLASSES[name], head, **keys)
+    if lora is not None:
+        targets = lora.targets if isinstance(lora.targets, str) else tuple(lora.targets)
+        found.add_lora(LoraSettings(lora.rank, lora.alpha, lora.dropout, targets))
+    return found
+
+
+def _make_random(params, meta):
+    name, config = params.model_name, make_config(params)
+    with contextlib.ExitStack() as stack:
+        if meta:
+            stack.enter_context(torch.device("meta"))
+        try:
+            module = getattr(transformers, CLASSES[name]).from_config(config, dtype=torch.float32)
         except (ValueError, OSError) as error:
             raise ConfigError(
                 f"model: must be one that {CLASSES[name]} of transformers builds. Received: "
@@ -140,9 +210,9 @@ def make_module(params, meta=False):
     return module.train()
 
 
-def count_parameters(module):
+def count_parameters(module, only_trained=False):
     """Returns the number of parameters; tied ones count once."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    return sum(p.numel() for p in module.parameters() if p.requires_grad or not only_trained)
 
 
 def input_names(module):
@@ -168,7 +238,8 @@ def score_function(params):
     """Returns a function of a batch: the loss, and sums of scores with their counts.
 
     The outputs are ``loss``; ``loss_sum`` and ``loss_count``, whose quotient over all batches is
-    the loss of an evaluation; and for each score ``NAME_sum`` and ``NAME_count``.
+    the loss of an evaluation; for each score ``NAME_sum`` and ``NAME_count``; and what the
+    collected scores need, see metrics.py.
     """
     outputs = OUTPUTS[params.model_name]
 
@@ -203,12 +274,14 @@ def sequence_classification(module, batch, params):
     loss = F.cross_entropy(logits.float(), batch["labels"])
     right = (logits.argmax(-1) == batch["labels"]).sum()
     rows = torch.ones_like(batch["labels"]).sum()
-    return {"loss": loss, **_sums(loss=(loss * rows, rows), accuracy=(right, rows))}
+    sums = _sums(loss=(loss * rows, rows), accuracy=(right, rows))
+    return {"loss": loss, "predictions": logits.argmax(-1), **sums}
 
 
 def token_classification(module, batch, params):
     """The mean cross entropy of the labels of tokens; padding has none."""
-    return _over_tokens(module(**_without(batch, "labels")).logits, batch["labels"])
+    logits = module(**_without(batch, "labels")).logits
+    return {"predictions": logits.argmax(-1), **_over_tokens(logits, batch["labels"])}
 
 
 def _over_tokens(logits, labels):
@@ -245,7 +318,8 @@ def extractive_summarization(module, batch, params):
     rows = torch.ones_like(batch["labels"][:, 0]).sum()
     loss = (costs * weights).sum() * params.model.loss_weight / rows
     right = (((logits > 0) == (labels > 0)) * weights).sum()
-    return {"loss": loss, **_sums(loss=(loss * rows, rows), accuracy=(right, weights.sum()))}
+    sums = _sums(loss=(loss * rows, rows), accuracy=(right, weights.sum()))
+    return {"loss": loss, "probabilities": logits.sigmoid(), **sums}
 
 
 def _without(batch, *names):

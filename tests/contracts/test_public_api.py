@@ -71,6 +71,7 @@ def test_every_public_name_is_documented(root):
 
 
 TORCH = {"TorchFunction", "TorchModel", "TorchTraining", "fit", "torch_checkpoints"}
+TORCH |= {"LoraSettings", "PretrainedModel", "load_tensors"}
 
 
 @pytest.mark.tf

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_sentences
+from modelzoo.common.fine_tuning.tag_labels import read_sentences
 from modelzoo.common.metrics.entities import entity_counts
 
 pytestmark = [

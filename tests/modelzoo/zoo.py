@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from modelzoo.bert.fine_tuning.extractive_summarization import encoding as article_encoding
 from modelzoo.bert.fine_tuning.extractive_summarization import preparation as articles
 from modelzoo.bert.fine_tuning.question_answering import preparation as questions
 from modelzoo.bert.fine_tuning.token_classifier import preparation as tags
+from modelzoo.common.fine_tuning import article_encoding
 from tests.modelzoo import made_records
 from tests.modelzoo.bert.fine_tuning.extractive_summarization import made_articles
 from tests.modelzoo.bert.fine_tuning.made_data import write_sst2, write_tagged, write_vocabulary

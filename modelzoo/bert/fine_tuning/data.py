@@ -10,10 +10,9 @@ from typing import Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.encoding import stack_rows
 from modelzoo.common.data import tf_records
 from modelzoo.common.data.batches import predict_batches, row_lengths, row_shape
+from modelzoo.common.fine_tuning.encoding import stack_rows
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
 
@@ -124,13 +123,3 @@ def crop_padding(batch, names, bounds):
         for name in names
     }
     return {**batch, **cropped}
-
-
-def require_predict_keys(section, contents):
-    """Raises a ConfigError if a section lacks what prediction from texts needs."""
-    for key, named in (("predict_file", contents), ("vocab_file", "the vocab.txt of the model")):
-        if getattr(section, key) is None:
-            raise ConfigError(
-                f"predict_input.{key}: is required for predict mode. Received: None. Set it to "
-                f"{named}."
-            )

@@ -18,8 +18,6 @@ from modelzoo.common.train import predictions
 from modelzoo.common.train.estimator import CSEstimatorSpec
 from modelzoo.common.train.loss_spec import loss_spec
 
-HIDDEN_SCORES = ("-precision", "-recall")  # ends of the names of scores that are not logged
-
 
 class FineTuning:
     """What all fine-tunings share. A task is a subclass, and a row of the table in tasks.py.
@@ -82,7 +80,7 @@ class FineTuning:
         name_of = functools.partial(predictions.output_name, estimator=estimator, use_cs=use_cs)
         scores = self.write_predictions(params.predict_input, rows, folder, name_of)
         if scores is not None:
-            predictions.write_scores(folder, checkpoint_path, scores, _is_logged)
+            predictions.write_scores(folder, checkpoint_path, scores)
 
     def check(self, params, mode):
         """Raises a ConfigError if files that `params` name do not fit the model."""
@@ -123,10 +121,6 @@ class FineTuning:
             Scores by name; None for a task whose predictions have none.
         """
         raise NotImplementedError
-
-
-def _is_logged(name):
-    return not name.endswith(HIDDEN_SCORES)
 
 
 def head_dense(x, size, name, model):

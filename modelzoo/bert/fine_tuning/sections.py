@@ -1,6 +1,6 @@
 """The YAML sections that all fine-tunings share, and the defaults taken from the pre-training."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 from cerebras_tf.errors import ConfigError
@@ -42,12 +42,6 @@ class FineTuningInputKeys(StreamKeys, VocabularyKeys):
         inside = all(1 <= bound <= longest for bound in buckets)
         if not inside or list(buckets) != sorted(set(buckets)):
             yield "buckets", f"must be ascending and at most max_sequence_length ({longest})."
-
-
-def settings_of(cls, section, **others):
-    """Returns the dataclass `cls` with what an input section has of its fields, and the others."""
-    named = [each.name for each in fields(cls) if hasattr(section, each.name)]
-    return cls(**{name: getattr(section, name) for name in named}, **others)
 
 
 @dataclass(frozen=True, kw_only=True)

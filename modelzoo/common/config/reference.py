@@ -80,6 +80,7 @@ def pages():
     }
     shared = next(iter(models.values()))
     texts = {name: shared_page(shared, name) for name in SHARED}
+    texts |= {name: shared_page(models["hf_causal_lm"], name) for name in ("lora", "export")}
     texts["model"] = model_page(models)
     texts["input"] = input_page(models)
     entries = "\n".join(f"- [{title(text)}]({name}.md)" for name, text in texts.items())

@@ -14,6 +14,7 @@ from cerebras_tf.config.run_options import EarlyStopping, KeepBest, RunConfigPar
 from cerebras_tf.config.schema import (
     as_number,
     as_tree,
+    build_section,
     build_variant,
     convert,
     field,
@@ -27,6 +28,7 @@ __all__ = [
     "KeepBest",
     "RunConfigParams",
     "as_tree",
+    "build_section",
     "build_variant",
     "field",
     "taking",

@@ -48,7 +48,7 @@ class ZooLM(LM):
         pairs, counts = [], []
         for (text,) in (request.args for request in requests):
             tokens = self._tokenizer.encode(text).tolist()
-            windows = utils.get_rolling_token_windows(tokens, self._tokenizer.eos_id, limit, 1)
+            windows = utils.get_rolling_token_windows(tokens, self._session.first_token, limit, 1)
             disjoint = [utils.make_disjoint_window(window) for window in windows]
             pairs += disjoint
             counts.append(len(disjoint))

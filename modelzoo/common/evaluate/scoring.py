@@ -10,7 +10,6 @@ import numpy as np
 from cerebras_tf.errors import DataError
 from modelzoo.common.generate.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generate.generate import generate
-from modelzoo.common.generate.stepper import Stepper
 
 SIZES = 16  # number of lengths that batches are padded to; the model is compiled for each
 
@@ -120,20 +119,52 @@ def split_tokens(tokenizer, context, continuation, first_token):
     return tokens, rest if len(rest) else tokenizer.encode(continuation)
 
 
-class ModelSession:
-    """A model with its tokenizer and a checkpoint.
+class TextSession:
+    """A model with its tokenizer. Use it as a context.
 
     Args:
         tokenizer: an object with `encode`, `decode` and `eos_id`.
 
     Attributes:
         limit: maximum number of tokens of the model's input.
+        first_token: what a text without context follows.
     """
 
+    def __init__(self, tokenizer, limit, first_token=None):
+        self.tokenizer, self.limit = tokenizer, limit
+        self.first_token = tokenizer.eos_id if first_token is None else first_token
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Ends the session, if one is open."""
+
+    def score(self, pairs, **options):
+        """Returns the Score of every (context, continuation) of tokens, see Scorer.score."""
+        raise NotImplementedError
+
+    def score_texts(self, pairs, **options):
+        """Returns the Score of every (context, continuation) of texts, see `split_tokens`."""
+        tokens = [
+            split_tokens(self.tokenizer, context, continuation, self.first_token)
+            for context, continuation in pairs
+        ]
+        return self.score(tokens, **options)
+
+
+class ModelSession(TextSession):
+    """A TextSession of an estimator's checkpoint."""
+
     def __init__(self, estimator, params, checkpoint_path, tokenizer, batch_size):
+        from modelzoo.common.generate.stepper import Stepper
+
         model = params.model
-        self.tokenizer = tokenizer
-        self.limit = model.max_position_embeddings or params.train_input.max_sequence_length
+        limit = model.max_position_embeddings or params.train_input.max_sequence_length
+        super().__init__(tokenizer, limit)
         self._make_step = lambda signature: Stepper(
             estimator, checkpoint_path, not params.runconfig.device, signature
         )
@@ -146,23 +177,7 @@ class ModelSession:
         self._kind = None
         self._step = None
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def score_texts(self, pairs, **options):
-        """Returns the Score of every (context, continuation) of texts, see `split_tokens`."""
-        first = self.tokenizer.eos_id
-        tokens = [
-            split_tokens(self.tokenizer, context, continuation, first)
-            for context, continuation in pairs
-        ]
-        return self.score(tokens, **options)
-
     def score(self, pairs, **options):
-        """Returns the Score of every (context, continuation) of tokens, see Scorer.score."""
         import tensorflow.compat.v1 as tf
 
         matrix = tf.TensorSpec([None, None], tf.int32)

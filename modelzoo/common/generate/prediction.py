@@ -8,22 +8,19 @@ each prompt has a reference, completions are scored by ROUGE.
 import json
 from pathlib import Path
 
-from cerebras_tf.api import progress_bar
+from cerebras_tf.api import get_logger, progress_bar
 from modelzoo.common.config.input_sections import GptPromptsInput
 from modelzoo.common.data.prompts import REFERENCE, read_prompts, section_tokenizer
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.generate.cached_decoder import CachedDecoder, decoder_signature
 from modelzoo.common.generate.generate import Request, generate
 from modelzoo.common.generate.sampling import Sampler
-from modelzoo.common.generate.stepper import Stepper
 from modelzoo.common.metrics.rouge import mean_rouge
 from modelzoo.common.train import predictions
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
     """Completes the prompts of ``predict_input``. With another processor it writes every row."""
-    import tensorflow.compat.v1 as tf
-
     section = params.predict_input
     if not isinstance(section, GptPromptsInput):
         predictions.predict(estimator, inputs, params, checkpoint_path, use_cs)
@@ -44,16 +41,21 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         done = generate(decoder, requests, tokenizer, section.batch_size, limit, bar.update)
         rows = (as_row(request, *request.key) for request in done)
         path = write_completions(rows, predictions.predict_folder(params), name)
-    tf.logging.info("wrote %d completions to %s", len(requests), path)
+    get_logger().info("wrote %d completions to %s", len(requests), path)
     scored = all(REFERENCE in request.key[2].others for request in requests)
     folder = Path(params.runconfig.model_dir, "eval")
     predictions.keep_scores(folder, checkpoint_path, score(requests) if scored else {})
 
 
-def select_prompts(params, tokenizer):
-    """Returns the prompts that `predict_input` selects, and logs which are not predicted."""
+def select_prompts(params, tokenizer, limit=None):
+    """Returns the prompts that `predict_input` selects, and logs which are not predicted.
+
+    Args:
+        limit: maximum number of tokens; None for `max_length`.
+    """
     section, vocab_size = params.predict_input, params.train_input.vocab_size
-    prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, max_length(params))
+    longest = max_length(params) if limit is None else limit
+    prompts = read_prompts(section.prompt_file, tokenizer, vocab_size, longest)
     prompts = prompts[(section.skip_steps or 0) * section.batch_size :]
     predictions.require_rows(len(prompts), section)
     steps = params.runconfig.predict_steps
@@ -65,13 +67,11 @@ def select_prompts(params, tokenizer):
 
 def warn_truncated(prompts, max_new_tokens, limit):
     """Logs how many completions are shorter than `max_new_tokens` because of `limit`."""
-    import tensorflow.compat.v1 as tf
-
     left = [limit - len(prompt.tokens) for prompt in prompts]
     short = [count for count in left if count < max_new_tokens]
     if short:
         least, most = min(short), max(short)
-        tf.logging.warning(
+        get_logger().warning(
             "max_new_tokens is %d, but within %d tokens (max_sequence_length, or the model's "
             "positions) %d of %d prompts leave only %s for their completions, which end there with "
             "finish_reason length. Raise max_sequence_length if the model has more positions, or "
@@ -119,7 +119,9 @@ def _compile_step(estimator, params, rows, past_length, options):
 
         return tf.data.Dataset.from_tensors(0).map(zeros)
 
-    tf.logging.info("a step of %d rows with up to %d tokens before the new one:", rows, past_length)
+    get_logger().info(
+        "a step of %d rows with up to %d tokens before the new one:", rows, past_length
+    )
     estimator.compile(input_fn, mode=tf.estimator.ModeKeys.PREDICT, **options)
 
 
@@ -129,12 +131,10 @@ def score(requests):
     Args:
         requests: list of Request that have ended. Each of several samples of a prompt counts.
     """
-    import tensorflow.compat.v1 as tf
-
     pairs = [(request.text, request.key[2].others[REFERENCE]) for request in requests]
     scores = mean_rouge(*zip(*pairs))
     shown = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if "f1" in name)
-    tf.logging.info("ROUGE of %d completions, percent: %s", len(pairs), shown)
+    get_logger().info("ROUGE of %d completions, percent: %s", len(pairs), shown)
     return scores
 
 
@@ -146,6 +146,8 @@ def max_length(params):
 
 def open_decoder(estimator, params, checkpoint_path, use_cs):
     """Returns a CachedDecoder of the checkpoint, a context manager that ends its session."""
+    from modelzoo.common.generate.stepper import Stepper
+
     signature = decoder_signature(*_cache_shape(params))
     return _decoder(Stepper(estimator, checkpoint_path, use_cs, signature), params)
 

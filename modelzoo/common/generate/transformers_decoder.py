@@ -29,10 +29,12 @@ class WaferDecoder:
     Args:
         module: a model of transformers, in eval mode.
         settings: TrainingSettings.
+        weights, stored: see `on_wafer`.
     """
 
-    def __init__(self, module, settings):
+    def __init__(self, module, settings, weights, stored):
         self._module, self._settings = module, settings
+        self._weights, self._stored = weights, stored
         self._positions = "position_ids" in inspect.signature(module.wafer_forward).parameters
         self._training = self._prompt = self._next = None
 
@@ -78,9 +80,10 @@ class WaferDecoder:
             return known
         axes = {name: (0, 2) if "/" in name else (0, 1) for name in batch}
         with torch.enable_grad():  # generate() disables it, which export records as a branch
-            model = TorchModel(self._module, batch, loss=outputs, open_axes=axes)
+            given = {"loss": outputs, "stored": self._stored, "open_axes": axes}
+            model = TorchModel(self._module, batch, **given)
         if self._training is None:
-            self._training = TorchTraining(model, self._settings)
+            self._training = TorchTraining(model, self._settings, self._weights)
         made = TorchFunction(self._training, model)
         self._next, self._prompt = (made, self._prompt) if has_past else (self._next, made)
         return made
@@ -104,10 +107,14 @@ def outputs(module, batch):
 
 
 @contextlib.contextmanager
-def on_wafer(module, settings):
+def on_wafer(module, settings, weights=None, stored=None):
     """Within: `module.generate` runs forward passes on the wafer.
 
     Its cache must be a DynamicCache() without a configuration.
+
+    Args:
+        weights: where the values of variables are stored, see TorchTraining.
+        stored: storage dtypes of variables, see TorchModel.
     """
     own = module.forward
 
@@ -122,7 +129,7 @@ def on_wafer(module, settings):
         return CausalLMOutputWithPast(logits=logits, **{CACHE: cache})
 
     module.wafer_forward = own
-    decoder = WaferDecoder(module, settings)
+    decoder = WaferDecoder(module, settings, weights, stored)
     module.forward = types.MethodType(forward, module)
     try:
         yield module

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from cerebras_tf.api import EventFile
 from cerebras_tf.errors import DataError
 from cerebras_tf.whole_file import write_whole
 
@@ -22,8 +23,6 @@ def write_scalars(folder, step, values):
     Raises:
         DataError: if the file exists and has other content.
     """
-    import tensorflow.compat.v1 as tf
-
     path = Path(folder, "scores.json")
     scores = _read(path)
     plain = {
@@ -32,15 +31,8 @@ def write_scalars(folder, step, values):
     scores[str(int(step))] = {**scores.get(str(int(step)), {}), **plain}
     write_whole(path, _as_text(scores))
 
-    numbers = [
-        tf.Summary.Value(tag=name, simple_value=value)
-        for name, value in plain.items()
-        if not isinstance(value, str)
-    ]
-    with tf.Graph().as_default():
-        writer = tf.summary.FileWriterCache.get(str(folder))
-        writer.add_summary(tf.Summary(value=numbers), int(step))
-        writer.flush()
+    numbers = {name: value for name, value in plain.items() if not isinstance(value, str)}
+    EventFile(str(folder)).log(int(step), numbers)
     return path
 
 

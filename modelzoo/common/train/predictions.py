@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import DataError
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.scores import drop_scores, write_scalars
+
+NOT_LOGGED = ("-precision", "-recall")  # ends of the names of scores that are not logged
 
 
 def predict(estimator, inputs, params, checkpoint_path, use_cs):
@@ -70,9 +73,7 @@ def _first_batches(input_fn, steps, others):
 
 def log_skipped_batches(steps):
     """Logs that there are more batches than runconfig.predict_steps."""
-    import tensorflow.compat.v1 as tf
-
-    tf.logging.info(
+    get_logger().info(
         "runconfig.predict_steps %d: only the first %d batches are predicted", steps, steps
     )
 
@@ -129,23 +130,30 @@ def keep_scores(folder, checkpoint_path, scores):
 
     A step has the scores of its last predictions: if those have none, earlier ones are removed.
     """
-    import tensorflow.compat.v1 as tf
+    _keep_scores(folder, predicted_step(checkpoint_path), scores)
 
-    step = predicted_step(checkpoint_path)
+
+def _keep_scores(folder, step, scores):
     if scores:
         write_scalars(folder, step, scores)
     elif drop_scores(folder, step):
-        tf.logging.info("no references: removed the scores of earlier predictions of step %d", step)
+        text = "no references: removed the scores of earlier predictions of step %d"
+        get_logger().info(text, step)
 
 
-def write_scores(folder, checkpoint_path, scores, shown=lambda name: True):
-    """Writes scores as `keep_scores` does, and logs those whose names are `shown`."""
-    import tensorflow.compat.v1 as tf
+def write_scores(folder, checkpoint_path, scores):
+    """Writes the scores of a checkpoint of TensorFlow; see `write_scores_of_step`."""
+    write_scores_of_step(folder, predicted_step(checkpoint_path), scores)
 
-    keep_scores(folder, checkpoint_path, scores)
-    text = ", ".join(f"{name} {value:.2f}" for name, value in scores.items() if shown(name))
+
+def write_scores_of_step(folder, step, scores):
+    """Writes scores as `keep_scores` does, and logs them without precision and recall."""
+    _keep_scores(folder, step, scores)
+    text = ", ".join(
+        f"{name} {value:.2f}" for name, value in scores.items() if not name.endswith(NOT_LOGGED)
+    )
     if text:
-        tf.logging.info("step %d: %s", predicted_step(checkpoint_path), text)
+        get_logger().info("step %d: %s", step, text)
 
 
 def write_predictions(predictions, folder, name):

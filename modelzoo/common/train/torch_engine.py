@@ -11,14 +11,23 @@ import json
 import os
 from pathlib import Path
 
+# Names that models use.
+from cerebras_tf.api import LoraSettings as LoraSettings
+from cerebras_tf.api import PretrainedModel as PretrainedModel
 from cerebras_tf.api import (
+    TensorFile,
     TorchModel,
     TorchTraining,
     TrainingSettings,
     fit,
+    job,
+    mpi,
     progress_bar,
     torch_checkpoints,
 )
+from cerebras_tf.api import TensorType as TensorType
+from cerebras_tf.api import load_tensors as load_tensors
+from cerebras_tf.api import write_shards as write_shards
 from cerebras_tf.errors import CheckpointError, DataError
 from modelzoo.common.config.params import save_params
 from modelzoo.common.train.console import logger
@@ -55,10 +64,11 @@ def settings(params, alone=False):
     return TrainingSettings(**given)
 
 
-def train(params, module, batches, end, loss, optimizer, scheduler, update, eval_batches=None):
+def train(params, model, batches, end, loss, optimizer, scheduler, update, eval_batches=None):
     """Trains up to a global step, from the newest checkpoint of model_dir; see fit.
 
     Args:
+        model: a module, or a PretrainedModel.
         end: the global step.
         eval_batches: evaluated at every checkpoint.
     """
@@ -71,7 +81,7 @@ def train(params, module, batches, end, loss, optimizer, scheduler, update, eval
     os.makedirs(runconfig.model_dir, exist_ok=True)
     save_params(params, runconfig.model_dir)
     fit(
-        module,
+        model,
         optimizer,
         batches,
         steps=end,
@@ -87,6 +97,32 @@ def train(params, module, batches, end, loss, optimizer, scheduler, update, eval
         seed=params.seed,
         **options,
     )
+
+
+def check(params, module, batch, loss, weights, optimizer=None, update=None):
+    """Compiles a step without running it, and logs the model and its memory.
+
+    With runconfig.compile_dir and compile_only, the program is saved.
+
+    Args:
+        module, loss, optimizer, update: as for training; without an optimizer, an evaluation.
+        weights: regions of files by name.
+    """
+    given = options_of(params)
+    if params.runconfig.validate_only:
+        given["compile_dir"] = None
+    chosen = settings(params, alone=True) if optimizer is None else TrainingSettings(**given)
+    if optimizer is None:
+        module.eval().requires_grad_(False)
+    stored = stored_types(module, weights)
+    model = TorchModel(module, batch, optimizer, loss, update, params.seed, stored)
+    training = TorchTraining(model, chosen, weights)
+    batches = [batch] * chosen.batches_here
+    about = training.prepare(batches if len(batches) > 1 else batch, fills=False)
+    training.close()
+    if job.is_first():
+        what = "evaluation" if optimizer is None else "training"
+        logger().info("%s compiles: %s", what, about)
 
 
 def last_step(params, step, batches_per_epoch):
@@ -109,25 +145,42 @@ def eval_steps(runconfig):
     return steps if steps is not None and steps > 0 else None
 
 
-def score(params, module, batches, scores):
+def evaluation_of(params, module, batch, outputs, weights):
+    """Returns a TorchTraining whose steps compute outputs of batches and train nothing.
+
+    Args:
+        module: the model, which is set to eval mode and frozen.
+        outputs: a function of the model and a batch.
+        weights: regions of files by name; others are those of the module.
+    """
+    module.eval().requires_grad_(False)
+    model = TorchModel(module, batch, loss=outputs, stored=stored_types(module, weights))
+    return TorchTraining(model, settings(params, alone=True), weights)
+
+
+def score(params, module, batches, scores, weights, collected):
     """Returns loss and scores over batches, by name.
 
     Args:
-        module: the model, which is set to eval mode.
+        module, weights: see `evaluation_of`.
+        collected: gets every batch and its outputs, arrays by name. Its `extras` are columns of a
+            batch that the model does not take, and its `scores` returns further scores by name.
         scores: a function of the model and a batch that returns ``NAME_sum`` and ``NAME_count`` for
             each score.
     """
     count = min(eval_steps(params.runconfig) or len(batches), len(batches))
     totals: dict[str, float] = {}
     training = None
-    module.eval()
     with progress_bar(count, "batches", text="evaluating") as bar:
         for batch in itertools.islice(batches, count):
+            extras = {name: batch.pop(name) for name in collected.extras if name in batch}
             if training is None:
-                model = TorchModel(module, batch, loss=scores)
-                training = TorchTraining(model, settings(params, alone=True))
-            for name, value in training.step(batch).items():
-                totals[name] = totals.get(name, 0.0) + float(value)
+                training = evaluation_of(params, module, batch, scores, weights)
+            found = training.step(batch)
+            for name in (name for name in found if name.endswith(("_sum", "_count"))):
+                totals[name] = totals.get(name, 0.0) + float(found[name])
+            columns = {name: tensor.numpy() for name, tensor in {**batch, **extras}.items()}
+            collected.add(columns, found)
             bar.update(1)
     if training is None:
         raise DataError(
@@ -135,11 +188,14 @@ def score(params, module, batches, scores):
         )
     training.close()
     names = sorted(name.removesuffix("_sum") for name in totals if name.endswith("_sum"))
-    return {name: totals[f"{name}_sum"] / max(totals[f"{name}_count"], 1) for name in names}
+    means = {name: totals[f"{name}_sum"] / max(totals[f"{name}_count"], 1) for name in names}
+    return {**means, **{name: float(value) for name, value in collected.scores().items()}}
 
 
 def report_scores(params, found, step):
-    """Logs the results of an evaluation, and adds them to a file of model_dir."""
+    """Logs the results of an evaluation and adds them to a file; done by the first process."""
+    if not job.is_first():
+        return
     text = ", ".join(f"{name} = {value:.6g}" for name, value in found.items())
     logger().info("evaluation at step %d: %s", step, text)
     folder = Path(params.runconfig.model_dir, "eval")
@@ -167,6 +223,16 @@ def checkpoints_of(folder):
     return torch_checkpoints(str(folder))
 
 
+def newest_of_first(folder):
+    """Returns the newest checkpoint that the first process sees; others may not see it yet."""
+    return mpi.swarm().objects(checkpoints_of(folder)[-1:])[0][0]
+
+
+def is_first():
+    """Whether this is the first process of the job."""
+    return job.is_first()
+
+
 def step_of(checkpoint):
     """Returns the global step of a checkpoint, 0 for another folder."""
     with contextlib.suppress(ValueError):
@@ -174,24 +240,37 @@ def step_of(checkpoint):
     return 0
 
 
-def load_weights(module, checkpoint):
-    """Reads the parameters and buffers of a checkpoint into a module."""
-    import safetensors.torch
+def checkpoint_regions(checkpoint, module):
+    """Returns where the weights of a checkpoint are stored, by name.
 
+    Args:
+        module: the model. Parameters that are not trained are not in its checkpoints.
+
+    Raises:
+        CheckpointError: the checkpoint is that of another model.
+    """
     try:
-        found = safetensors.torch.load_file(Path(checkpoint, "model.safetensors"))
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise CheckpointError(
-            f"{checkpoint}: must be a checkpoint of this model. Received: {error}. Use another "
-            "checkpoint_path."
-        ) from error
-    first = {id(p): name for name, p in module.named_parameters()}
-    every = module.named_parameters(remove_duplicate=False)
-    tied = {name for name, p in every if first[id(p)] in found}
-    missing, unknown = module.load_state_dict(found, strict=False)
-    wrong = [*(name for name in missing if name not in tied), *unknown]
+        found = TensorFile(Path(checkpoint, "model.safetensors")).regions
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint}: must be a checkpoint. {error}") from error
+    parameters = dict(module.named_parameters())
+    known = {**dict(module.named_buffers()), **parameters}
+    wrong = [f"{n} is missing" for n, p in parameters.items() if p.requires_grad and n not in found]
+    wrong += [f"{name} is unknown" for name in found if name not in known]
+    wrong += [
+        f"{name} has shape {list(region.shape)} and not {list(known[name].shape)}"
+        for name, region in found.items()
+        if name in known and region.shape != tuple(known[name].shape)
+    ]
     if wrong:
         raise CheckpointError(
             f"{checkpoint}: must be a checkpoint of this model. Received: {len(wrong)} weights "
-            f"missing or unknown, such as {wrong[0]}. Use the params file that it was trained with."
+            f"that differ: {'; '.join(wrong[:3])}. Use the params file that it was trained with."
         )
+    return found
+
+
+def stored_types(module, weights):
+    """Returns the dtypes of half precision of weights that are not trained, by name."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    return {n: r.dtype for n, r in weights.items() if n in frozen and r.dtype != "float32"}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert import sentences
 from modelzoo.bert.masking import MaskSettings, count_masked, draw_masks
 from modelzoo.bert.next_sentence import sentence_pairs, truncate_pair
+from modelzoo.common.fine_tuning import sentences
 from modelzoo.common.tokenizers.tokenizers import read_word_numbers
 from tests.messages import raises
 

@@ -8,12 +8,13 @@ of all fine-tunings there is ``is_matched`` [B] int32 for MNLI, and in predictio
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.fine_tuning.classifier.glue_files import PairEncoder, find_files, read_rows
 from modelzoo.bert.fine_tuning.classifier.params import RECORDS_PROCESSOR, TSV_PROCESSORS
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
-from modelzoo.bert.fine_tuning.encoding import pad_tokens, stack_rows
 from modelzoo.common.data import record_files
 from modelzoo.common.data.batches import BatchPlan, planned_batches, row_lengths, row_shape
+from modelzoo.common.fine_tuning.encoding import pad_tokens, stack_rows
+from modelzoo.common.fine_tuning.glue_files import PairEncoder
+from modelzoo.common.fine_tuning.texts import read_examples
 
 
 class TsvDataProcessor:
@@ -82,19 +83,6 @@ class GlueTfRecordsProcessor(FineTuningProcessor):
     def split(self, batch):
         label, matched = (batch.pop(name)[:, 0] for name in ("label", "is_matched"))
         return {**batch, **({"is_matched": matched} if self.section.has_parts else {})}, label
-
-
-def read_examples(section, use):
-    """Reads the rows of an input section.
-
-    Args:
-        use: ``train``, ``eval`` or ``predict``; see glue_files.find_files.
-
-    Returns:
-        A list of glue_files.Row.
-    """
-    files = find_files(section.data_dir, use, tf.logging.warning)
-    return [row for path in files for row in read_rows(path, section.task, use != "predict")]
 
 
 PROCESSORS = {

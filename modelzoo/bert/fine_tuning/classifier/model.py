@@ -7,9 +7,9 @@ import tensorflow.compat.v1 as tf
 from modelzoo.bert.backbone import pooled
 from modelzoo.bert.fine_tuning.classifier.data import PROCESSORS
 from modelzoo.bert.fine_tuning.classifier.params import Params
-from modelzoo.bert.fine_tuning.classifier.prediction import write_predictions
 from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
 from modelzoo.common import metrics
+from modelzoo.common.fine_tuning.glue_predictions import write_predictions
 from modelzoo.common.layers.attention import dropout
 
 POOLER = "cls_layer/cls_dense/cls_dense/kernel"

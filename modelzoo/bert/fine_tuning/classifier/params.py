@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.bert.fine_tuning.classifier.glue_files import OTHER_FILES, TASKS
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
@@ -11,6 +10,7 @@ from modelzoo.bert.fine_tuning.sections import (
 )
 from modelzoo.common.config.model_sections import RecordInput
 from modelzoo.common.config.sections import build_variant, field
+from modelzoo.common.fine_tuning.glue_files import OTHER_FILES, TASKS
 
 
 @dataclass(frozen=True, kw_only=True)

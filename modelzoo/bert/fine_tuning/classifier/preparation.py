@@ -10,14 +10,9 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.classifier.glue_files import (
-    TASKS,
-    PairEncoder,
-    find_files,
-    read_rows,
-)
-from modelzoo.bert.fine_tuning.encoding import pad_tokens
 from modelzoo.common.data.preparation import documents, pipeline
+from modelzoo.common.fine_tuning.encoding import pad_tokens
+from modelzoo.common.fine_tuning.glue_files import TASKS, PairEncoder, find_files, read_rows
 
 ROWS_PER_UNIT = 20_000
 BATCH_ROWS = 1_000  # rows tokenized at a time

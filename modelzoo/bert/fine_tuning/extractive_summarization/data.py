@@ -5,14 +5,12 @@ Besides the features of all fine-tunings there are ``cls_indices`` [B, C] int32 
 prediction ``article_ids`` [B, 1] int32. Labels are [B, C] int32.
 """
 
-import functools
-
 import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor, require_predict_keys
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
+from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.common.data import record_files
-from modelzoo.common.data.preparation import cnn_dailymail, input_files
+from modelzoo.common.fine_tuning.article_encoding import pad_article
+from modelzoo.common.fine_tuning.texts import read_articles
 
 
 class BertSumTfRecordsProcessor(FineTuningProcessor):
@@ -53,16 +51,3 @@ class BertSumTfRecordsProcessor(FineTuningProcessor):
     def encode_row(self, example, length, pad_id):
         """Returns the features of an article as arrays."""
         return pad_article(example, length, self.section.max_cls_tokens, pad_id)
-
-
-@functools.lru_cache(maxsize=1)
-def read_articles(section):
-    """Encodes the articles of a section's predict_file. The last result is cached.
-
-    Returns a tuple of EncodedArticle and the id of the padding token.
-    """
-    require_predict_keys(section, "articles")
-    encoder = ArticleEncoder(section.encoding)
-    files = input_files.find_inputs(section.predict_file, cnn_dailymail.SUFFIXES, tf.logging.info)
-    rows = (row for path in files for row in cnn_dailymail.read_articles(path))
-    return tuple(encoder.encode(*row) for row in rows), encoder.pad_id

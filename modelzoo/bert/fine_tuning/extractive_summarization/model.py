@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf
 
 from modelzoo.bert.fine_tuning.extractive_summarization.data import BertSumTfRecordsProcessor
 from modelzoo.bert.fine_tuning.extractive_summarization.params import Params
-from modelzoo.bert.fine_tuning.extractive_summarization.prediction import write_predictions
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries
 from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
 from modelzoo.common import metrics
+from modelzoo.common.fine_tuning.selection import summaries
+from modelzoo.common.fine_tuning.summary_predictions import write_predictions
 
 
 class ExtractiveSummarization(FineTuning):

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
-    settings_of,
 )
 from modelzoo.common.config.model_sections import RecordInput
 from modelzoo.common.config.sections import build_variant, field
+from modelzoo.common.fine_tuning.article_encoding import EncodingSettings
+from modelzoo.common.fine_tuning.encoding import settings_of
 
 
 @dataclass(frozen=True, kw_only=True)

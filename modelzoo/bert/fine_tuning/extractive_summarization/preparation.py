@@ -6,9 +6,9 @@ highlight_ids [H], and float32 cls_weights [C].
 
 import numpy as np
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import ArticleEncoder, pad_article
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle
 from modelzoo.common.data.preparation import cnn_dailymail, input_files, pipeline
+from modelzoo.common.fine_tuning.article_encoding import ArticleEncoder, pad_article
+from modelzoo.common.fine_tuning.selection import greedy_oracle
 
 UNIT_BYTES = 2 << 20  # input of one unit of work; a stopped run resumes at the next unit
 

@@ -5,18 +5,14 @@ question. In prediction there is also ``unique_ids`` [B, 1] int32, the number of
 are [B, 2] int32, the positions of an answer's first and last token.
 """
 
-import functools
-
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
 from modelzoo.bert.data import bucketing, real_tokens
-from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor, require_predict_keys
-from modelzoo.bert.fine_tuning.encoding import pad_tokens
-from modelzoo.bert.fine_tuning.question_answering.encoding import WindowEncoder
-from modelzoo.bert.fine_tuning.question_answering.preparation import chosen_articles
-from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.common.data import record_files
+from modelzoo.common.fine_tuning.encoding import pad_tokens
+from modelzoo.common.fine_tuning.texts import read_windows
 
 LABELS = ("start_positions", "end_positions")
 
@@ -87,30 +83,3 @@ def mark_question_words(batch):
     words = tf.where((places > 0) & (places < last), ids, -tf.ones_like(ids))
     same = tf.reduce_any(tf.equal(ids[:, :, None], words[:, None, :]), axis=2)
     return {**batch, "segment_ids": segments * (1 + tf.cast(same, segments.dtype))}
-
-
-@functools.lru_cache(maxsize=1)
-def read_windows(section):
-    """Splits a section's predict_file into windows. The last result is cached.
-
-    Returns a tuple of (Question, (text of the paragraph, Context.offsets), Window), and the id of
-    the padding token.
-    """
-    require_predict_keys(section, "SQuAD's json")
-    encoder = WindowEncoder(section.encoding)
-    first, last = chosen_articles(section.predict_file, section.articles)
-    windows = []
-    for article in read_articles(section.predict_file)[first:last]:
-        for paragraph in article:
-            context = encoder.context(paragraph.context)
-            for question in paragraph.questions:
-                shown = (paragraph.context, context.offsets)
-                windows += [
-                    (question, shown, window) for window in encoder.windows(question.text, context)
-                ]
-    if not windows:
-        raise DataError(
-            f"{section.predict_file}: must contain at least one question. Received: none in "
-            f"articles {first} to {last}. Use another file, or other articles."
-        )
-    return tuple(windows), encoder.pad_id

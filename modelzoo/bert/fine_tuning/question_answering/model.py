@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
 from modelzoo.bert.fine_tuning.question_answering.data import QuestionAnsweringDataProcessor
 from modelzoo.bert.fine_tuning.question_answering.params import Params
-from modelzoo.bert.fine_tuning.question_answering.prediction import write_predictions
+from modelzoo.common.fine_tuning.squad_predictions import write_predictions
 from modelzoo.common.metrics.streaming import streaming_accuracy
 
 MASKED = -1.0e4  # added to the logits of padding

@@ -3,15 +3,15 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Optional, Union
 
-from modelzoo.bert.fine_tuning.question_answering.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.sections import (
     FineTuningInputKeys,
     FineTuningModelParams,
     FineTuningParams,
-    settings_of,
 )
 from modelzoo.common.config.model_sections import SequenceInput
 from modelzoo.common.config.sections import build_variant, field
+from modelzoo.common.fine_tuning.encoding import settings_of
+from modelzoo.common.fine_tuning.question_encoding import EncodingSettings
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.bert.fine_tuning.encoding import pad_tokens
-from modelzoo.bert.fine_tuning.question_answering.encoding import (
+from modelzoo.common.data.preparation import documents, pipeline
+from modelzoo.common.fine_tuning.encoding import pad_tokens
+from modelzoo.common.fine_tuning.question_encoding import (
     EncodingSettings,
     WindowEncoder,
     answer_positions,
     token_span,
 )
-from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
-from modelzoo.common.data.preparation import documents, pipeline
+from modelzoo.common.fine_tuning.squad_files import chosen_articles, read_articles
 
 ARTICLES_PER_UNIT = 8
 COUNTS = ("questions", "skipped_answers", "without_answer", "windows_without_answer")
@@ -71,18 +71,6 @@ def prepare(
         on_progress,
         WindowEncoder(settings).vocabulary,
     )
-
-
-def chosen_articles(path, articles):
-    """Returns the first article and one past the last."""
-    count = len(read_articles(path))
-    first, last = articles or (0, count)
-    if not 0 <= first < last <= count:
-        raise DataError(
-            f"{path}: articles must be within its {count} articles. Received: {first} to {last}. "
-            "Select others, or remove articles to use all."
-        )
-    return first, last
 
 
 def write_unit(unit, output, settings):

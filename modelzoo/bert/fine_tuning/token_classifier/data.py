@@ -7,9 +7,9 @@ Besides the features of all fine-tunings there are in prediction ``sentence_ids`
 from pathlib import Path
 
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
 from modelzoo.common.data import record_files
 from modelzoo.common.data.prepared import MANIFEST, read_facts
+from modelzoo.common.fine_tuning.tag_labels import read_label_names, require_same_labels
 
 
 class NerDataProcessor(FineTuningProcessor):

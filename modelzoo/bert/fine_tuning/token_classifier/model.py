@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.fine_tuning.model import FineTuning, head_dense
 from modelzoo.bert.fine_tuning.token_classifier.data import NerDataProcessor, check_label_names
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names, require_same_labels
 from modelzoo.bert.fine_tuning.token_classifier.params import Params
-from modelzoo.bert.fine_tuning.token_classifier.prediction import write_predictions
 from modelzoo.common import metrics
+from modelzoo.common.fine_tuning.tag_labels import read_label_names, require_same_labels
+from modelzoo.common.fine_tuning.tag_predictions import write_predictions
 from modelzoo.common.layers.attention import dropout
 
 INPUT_SECTIONS = {

@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert.fine_tuning.encoding import Encoder
-from modelzoo.bert.fine_tuning.token_classifier.labels import (
+from modelzoo.common.data.preparation import documents, pipeline, records
+from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.fine_tuning.encoding import Encoder
+from modelzoo.common.fine_tuning.tag_labels import (
     BEGIN,
     END,
     LATER_PIECE,
@@ -23,8 +25,6 @@ from modelzoo.bert.fine_tuning.token_classifier.labels import (
     label_names,
     read_sentences,
 )
-from modelzoo.common.data.preparation import documents, pipeline, records
-from modelzoo.common.files.path_advice import advice_on_path
 
 SPLITS = {"train": ("train.tsv",), "dev": ("devel.tsv", "dev.tsv"), "test": ("test.tsv",)}
 LABEL_FILE = "label2id.json"

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from modelzoo.bert.fine_tuning.data import TOKENS, crop_padding
-from modelzoo.bert.fine_tuning.encoding import pad_tokens
+from modelzoo.common.fine_tuning.encoding import pad_tokens
 
 
 @pytest.mark.parametrize(("longest", "length"), [(3, 4), (4, 6), (5, 6), (6, 10), (10, 10)])

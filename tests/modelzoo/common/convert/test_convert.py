@@ -13,7 +13,6 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.errors import CheckpointError, ConfigError
-from modelzoo.bert.fine_tuning.token_classifier.labels import read_label_names
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert import bert
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow
@@ -25,6 +24,7 @@ from modelzoo.common.convert.tensorflow_checkpoint import (
     write_tensorflow,
 )
 from modelzoo.common.convert.verify import verify_weights
+from modelzoo.common.fine_tuning.tag_labels import read_label_names
 from modelzoo.common.model_dir.source_files import TOKENIZER
 from modelzoo.common.train import run
 from tests.messages import names, raises

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.errors import DataError
-from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from modelzoo.common.fine_tuning.squad_files import read_articles
 from modelzoo.common.metrics import rouge as module
 from modelzoo.common.metrics.bleu import corpus_bleu
 from modelzoo.common.metrics.entities import entity_counts, entity_spans

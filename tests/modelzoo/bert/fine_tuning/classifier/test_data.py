@@ -10,7 +10,9 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import DataError
 from modelzoo.bert.fine_tuning.classifier.data import PROCESSORS
-from modelzoo.bert.fine_tuning.classifier.glue_files import (
+from modelzoo.bert.fine_tuning.classifier.params import ClassifierInput, GlueRecordsInput
+from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
+from modelzoo.common.fine_tuning.glue_files import (
     TASKS,
     UNLABELED,
     PairEncoder,
@@ -18,8 +20,6 @@ from modelzoo.bert.fine_tuning.classifier.glue_files import (
     read_rows,
     truncate_longest,
 )
-from modelzoo.bert.fine_tuning.classifier.params import ClassifierInput, GlueRecordsInput
-from modelzoo.bert.fine_tuning.classifier.preparation import Settings, prepare
 from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_mnli, write_vocabulary
 from tests.reading import batches_of

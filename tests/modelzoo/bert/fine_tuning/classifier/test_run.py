@@ -10,10 +10,10 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert.fine_tuning.classifier.glue_files import TASKS, Row, read_rows
 from modelzoo.bert.fine_tuning.classifier.model import POOLER
-from modelzoo.bert.fine_tuning.classifier.prediction import submission_indices
 from modelzoo.common.convert.tensorflow_checkpoint import write_tensorflow
+from modelzoo.common.fine_tuning.glue_files import TASKS, Row, read_rows
+from modelzoo.common.fine_tuning.glue_predictions import submission_indices
 from modelzoo.common.train import run
 from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import (

@@ -10,20 +10,15 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
+from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
+from modelzoo.common.data.preparation.cnn_dailymail import read_articles
+from modelzoo.common.fine_tuning.article_encoding import (
     ArticleEncoder,
     EncodedArticle,
     EncodingSettings,
 )
-from modelzoo.bert.fine_tuning.extractive_summarization.prediction import (
-    as_row,
-    baselines,
-    rouge_of,
-    with_empty,
-)
-from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import summaries
-from modelzoo.common.data.preparation.cnn_dailymail import read_articles
+from modelzoo.common.fine_tuning.selection import summaries
+from modelzoo.common.fine_tuning.summary_predictions import as_row, baselines, rouge_of, with_empty
 from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import (
     rows,
     write_jsonl,

@@ -10,9 +10,9 @@ import pytest
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import EncodingSettings
 from modelzoo.bert.fine_tuning.extractive_summarization.preparation import prepare
 from modelzoo.common.data.preparation.examples import encode_example
+from modelzoo.common.fine_tuning.article_encoding import EncodingSettings
 from tests.modelzoo.bert.fine_tuning.extractive_summarization.made_articles import rows, write_jsonl
 from tests.modelzoo.bert.fine_tuning.made_data import MODEL, VOCABULARY, write_vocabulary
 from tests.modelzoo.bert.fine_tuning.runs import HOST, call, evaluated, predicted

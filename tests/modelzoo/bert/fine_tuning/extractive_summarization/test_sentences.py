@@ -7,16 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from modelzoo.bert.fine_tuning.extractive_summarization.encoding import (
+from modelzoo.common.fine_tuning.article_encoding import (
     ArticleEncoder,
     EncodingSettings,
     pad_article,
 )
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import (
-    greedy_oracle,
-    select,
-    summaries,
-)
+from modelzoo.common.fine_tuning.selection import greedy_oracle, select, summaries
 from modelzoo.common.metrics.rouge import rouge_n, tokenize
 from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert.fine_tuning.question_answering.encoding import (
+from modelzoo.common.fine_tuning.question_encoding import (
     EncodingSettings,
     Window,
     WindowEncoder,
@@ -17,13 +17,8 @@ from modelzoo.bert.fine_tuning.question_answering.encoding import (
     split_spans,
     token_span,
 )
-from modelzoo.bert.fine_tuning.question_answering.prediction import (
-    Answer,
-    Choice,
-    choose,
-    expected_f1,
-)
-from modelzoo.bert.fine_tuning.question_answering.squad_files import read_articles
+from modelzoo.common.fine_tuning.squad_files import read_articles
+from modelzoo.common.fine_tuning.squad_predictions import Answer, Choice, choose, expected_f1
 from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import DATA, VOCAB_FILE, VOCABULARY, write_vocabulary
 from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad

@@ -12,9 +12,10 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.bert.fine_tuning.question_answering.data import mark_question_words, read_windows
-from modelzoo.bert.fine_tuning.question_answering.encoding import token_span
 from modelzoo.bert.fine_tuning.question_answering.params import QuestionAnsweringInput
-from modelzoo.bert.fine_tuning.question_answering.prediction import (
+from modelzoo.bert.fine_tuning.question_answering.preparation import Settings, prepare
+from modelzoo.common.fine_tuning.question_encoding import token_span
+from modelzoo.common.fine_tuning.squad_predictions import (
     Answer,
     Choice,
     check_answers,
@@ -22,7 +23,6 @@ from modelzoo.bert.fine_tuning.question_answering.prediction import (
     score,
     write_answers,
 )
-from modelzoo.bert.fine_tuning.question_answering.preparation import Settings, prepare
 from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_vocabulary
 from tests.modelzoo.bert.fine_tuning.question_answering.made_squad import articles, write_squad

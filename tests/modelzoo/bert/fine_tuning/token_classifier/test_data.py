@@ -11,16 +11,16 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert.fine_tuning.token_classifier.labels import (
-    Sentence,
-    label_names,
-    read_label_names,
-    read_sentences,
-)
 from modelzoo.bert.fine_tuning.token_classifier.preparation import (
     SentenceEncoder,
     Settings,
     prepare,
+)
+from modelzoo.common.fine_tuning.tag_labels import (
+    Sentence,
+    label_names,
+    read_label_names,
+    read_sentences,
 )
 from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_tagged, write_vocabulary

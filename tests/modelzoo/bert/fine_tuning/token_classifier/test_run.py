@@ -11,11 +11,11 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.errors import ConfigError, DataError
-from modelzoo.bert.fine_tuning.token_classifier.labels import Sentence
 from modelzoo.bert.fine_tuning.token_classifier.model import token_loss
 from modelzoo.bert.fine_tuning.token_classifier.params import TokenClassifierModelParams
-from modelzoo.bert.fine_tuning.token_classifier.prediction import whole_sentences
 from modelzoo.bert.fine_tuning.token_classifier.preparation import Settings, prepare
+from modelzoo.common.fine_tuning.tag_labels import Sentence
+from modelzoo.common.fine_tuning.tag_predictions import whole_sentences
 from tests.messages import raises
 from tests.modelzoo.bert.fine_tuning.made_data import MODEL, SIZES, write_tagged, write_vocabulary
 from tests.modelzoo.bert.fine_tuning.runs import HOST, call, evaluated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -51,3 +52,9 @@ def pad_tokens(example, length, pad_id):
 def stack_rows(rows):
     """Stacks dictionaries of arrays [...] into one of arrays [B, ...]."""
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def settings_of(cls, section, **others):
+    """Returns the dataclass `cls` with what an input section has of its fields, and the others."""
+    named = [each.name for each in fields(cls) if hasattr(section, each.name)]
+    return cls(**{name: getattr(section, name) for name in named}, **others)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modelzoo.bert.fine_tuning.encoding import Encoder, pad_tokens
-from modelzoo.bert.sentences import split_sentences
+from modelzoo.common.fine_tuning.encoding import Encoder, pad_tokens
+from modelzoo.common.fine_tuning.sentences import split_sentences
 
 
 @dataclass(frozen=True)

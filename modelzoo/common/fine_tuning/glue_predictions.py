@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import tensorflow.compat.v1 as tf
-
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import DataError
-from modelzoo.bert.fine_tuning.classifier.data import read_examples
-from modelzoo.bert.fine_tuning.classifier.glue_files import INDEX_COLUMN, Row, find_files
+from modelzoo.common.fine_tuning.glue_files import INDEX_COLUMN, Row, find_files
+from modelzoo.common.fine_tuning.texts import read_examples
 from modelzoo.common.train import predictions
 
 
@@ -16,7 +15,7 @@ def write_predictions(section, rows, folder, name_of):
     See FineTuning.write_predictions.
     """
     sources = find_files(section.data_dir, "predict")  # those of evaluation if there are no others
-    tf.logging.info("predicting the rows of %s", ", ".join(sources))
+    get_logger().info("predicting the rows of %s", ", ".join(sources))
     examples = read_examples(section, "predict")
     indices, names = submission_indices(examples), section.task.labels
     rows = [
@@ -25,7 +24,7 @@ def write_predictions(section, rows, folder, name_of):
     ]
     count, npz, jsonl = predictions.write_predictions(rows, folder, name_of("predictions"))
     files = write_submissions(rows, examples, section.task.submission, folder)
-    tf.logging.info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
+    get_logger().info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
 
 
 def submission_indices(examples):

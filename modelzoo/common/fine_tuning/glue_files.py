@@ -14,10 +14,10 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import DataError
-from modelzoo.bert.fine_tuning.encoding import Encoder
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import columns as columns_of
 from modelzoo.common.files.text_lines import read_lines
+from modelzoo.common.fine_tuning.encoding import Encoder
 
 UNLABELED = -1
 INDEX_COLUMN = "index"  # GLUE's server identifies a row by it

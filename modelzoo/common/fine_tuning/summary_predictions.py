@@ -1,11 +1,11 @@
 """Writes summaries as text, and scores them and some baselines with ROUGE."""
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
-from modelzoo.bert.fine_tuning.extractive_summarization.data import read_articles
-from modelzoo.bert.fine_tuning.extractive_summarization.selection import greedy_oracle, select
+from cerebras_tf.api import get_logger
 from modelzoo.common.files.json_text import write_json_lines
+from modelzoo.common.fine_tuning.selection import greedy_oracle, select
+from modelzoo.common.fine_tuning.texts import read_articles
 from modelzoo.common.metrics.rouge import mean_rouge
 
 LEAD = 3  # sentences of the baselines
@@ -24,7 +24,7 @@ def write_predictions(section, rows, folder, name_of):
     rows = with_empty([as_row(articles, row, section.top_k) for row in rows], articles)
     path = folder / f"{name_of('summaries')}.jsonl"
     write_json_lines(path, rows)
-    tf.logging.info("wrote %d summaries to %s", len(rows), path)
+    get_logger().info("wrote %d summaries to %s", len(rows), path)
     scored = [row for row in rows if row["reference"] and row["sentences"]]
     if not scored:
         return {}
@@ -61,7 +61,7 @@ def with_empty(rows, articles):
     reached = range(len(articles)) if whole else range(numbers[-1])
     empty = [number for number in reached if not articles[number].sentences]
     if empty:
-        tf.logging.info(
+        get_logger().info(
             "articles without sentences, counted from 0, get an empty summary and no score: %s",
             ", ".join(map(str, empty)),
         )

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.bert.fine_tuning.question_answering.data import read_windows
-from modelzoo.bert.sentences import split_sentences
 from modelzoo.common.files import text_lines
+from modelzoo.common.fine_tuning.sentences import split_sentences
+from modelzoo.common.fine_tuning.texts import read_windows
 from modelzoo.common.metrics import squad
 from modelzoo.common.metrics.squad import squad_v1, squad_v2
 
@@ -43,7 +43,7 @@ def write_predictions(section, rows, folder, name_of):
             "Received: only some windows of the first question. Raise runconfig.predict_steps."
         )
     texts = write_answers(choices, section, folder)
-    tf.logging.info("wrote answers to %d questions to %s", len(texts), folder)
+    get_logger().info("wrote answers to %d questions to %s", len(texts), folder)
     return score(windows, choices, texts, section)
 
 

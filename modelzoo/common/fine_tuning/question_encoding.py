@@ -12,7 +12,7 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.encoding import Encoder
+from modelzoo.common.fine_tuning.encoding import Encoder
 
 MIN_LENGTH = 8  # tokens of a window: three special ones, some question and some paragraph
 LENGTH_WEIGHT = 0.01  # of a part's length in the choice of the part with most context

@@ -113,3 +113,15 @@ def _not_squad(where, received, path="."):
         f"id, question and answers (text, answer_start). Received: {received}. "
         f"{advice_on_path(path, 'Use such a file.')}"
     )
+
+
+def chosen_articles(path, articles):
+    """Returns the first article and one past the last."""
+    count = len(read_articles(path))
+    first, last = articles or (0, count)
+    if not 0 <= first < last <= count:
+        raise DataError(
+            f"{path}: articles must be within its {count} articles. Received: {first} to {last}. "
+            "Select others, or remove articles to use all."
+        )
+    return first, last

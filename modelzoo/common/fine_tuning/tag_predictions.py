@@ -2,17 +2,11 @@
 
 from pathlib import Path
 
-import tensorflow.compat.v1 as tf
-
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import DataError
-from modelzoo.bert.fine_tuning.token_classifier.labels import (
-    OUTSIDE,
-    TAG,
-    read_label_names,
-    read_sentences,
-)
 from modelzoo.common.data.preparation.records import sha256_of
 from modelzoo.common.data.prepared import read_facts
+from modelzoo.common.fine_tuning.tag_labels import OUTSIDE, TAG, read_label_names, read_sentences
 from modelzoo.common.train import predictions
 
 
@@ -26,7 +20,7 @@ def write_predictions(section, rows, folder, name_of):
     sentences = read_text_file(section) if section.text_file else []
     rows = list(rows)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name_of("predictions"))
-    tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
+    get_logger().info("wrote %d predictions to %s and %s", count, npz, jsonl)
     if section.text_file:
         tags = word_tags(rows, read_label_names(section.label_vocab_file))
         whole = whole_sentences(tags, sentences, section.text_file)
@@ -39,7 +33,7 @@ def write_predictions(section, rows, folder, name_of):
             else ""
         )
         count = sum(len(sentences[sentence].words) for sentence in whole)
-        tf.logging.info("wrote the tags of %d words to %s%s", count, path, more)
+        get_logger().info("wrote the tags of %d words to %s%s", count, path, more)
 
 
 def read_text_file(section):

@@ -1,0 +1,1 @@
+"""Texts of the fine-tunings of BERT, their tokens, and the files that predict mode writes."""
