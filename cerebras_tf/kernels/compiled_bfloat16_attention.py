@@ -288,6 +288,81 @@ def _store_transposed(sums, s, out, memory):
         copy_rows(to, out.strides[0], memory, 4 * s.depth, count, 4 * out.shape[1])
 
 
+class _Places(NamedTuple):
+    """Offsets in bytes in the workspace of derivatives; keys and values are at its beginning.
+
+    Attributes:
+        keys: packed keys that are not transposed.
+        copy: padded rows of an operand.
+        queries, dout: packed rows of a block.
+        queries_transposed, dout_transposed: their transposes.
+        scores, dscores: a block of scores, and of their cotangents.
+        weights: either, packed.
+        result: gradient of a block's queries.
+        dk, dv: sums of gradients.
+    """
+
+    keys: int
+    copy: int
+    queries: int
+    dout: int
+    queries_transposed: int
+    dout_transposed: int
+    scores: int
+    dscores: int
+    weights: int
+    result: int
+    dk: int
+    dv: int
+
+
+@inlined
+def _places(s):
+    keys = 2 * s.panels
+    copy = keys + s.panels
+    queries = copy + s.copy
+    dout = queries + s.block
+    queries_transposed = dout + s.block
+    dout_transposed = queries_transposed + s.transposed
+    scores = dout_transposed + s.transposed
+    dscores = scores + s.scores
+    weights = dscores + s.scores
+    result = weights + s.weights
+    dk = result + s.result
+    turned = queries_transposed, dout_transposed
+    return _Places(
+        keys, copy, queries, dout, *turned, scores, dscores, weights, result, dk, dk + s.sums
+    )
+
+
+@jit()
+def _score_gradients(config, operands, workspace, s, seen, dropout, block):
+    """Probabilities of a block and derivatives of its scores, both padded.
+
+    Args:
+        operands: q and dout of the block.
+        seen: keys that its queries see.
+    """
+    q, dout = operands
+    tiled, count, at = config is not None, q.shape[0], _places(s)
+    base = np.int64(workspace.ctypes.data)
+    columns, height = _padded_size(seen, 32), _padded_size(count, _unit(tiled))
+    pitch, even = columns + _SCORES_PAD, _padded_size(count, 32)
+    copy = workspace[at.copy // 4 : at.queries // 4]
+    _pack_queries(tiled, q, s, copy, base + at.queries, base + at.queries_transposed)
+    _pack_queries(tiled, dout, s, copy, base + at.dout, base + at.dout_transposed)
+    sizes, step, by_row = (height, columns, s.depth), 2 * NR * s.depth, 4 * pitch
+    _multiply(config, sizes, base + at.queries, (base, step), (base + at.scores, by_row), False)
+    values = base + s.panels, step
+    _multiply(config, sizes, base + at.dout, values, (base + at.dscores, by_row), False)
+    scores = _rows_of(workspace, at.scores, even, pitch)
+    dscores = _rows_of(workspace, at.dscores, even, pitch)
+    scores[count:] = F(0)
+    dscores[count:] = F(0)
+    softmax_grad(scores[:count], dscores[:count], dropout, block)
+    return scores, dscores
+
+
 @jit()
 def attention_head_grad_bfloat16(config, width, operands, workspace, rows, dropout):
     """Derivatives of a head's attention; dk and dv become 0 if there is no query.
@@ -305,65 +380,32 @@ def attention_head_grad_bfloat16(config, width, operands, workspace, rows, dropo
         return
     tiled = config is not None
     s = _sizes(tiled, width, queries, keys, depth)
-    base = np.int64(workspace.ctypes.data)
-    value_at = s.panels
-    key_at = value_at + s.panels
-    copy_at = key_at + s.panels
-    q_at = copy_at + s.copy
-    dout_at = q_at + s.block
-    q_turned_at = dout_at + s.block
-    dout_turned_at = q_turned_at + s.transposed
-    scores_at = dout_turned_at + s.transposed
-    dscores_at = scores_at + s.scores
-    weights_at = dscores_at + s.scores
-    result_at = weights_at + s.weights
-    dk_at = result_at + s.result
-    dv_at = dk_at + s.sums
-    copy = workspace[copy_at // 4 : q_at // 4]
+    at, base = _places(s), np.int64(workspace.ctypes.data)
+    copy = workspace[at.copy // 4 : at.queries // 4]
     _pack_transposed_keys(k, s, copy, base)
-    _pack_transposed_keys(v, s, copy, base + value_at)
-    _pack_values(k, s, copy, base + key_at)
+    _pack_transposed_keys(v, s, copy, base + s.panels)
+    _pack_values(k, s, copy, base + at.keys)
+    weights = base + at.weights
     start = (queries - 1) // width * width  # whose last query sees all keys
     while start >= 0:
         stop = min(queries, start + width)
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         columns, height = _padded_size(seen, 32), _padded_size(stop - start, _unit(tiled))
-        pitch, even = columns + _SCORES_PAD, _padded_size(stop - start, 32)
-        _pack_queries(tiled, q[start:stop], s, copy, base + q_at, base + q_turned_at)
-        _pack_queries(tiled, dout[start:stop], s, copy, base + dout_at, base + dout_turned_at)
-        sizes, step, by_row = (height, columns, s.depth), 2 * NR * s.depth, 4 * pitch
-        _multiply(config, sizes, base + q_at, (base, step), (base + scores_at, by_row), False)
-        _multiply(
-            config,
-            sizes,
-            base + dout_at,
-            (base + value_at, step),
-            (base + dscores_at, by_row),
-            False,
-        )
-        scores = _rows_of(workspace, scores_at, even, pitch)
-        dscores = _rows_of(workspace, dscores_at, even, pitch)
-        scores[stop - start :] = F(0)
-        dscores[stop - start :] = F(0)
-        softmax_grad(
-            scores[: stop - start],
-            dscores[: stop - start],
-            dropout,
-            score_block(rows, start, queries, keys, seen),
-        )
-        more, sizes = stop < queries, (s.height, columns, even)
-        weights = base + weights_at
+        own = q[start:stop], dout[start:stop]
+        block = score_block(rows, start, queries, keys, seen)
+        scores, dscores = _score_gradients(config, own, workspace, s, seen, dropout, block)
+        more, sizes = stop < queries, (s.height, columns, scores.shape[0])
         step = _pack_weights_as_right(scores, columns, weights)
-        sums = base + dv_at, 4 * s.keys
-        _multiply(config, sizes, base + dout_turned_at, (weights, step), sums, more)
+        sums = base + at.dv, 4 * s.keys
+        _multiply(config, sizes, base + at.dout_transposed, (weights, step), sums, more)
         step = _pack_weights_as_right(dscores, columns, weights)
-        sums = base + dk_at, 4 * s.keys
-        _multiply(config, sizes, base + q_turned_at, (weights, step), sums, more)
+        sums = base + at.dk, 4 * s.keys
+        _multiply(config, sizes, base + at.queries_transposed, (weights, step), sums, more)
         _pack_weights(tiled, dscores, height, columns, weights)
-        sizes, panels = (height, s.depth, columns), (base + key_at, 2 * NR * s.keys)
-        _multiply(config, sizes, weights, panels, (base + result_at, 4 * s.depth), False)
+        sizes, panels = (height, s.depth, columns), (base + at.keys, 2 * NR * s.keys)
+        _multiply(config, sizes, weights, panels, (base + at.result, 4 * s.depth), False)
         to = np.int64(dq.ctypes.data) + start * dq.strides[0]
-        copy_rows(to, dq.strides[0], base + result_at, 4 * s.depth, stop - start, 4 * depth)
+        copy_rows(to, dq.strides[0], base + at.result, 4 * s.depth, stop - start, 4 * depth)
         start -= width
-    _store_transposed(base + dv_at, s, dv, base + result_at)
-    _store_transposed(base + dk_at, s, dk, base + result_at)
+    _store_transposed(base + at.dv, s, dv, base + at.result)
+    _store_transposed(base + at.dk, s, dk, base + at.result)

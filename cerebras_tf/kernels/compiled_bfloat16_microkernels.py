@@ -229,6 +229,7 @@ def add_tile_products(a, b, inner):
 
 @inlined
 def load_tiles(at, step):
+    """Loads tiles 0 to 3 from sums [32, 32] at an address, `step` bytes between rows."""
     _load0(at, step)
     _load1(at + 64, step)
     _load2(at + 16 * step, step)
@@ -237,6 +238,7 @@ def load_tiles(at, step):
 
 @inlined
 def zero_tiles() -> None:
+    """Sets tiles 0 to 3 to 0."""
     _zero0()
     _zero1()
     _zero2()
@@ -245,6 +247,7 @@ def zero_tiles() -> None:
 
 @inlined
 def store_tiles(at, step):
+    """The inverse of load_tiles."""
     _store0(at, step)
     _store1(at + 64, step)
     _store2(at + 16 * step, step)

@@ -90,6 +90,7 @@ class ScoreBlock(NamedTuple):
 
 @inlined
 def score_block(rows, start, queries, keys, seen):
+    """The block of queries from `start` on, of whose keys `seen` are visible to some query."""
     if rows.causal:
         return ScoreBlock(rows, start, start + 1 + keys - queries, 1)
     return ScoreBlock(rows, start, seen, 0)
@@ -345,6 +346,7 @@ def softmax_block(scores, dropout, block):
 
 @inlined
 def softmax_grad(scores, dscores, dropout, block):
+    """Scores of a block become probabilities, their cotangents those of the scores; in place."""
     if dropout is None:
         softmax_scores_grad(0, scores.shape[0], scores, dscores, block)
     else:
