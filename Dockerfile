@@ -1,8 +1,9 @@
 # The command cerebras-tf on the CPUs of any Linux computer.
 #
 #     docker build -t cerebras-tf .
-#     docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" cerebras-tf \
-#         train -p params_gpt3_tiny.yaml
+#     alias run='docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" cerebras-tf'
+#     run configs copy params_gpt3_tiny.yaml
+#     run train -p params_gpt3_tiny.yaml
 FROM python:3.13-slim
 
 ENV PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
