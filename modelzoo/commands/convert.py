@@ -18,7 +18,6 @@ import time
 
 from cerebras_tf.api import WEIGHT_TYPES, gigabytes, progress_bar, seed_int, step_int
 from cerebras_tf.errors import ConfigError
-from modelzoo.bert.fine_tuning.token_classifier.labels import LATER_PIECE
 from modelzoo.common.config.params import load_params
 from modelzoo.common.convert.convert import from_tensorflow, to_tensorflow, write_random_model
 from modelzoo.common.convert.hugging_face import SHARD_BYTES
@@ -31,6 +30,7 @@ from modelzoo.common.convert.verify import (
     verify_weights,
 )
 from modelzoo.common.data.prepared import known_labels
+from modelzoo.common.fine_tuning.tag_labels import LATER_PIECE
 from modelzoo.common.tokenizers.tokenizer_files import lower_cases
 from modelzoo.common.train.arguments import add_params_argument
 
