@@ -95,7 +95,7 @@ _SET_BY_CSRUN = "Unset it; csrun_wse sets it."
 EXECUTION_MODE = EnvironmentVariable(
     "CEREBRAS_EXECUTION_MODE",
     "How models run: weight_streaming reads each layer's weights before it runs, pipeline keeps "
-    "all weights in memory. python-ws and python set it.",
+    "all weights in memory. python-ws, python-pt and python set it.",
     _one_of(*EXECUTION_MODES),
     EXECUTION_MODES[0],
     EXECUTION_MODES[0],

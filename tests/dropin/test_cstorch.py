@@ -422,6 +422,7 @@ def configure_rates(learning_rate):
         ({}, 5),
         ({"num_steps": 7}, 7),
         ({"num_epochs": 2}, 10),
+        ({"num_steps": 3, "num_epochs": 1}, 3),
         ({"num_epochs": 2, "steps_per_epoch": 3, "max_steps": 5}, 5),
         ({"max_steps": 9, "initial_step": 4, "grad_accum_steps": 2}, 10),
     ],

@@ -239,15 +239,13 @@ def compute_num_steps(
         initial_step: steps made in earlier runs.
         num_steps: steps of this run.
         max_steps: steps of all runs.
-        num_epochs: epochs of this run, in place of `num_steps`.
+        num_epochs: epochs of this run; of several limits the lowest counts.
         steps_per_epoch: steps of an epoch, at most those of the loader.
         grad_accum_steps: iterations of a step.
 
     Raises:
-        ConfigError: the numbers contradict each other, or no step is left.
+        ConfigError: no step is left, or the loader has no length.
     """
-    if num_steps is not None and num_epochs is not None:
-        raise ConfigError("num_steps: must not be given with num_epochs. Received: both.")
     counts = []
     if num_steps is not None:
         counts.append(num_steps * grad_accum_steps)
