@@ -34,8 +34,6 @@ def _attention(
     scale: Optional[float],
     enable_gqa: bool,
 ) -> Value:
-    if enable_gqa:
-        key, value = (_repeated(low, x, query) for x in (key, value))
     width = query.shape[-1]
     if not isinstance(width, int) or query.type.rank != 4:
         raise UnsupportedOpError(
@@ -49,7 +47,10 @@ def _attention(
         )
     factor = 1 / math.sqrt(width) if scale is None else scale
     bias = None if attn_mask is None else _bias(low, attn_mask, query.dtype)
+    if key.shape[1] != value.shape[1]:
+        key, value = (_repeated(low, x, query) for x in (key, value))
     if value.shape[-1] != width or (bias is not None and low.is_trained(bias)):
+        key, value = (_repeated(low, x, query) for x in (key, value))
         result = _composed(low, (query, key, value), bias, factor, dropout_p, is_causal)
     else:
         result = _fused(low, (query, key, value), bias, factor, dropout_p, is_causal)
@@ -106,6 +107,8 @@ def _composed(
 
 def _repeated(low: Lowering, x: Value, query: Value) -> Value:
     """Heads of key or value, each repeated for a group of the query's heads."""
+    if x.shape[1] == query.shape[1]:
+        return x
     batch, heads, length, width = x.shape
     groups = query.shape[1] // heads  # type: ignore[operator]
     column = reshape(low.b, x, (batch, heads, 1, length, width))

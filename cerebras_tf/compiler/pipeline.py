@@ -21,7 +21,7 @@ from cerebras_tf.passes.average_gradients import average_gradients, drop_wafer_s
 from cerebras_tf.passes.convert_at_use import convert_at_use
 from cerebras_tf.passes.copy_old_values import copy_old_values
 from cerebras_tf.passes.differentiate import differentiate
-from cerebras_tf.passes.fuse_attention import fuse_attention
+from cerebras_tf.passes.fuse_attention import fuse_attention, group_heads
 from cerebras_tf.passes.fuse_elementwise import fuse_elementwise
 from cerebras_tf.passes.fuse_layer_norm import fuse_layer_norm
 from cerebras_tf.passes.fuse_linear_loss import (
@@ -29,6 +29,8 @@ from cerebras_tf.passes.fuse_linear_loss import (
     fuse_linear_loss,
     merge_linear_loss,
 )
+from cerebras_tf.passes.fuse_rms_norm import add_in_gradient, fuse_rms_norm
+from cerebras_tf.passes.fuse_rotary import fuse_rotary
 from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
 from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import check_kept, lower_products
@@ -94,7 +96,10 @@ Pass = tuple[str, Callable[[StepGraph], None]]
 
 _PATTERNS: list[Pass] = [
     ("fuse_layer_norm", lambda s: fuse_layer_norm(s.graph)),
+    ("fuse_rms_norm", lambda s: fuse_rms_norm(s.graph)),
+    ("fuse_rotary", lambda s: fuse_rotary(s.graph)),
     ("fuse_attention", lambda s: fuse_attention(s.graph, set(s.variables.values()))),
+    ("group_heads", lambda s: group_heads(s.graph)),
     ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
 ]
 
@@ -104,6 +109,7 @@ def _without_gradients(options: Options) -> list[Pass]:
     merge = ("merge_linear_loss", lambda s: merge_linear_loss(s.graph))
     return [
         ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph)),
+        ("add_in_gradient", lambda s: add_in_gradient(s.graph)),
         ("drop_weight_gradients", lambda s: drop_weight_gradients(s.graph)),
         *([merge] if options.merge_loss else []),
         ("fold_row_sums", lambda s: fold_row_sums(s.graph)),

@@ -1,7 +1,8 @@
 """Plain kernels of scaled dot-product attention: the definitions.
 
-Letters: B batch, S query length, T key length, A heads, D head width. The plain forms hold all
-scores [B, A, S, T]; the compiled ones do not.
+Letters: B batch, S query length, T key length, A heads, G heads of keys and values, each of which
+A / G heads of queries read, D head width. The plain forms hold all scores [B, A, S, T], the
+compiled ones do not.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def attention(q, k, v, *extra, scale, causal, compute=None, **dropout):
 
     Args:
         q: [B, S, A, D].
-        k: [B, T, A, D].
-        v: [B, T, A, D].
+        k: [B, T, G, D].
+        v: [B, T, G, D].
         extra: optional bias that broadcasts to [B, A, S, T]; with dropout the step, int64 [], and
             the seeds, int64 [2].
         scale: usually 1 / sqrt(D).
@@ -120,6 +121,16 @@ def attention(q, k, v, *extra, scale, causal, compute=None, **dropout):
         out [B, S, A, D], and log(sum(e^scores)) [B, A, S].
     """
     return attend(q, k, v, _softmax_of(q, k, extra, dropout, scale, causal, compute))
+
+
+def _repeated(x: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Keys or values of every head of the query: [B, T, G, D] as [B, T, A, D]."""
+    return np.repeat(x, q.shape[2] // x.shape[2], axis=2)
+
+
+def _sum_groups(dx: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The derivative of _repeated: [B, T, A, D] summed to [B, T, G, D]."""
+    return dx.reshape(*x.shape[:3], -1, x.shape[3]).sum(axis=3) if dx.shape != x.shape else dx
 
 
 def _softmax_of(
@@ -138,6 +149,7 @@ def _softmax_of(
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, softmax: Softmax) -> Pair:
     """attention's results."""
+    k, v = (_repeated(x, q) for x in (k, v))
     scores = _scores(q, k, softmax)
     top = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - top)
@@ -149,7 +161,7 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, softmax: Softmax) -> Pai
 
 @plain("attention_grad")
 def attention_grad(dout, q, k, v, out, lse, *extra, scale, causal, compute=None, **dropout):
-    """Derivatives of attention's out: dq [B, S, A, D], dk [B, T, A, D], dv [B, T, A, D].
+    """Derivatives of attention's out: dq [B, S, A, D], dk [B, T, G, D], dv [B, T, G, D].
 
     Args are the cotangent dout, attention's arguments, and its results out and lse.
     """
@@ -168,6 +180,8 @@ def attend_backward(
 ) -> Triple:
     """attention_grad's results."""
     kept, compute = softmax.kept, softmax.compute
+    keys, values = k, v
+    k, v = (_repeated(x, q) for x in (k, v))
     p = np.exp(_scores(q, k, softmax) - lse[..., None])
     dp = _drop(_product("bsad,btad->bast", dout, v, compute), kept)
     # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without. It is dout out, too,
@@ -179,4 +193,5 @@ def attend_backward(
     ds = p * (dp - along) * q.dtype.type(softmax.scale)
     dq = _product("bast,btad->bsad", ds, k, compute)
     dk = _product("bast,bsad->btad", ds, q, compute)
-    return dq, dk, _product("bast,bsad->btad", _drop(p, kept), dout, compute)
+    dv = _product("bast,bsad->btad", _drop(p, kept), dout, compute)
+    return dq, _sum_groups(dk, keys), _sum_groups(dv, values)

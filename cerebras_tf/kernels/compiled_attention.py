@@ -1,6 +1,7 @@
 """Compiled attention, float32, of padded batches and of packed tokens: heads spread over threads.
 
-Letters: B sequences, A heads, D head width; padded: S query length, T key length; packed: S and K
+Letters: B sequences, A heads of queries, G heads of keys and values, each of which A / G heads of
+queries read, D head width; padded: S query length, T key length; packed: S and K
 padded lengths, T real tokens of all queries and U of all keys. compiled_flash_attention.py has the
 algorithm within a head, compiled_bfloat16_attention.py that of products in bfloat16.
 """
@@ -125,7 +126,8 @@ def _attention_heads(
     numbers, bounds = parts
     for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
-        given = q[item, head], k[item, head], v[item, head], out[item, head]
+        shared = head // (q.shape[1] // k.shape[1])
+        given = q[item, head], k[item, shared], v[item, shared], out[item, head]
         own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
         if sgemm is None:
             attention_head_bfloat16(config, width, given, workspaces[thread], own, dropout)
@@ -137,17 +139,22 @@ def _attention_heads(
 def _attention_grad_heads(
     start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
 ):
+    """attention_head_grad for chunks of heads of keys; see run_heads."""
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
+    heads, group = q.shape[1], q.shape[1] // k.shape[1]
     for number in numbers[bounds[start] : bounds[stop]]:
-        item, head = divmod(number, q.shape[1])
-        given = dout[item, head], q[item, head], k[item, head], v[item, head]
-        all_of = (*given, dq[item, head], dk[item, head], dv[item, head])
-        own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        if sgemm is None:
-            attention_head_grad_bfloat16(config, width, all_of, workspaces[thread], own, dropout)
-        else:
-            attention_head_grad(sgemm, width, all_of, workspaces[thread], own, dropout)
+        item, shared = divmod(number, k.shape[1])
+        for head in range(shared * group, (shared + 1) * group):
+            given = dout[item, head], q[item, head], k[item, shared], v[item, shared]
+            all_of = (*given, dq[item, head], dk[item, shared], dv[item, shared])
+            own = _rows_of_head(rows, item, head)
+            dropout = head_dropout(dropouts, item * heads + head)
+            adds, memory = head > shared * group, workspaces[thread]
+            if sgemm is None:
+                attention_head_grad_bfloat16(config, width, all_of, memory, own, dropout, adds)
+            else:
+                attention_head_grad(sgemm, width, all_of, memory, own, dropout, adds)
 
 
 def _rows(
@@ -199,17 +206,18 @@ def _run(
     rows: BatchRows,
     dropout: Optional[Dropout],
 ) -> None:
-    """Runs all heads.
+    """Runs all heads; the kernel of derivatives counts heads of keys.
 
     Args:
-        operands: q, k and v, after dout for the derivatives, each [B, S or T, A, D].
+        operands: q, k and v, after dout for the derivatives, each [B, S or T, A or G, D].
         results: those of the same shapes.
     """
     gradient = len(operands) == 4
     (batch, queries, heads, depth), keys = operands[-3].shape, operands[-1].shape[1]
     shape = batch, heads, queries, keys
     work = (8 if gradient else 4) * math.prod(shape)
-    parts = np.array_split(np.arange(batch * heads), chunk_count(batch * heads, work))
+    count = batch * (operands[-2].shape[2] if gradient else heads)
+    parts = np.array_split(np.arange(count), chunk_count(count, work))
     size, dropouts = method.size(queries, keys, depth, gradient), batch_dropout(dropout, shape)
     with method.rounding(operands) as rounded:
         given = tuple(_transpose_heads(x) for x in (*rounded, *results))
@@ -227,7 +235,7 @@ def attention(q, k, v, *extra, out, scale, causal, compute=None, **dropout):
 
 @compiled("attention_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
 def attention_grad(dout, q, k, v, y, lse, *extra, out, scale, causal, compute=None, **dropout):
-    """attention_grad into dq, dk, dv, each [B, S or T, A, D]; y, attention's out, is not read."""
+    """attention_grad into dq, dk, dv; y, attention's out, is not read."""
     bias, dropped = bias_and_dropout(extra, dropout)
     method = _Method.of(compute)
     rows = _rows(bias, k.shape[1], scale, causal, as_contiguous(lse), method.rounded)
@@ -277,7 +285,9 @@ def _packed_attention_heads(
         item, head = divmod(number, q.shape[1])
         begin, end = rows.queries[item], rows.queries[item + 1]
         first, last = rows.keys[item], rows.keys[item + 1]
-        given = q[begin:end, head], k[first:last, head], v[first:last, head], out[begin:end, head]
+        shared = head // (q.shape[1] // k.shape[1])
+        keys, values = k[first:last, shared], v[first:last, shared]
+        given = q[begin:end, head], keys, values, out[begin:end, head]
         own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
         if sgemm is None:
             attention_head_bfloat16(config, width, given, workspaces[thread], own, dropout)
@@ -289,19 +299,26 @@ def _packed_attention_heads(
 def _packed_attention_grad_heads(
     start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
 ):
+    """attention_head_grad for chunks of heads of keys, which count over sequences."""
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
+    heads, group = q.shape[1], q.shape[1] // k.shape[1]
     for number in numbers[bounds[start] : bounds[stop]]:
-        item, head = divmod(number, q.shape[1])
+        item, shared = divmod(number, k.shape[1])
         begin, end = rows.queries[item], rows.queries[item + 1]
         first, last = rows.keys[item], rows.keys[item + 1]
-        given = dout[begin:end, head], q[begin:end, head], k[first:last, head], v[first:last, head]
-        all_of = (*given, dq[begin:end, head], dk[first:last, head], dv[first:last, head])
-        own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        if sgemm is None:
-            attention_head_grad_bfloat16(config, width, all_of, workspaces[thread], own, dropout)
-        else:
-            attention_head_grad(sgemm, width, all_of, workspaces[thread], own, dropout)
+        keys, values = k[first:last, shared], v[first:last, shared]
+        dkeys, dvalues = dk[first:last, shared], dv[first:last, shared]
+        for head in range(shared * group, (shared + 1) * group):
+            given = dout[begin:end, head], q[begin:end, head], keys, values
+            all_of = (*given, dq[begin:end, head], dkeys, dvalues)
+            own = _packed_rows_of_head(rows, item, head)
+            dropout = head_dropout(dropouts, item * heads + head)
+            adds, memory = head > shared * group, workspaces[thread]
+            if sgemm is None:
+                attention_head_grad_bfloat16(config, width, all_of, memory, own, dropout, adds)
+            else:
+                attention_head_grad(sgemm, width, all_of, memory, own, dropout, adds)
 
 
 def _run_packed(
@@ -314,13 +331,14 @@ def _run_packed(
     dropout: Optional[Dropout],
 ) -> None:
     """Runs all heads in memory order, in chunks with equally many scores; arguments as of `_run`,
-    operands and results are [T or U, A, D]."""
+    operands and results are [T or U, A or G, D]."""
     gradient = len(operands) == 4
     (_, heads, depth), count = operands[-3].shape, len(rows.queries) - 1
     dropouts = batch_dropout(dropout, (count, heads, *lengths))
     queries, keys = np.diff(rows.queries), np.diff(rows.keys)
-    scores = np.cumsum(np.repeat(queries * keys, heads))
     work = (8 if gradient else 4) * heads * int(queries @ keys)
+    heads = operands[-2].shape[1] if gradient else heads
+    scores = np.cumsum(np.repeat(queries * keys, heads))
     chunks = chunk_count(count * heads, work)
     ends = np.searchsorted(scores, scores[-1:] * np.arange(1, chunks) // chunks)
     parts = np.split(np.arange(count * heads), ends)
@@ -384,7 +402,7 @@ def packed_attention_grad(
     compute=None,
     **dropout,
 ):
-    """packed_attention_grad into dq, dk, dv, each [T or U, A, D]; y, the result, is not read."""
+    """packed_attention_grad into dq, dk, dv; y, the result, is not read."""
     _, dropped = bias_and_dropout(extra, dropout)
     method, ends = _Method.of(compute), (offsets_q, offsets_k)
     rows = _packed_rows(scale, causal, ends, as_contiguous(lse), method.rounded)

@@ -364,13 +364,15 @@ def _score_gradients(config, operands, workspace, s, seen, dropout, block):
 
 
 @jit()
-def attention_head_grad_bfloat16(config, width, operands, workspace, rows, dropout):
+def attention_head_grad_bfloat16(config, width, operands, workspace, rows, dropout, adds):
     """Derivatives of a head's attention; dk and dv become 0 if there is no query.
 
     Args:
         operands: the result's cotangent, q, k, v, and the results dq, dk, dv.
         config, width, workspace, rows, dropout: as for `attention_head_bfloat16`; rows.lse of the
             forward pass.
+        adds: whether the workspace holds packed keys and values and sums of derivatives of the head
+            before, with the same keys, to which those of this head are added.
     """
     dout, q, k, v, dq, dk, dv = operands
     (queries, depth), keys = q.shape, k.shape[0]
@@ -382,9 +384,10 @@ def attention_head_grad_bfloat16(config, width, operands, workspace, rows, dropo
     s = _sizes(tiled, width, queries, keys, depth)
     at, base = _places(s), np.int64(workspace.ctypes.data)
     copy = workspace[at.copy // 4 : at.queries // 4]
-    _pack_transposed_keys(k, s, copy, base)
-    _pack_transposed_keys(v, s, copy, base + s.panels)
-    _pack_values(k, s, copy, base + at.keys)
+    if not adds:
+        _pack_transposed_keys(k, s, copy, base)
+        _pack_transposed_keys(v, s, copy, base + s.panels)
+        _pack_values(k, s, copy, base + at.keys)
     weights = base + at.weights
     start = (queries - 1) // width * width  # whose last query sees all keys
     while start >= 0:
@@ -394,7 +397,7 @@ def attention_head_grad_bfloat16(config, width, operands, workspace, rows, dropo
         own = q[start:stop], dout[start:stop]
         block = score_block(rows, start, queries, keys, seen)
         scores, dscores = _score_gradients(config, own, workspace, s, seen, dropout, block)
-        more, sizes = stop < queries, (s.height, columns, scores.shape[0])
+        more, sizes = adds or stop < queries, (s.height, columns, scores.shape[0])
         step = _pack_weights_as_right(scores, columns, weights)
         sums = base + at.dv, 4 * s.keys
         _multiply(config, sizes, base + at.dout_transposed, (weights, step), sums, more)

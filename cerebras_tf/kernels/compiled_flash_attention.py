@@ -386,17 +386,18 @@ def attention_head(address, width, operands, workspace, rows, dropout):
 
 
 @jit_with_sgemm
-def attention_head_grad(address, width, operands, workspace, rows, dropout):
+def attention_head_grad(address, width, operands, workspace, rows, dropout, adds):
     """Derivatives of a head's attention; dk and dv become 0 if there is no query.
 
     Args:
         operands: the result's cotangent, q, k, v, and the results dq, dk, dv.
         workspace: float32, for two blocks of scores.
         address, width, rows, dropout: as for `attention_head`; rows.lse of the forward pass.
+        adds: whether dk and dv are added to what is there, of another head with the same keys.
     """
     dout, q, k, v, dq, dk, dv = operands
     queries, keys = q.shape[0], k.shape[0]
-    if queries == 0:  # else the first block's queries see all keys
+    if queries == 0 and not adds:  # else the first block's queries see all keys
         dk[:] = F(0)
         dv[:] = F(0)
     stop = queries
@@ -412,7 +413,7 @@ def attention_head_grad(address, width, operands, workspace, rows, dropout):
         if rows.rounded:
             _round(scores)
             _round(dscores)
-        first = stop == queries
+        first = stop == queries and not adds
         _gemm(address, scores.T, dout[start:stop], dv[:seen], not first)
         _gemm(address, dscores.T, q[start:stop], dk[:seen], not first)
         _gemm(address, dscores, k[:seen], dq[start:stop], False)

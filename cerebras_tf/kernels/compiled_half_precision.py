@@ -21,15 +21,21 @@ def _widen(start, stop, bits, out):
         result[i] = float_of(np.int32(np.uint32(part[i]) << np.uint32(16)))
 
 
+@inlined
+def bfloat16_bits(x):
+    """A float32 as bits of the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = np.uint32(bits_of(x))
+    upper = bits >> np.uint32(16)
+    rounded = np.uint32(bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
+    quiet = upper | np.uint32(0x40)
+    return np.uint16(quiet if x != x else rounded)
+
+
 @jit()
 def _narrow(start, stop, array, out):
     part, result = array[start:stop], out[start:stop]
     for i in range(part.size):
-        bits = np.uint32(bits_of(part[i]))
-        upper = bits >> np.uint32(16)
-        rounded = np.uint32(bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
-        quiet = upper | np.uint32(0x40)
-        result[i] = np.uint16(quiet if part[i] != part[i] else rounded)
+        result[i] = bfloat16_bits(part[i])
 
 
 def to_float32(bits: np.ndarray, out: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Compiled layer norm and softmax, float32, one row at a time.
+"""Compiled layer norm, RMS norm and softmax, float32, one row at a time.
 
 Letters: N rows (all leading axes), H width.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cerebras_tf.kernels.compiled_half_precision import bfloat16_bits
 from cerebras_tf.kernels.compiled_jit import jit
 from cerebras_tf.kernels.compiled_layout import all_float32, as_matrix
 from cerebras_tf.kernels.compiled_math import exp, log
@@ -112,6 +113,88 @@ def layer_norm_grad(dy, x, gamma, mean, rstd, *, out):
         parallel_chunks(_layer_norm_grad_blocks, blocks, chunks, *given, *partial)
         add_rows(partial[0], out[1])
         add_rows(partial[1], out[2])
+
+
+@jit(any_order=True)
+def _rms_norm_rows(start, stop, x, gamma, epsilon, y, rounded, rstd):
+    """Rows of y, or of `rounded`, in bits of bfloat16; the other one is empty."""
+    width = x.shape[1]
+    inverse = F(1) / F(width)
+    for i in range(start, stop):
+        row = x[i]
+        squares = F(0)
+        for j in range(width):
+            squares += row[j] * row[j]
+        r = F(1) / np.sqrt(squares * inverse + epsilon)
+        if rounded.shape[0]:
+            bits = rounded[i]
+            for j in range(width):
+                bits[j] = bfloat16_bits(row[j] * r * gamma[j])
+        else:
+            out = y[i]
+            for j in range(width):
+                out[j] = row[j] * r * gamma[j]
+        rstd[i] = r
+
+
+@compiled("rms_norm", supports=all_float32, writes_bfloat16=True)
+def rms_norm(x, gamma, *, out, epsilon, dtype=None):
+    """rms_norm of [..., H] into y [..., H], float32 or bits of bfloat16, and rstd [...]."""
+    rows, y = as_matrix(x), as_matrix(out[0])
+    none = np.empty((0, rows.shape[1]), np.uint16 if y.dtype == F else F)
+    found = (y, none) if y.dtype == F else (none, y)
+    given = rows, as_matrix(gamma)[0], F(epsilon), *found, out[1].reshape(-1)
+    parallel_for(_rms_norm_rows, len(rows), 2 * x.size, *given)
+
+
+@jit(any_order=True)
+def _rms_norm_grad_blocks(start, stop, dy, x, gamma, rstd, other, dx, dgamma):
+    """Blocks [start, stop) of rows of dx; each block has its own sums, a row of dgamma."""
+    width = x.shape[1]
+    inverse = F(1) / F(width)
+    for block in range(start, stop):
+        sums = dgamma[block]
+        for j in range(width):
+            sums[j] = F(0)
+        for i in range(block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, x.shape[0])):
+            row = x[i]
+            cotangent = dy[i]
+            out = dx[i]
+            r = rstd[i]
+            along = F(0)
+            for j in range(width):
+                along += cotangent[j] * gamma[j] * row[j]
+            along *= inverse * r * r
+            if other.shape[0]:
+                added = other[i]
+                for j in range(width):
+                    d = cotangent[j]
+                    out[j] = (d * gamma[j] - row[j] * along) * r + added[j]
+                    sums[j] += d * (row[j] * r)
+            else:
+                for j in range(width):
+                    d = cotangent[j]
+                    out[j] = (d * gamma[j] - row[j] * along) * r
+                    sums[j] += d * (row[j] * r)
+
+
+def _scratch_of_rms_gradient(dy: Any, x: Any, *others: Any) -> Scratch:
+    """Sums for gamma's gradient per block of rows."""
+    blocks = max(1, -(-math.prod(x.shape[:-1]) // _BLOCK_ROWS))
+    return Scratch(round_up(4 * x.shape[-1] * blocks))
+
+
+@compiled("rms_norm_grad", supports=all_float32, scratch=_scratch_of_rms_gradient)
+def rms_norm_grad(dy, x, gamma, rstd, *other, out):
+    """rms_norm_grad into dx [..., H] and dgamma [H]."""
+    rows, cotangents, dx = as_matrix(x), as_matrix(dy), as_matrix(out[0])
+    added = as_matrix(other[0]) if other else np.empty((0, rows.shape[1]), F)
+    blocks = max(1, -(-len(rows) // _BLOCK_ROWS))
+    with borrow((blocks, rows.shape[1])) as partial:
+        chunks = chunks_or_one(blocks, 4 * x.size)
+        given = cotangents, rows, as_matrix(gamma)[0], as_matrix(rstd).reshape(-1), added, dx
+        parallel_chunks(_rms_norm_grad_blocks, blocks, chunks, *given, partial)
+        add_rows(partial, out[1])
 
 
 @jit(any_order=True)

@@ -1,4 +1,4 @@
-"""Plain kernels of layer norm and softmax over the last axis, of width H: the definitions."""
+"""Plain kernels of norms and softmax over the last axis, of width H: the definitions."""
 
 from __future__ import annotations
 
@@ -42,6 +42,39 @@ def layer_norm_grad(dy, x, gamma, mean, rstd):
     dx = (g - g.mean(axis=-1, keepdims=True) - normal * along) * rstd[..., None]
     rows = tuple(range(x.ndim - 1))
     return dx, (dy * normal).sum(axis=rows), dy.sum(axis=rows)
+
+
+@plain("rms_norm")
+def rms_norm(x, gamma, *, epsilon, dtype=None):
+    """y = x / sqrt(mean(x^2) + epsilon) gamma (Zhang and Sennrich, 2019, eq. 4).
+
+    Args:
+        x: [..., H].
+        gamma: [H].
+        epsilon: added to the mean of squares.
+        dtype: that the caller stores y in.
+
+    Returns:
+        y [..., H], and 1 / sqrt(mean(x^2) + epsilon) [...].
+    """
+    mean = np.square(x).mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt(mean + x.dtype.type(epsilon))
+    return x * rstd * gamma, rstd[..., 0]
+
+
+@plain("rms_norm_grad")
+def rms_norm_grad(dy, x, gamma, rstd, other=None):
+    """Derivatives of rms_norm's y: dx [..., H] and dgamma [H].
+
+    Args are the cotangent dy [..., H], x and gamma as given to rms_norm, its result rstd, and a
+    cotangent of x [..., H] by another path, which is added to dx.
+    """
+    normal = x * rstd[..., None]
+    g = dy * gamma
+    along = (g * normal).mean(axis=-1, keepdims=True)
+    dx = (g - normal * along) * rstd[..., None]
+    dgamma = (dy * normal).sum(axis=tuple(range(x.ndim - 1)))
+    return dx if other is None else dx + other, dgamma
 
 
 @plain("softmax")

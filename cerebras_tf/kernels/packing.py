@@ -1,7 +1,7 @@
 """Plain kernels of ops on packed tokens: the definitions, sequence by sequence.
 
 Letters: B sequences, S and K their padded lengths (queries, keys), T real tokens of all queries and
-U of all keys, A heads, D head width.
+U of all keys, A heads of queries, G of keys and values, D head width.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def packed_attention(
 
     Args:
         q: [T, A, D].
-        k: [U, A, D].
-        v: [U, A, D].
+        k: [U, G, D].
+        v: [U, G, D].
         offsets_q: [B + 1], starts of the sequences' queries, and T.
         offsets_k: [B + 1], starts of the sequences' keys, and U.
         others: with dropout the step, int64 [], and the seeds, int64 [2].
@@ -94,7 +94,7 @@ def packed_attention_grad(
     compute=None,
     **dropout,
 ):
-    """Derivatives of packed_attention's out: dq [T, A, D], dk [U, A, D], dv [U, A, D].
+    """Derivatives of packed_attention's out: dq [T, A, D], dk [U, G, D], dv [U, G, D].
 
     Args are the cotangent dout [T, A, D], packed_attention's arguments, and its results out and
     lse.

@@ -1,6 +1,7 @@
 """Scaled dot-product attention, padded and packed, as one op that does not store its scores.
 
-Letters: B batch, S query length, T key length, A heads, D head width. In packed tensors, the real
+Letters: B batch, S query length, T key length, A heads of queries, G heads of keys and values (each
+is read by A / G consecutive heads of queries), D head width. In packed tensors, the real
 tokens of all sequences are concatenated: sequence b has the rows offsets[b] to offsets[b + 1] - 1.
 There T and U count the tokens of all queries and of all keys, and S and K are the padded lengths.
 """
@@ -39,12 +40,13 @@ def _check(query: Value, key: Value, value: Value, others: Sequence[Value], attr
             f"Received: {operands}. Reshape or transpose them."
         )
     batch, length, heads, width = zip(query.shape, key.shape, value.shape)
-    for dims in (batch, length[1:], heads, width):
+    for dims in (batch, length[1:], heads[1:], width):
         known = {dim for dim in dims if dim is not None}
-        if len(known) > 1:
+        if len(known) > 1 or not _are_grouped(*heads[:2]):
             raise GraphError(
-                "attention: batch, heads and width must be equal, and key and value equally "
-                f"long. Received: {operands}. Repeat or pad them."
+                "attention: batch and width must be equal, key and value equally long with equally "
+                "many heads, and the query must have a multiple of these. "
+                f"Received: {operands}. Repeat or pad them."
             )
     for item in bias:
         scores = _scores_shape(query, key)
@@ -56,6 +58,13 @@ def _check(query: Value, key: Value, value: Value, others: Sequence[Value], attr
                 "attention: the bias must broadcast to [batch, heads, queries, keys]. "
                 f"Received: {operands}. Expand it."
             )
+
+
+def _are_grouped(heads: Optional[Size], key_heads: Optional[Size]) -> bool:
+    """Whether every head of a key may be read by equally many heads of the query."""
+    if isinstance(heads, int) and isinstance(key_heads, int):
+        return key_heads > 0 and heads % key_heads == 0
+    return None in (heads, key_heads) or heads == key_heads
 
 
 def _without_draws(others: Sequence[Value], attrs: Attrs) -> Sequence[Value]:
@@ -78,7 +87,7 @@ def _drops(attrs: Attrs) -> bool:
 
 
 def _infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
-    """attention(query [B,S,A,D], key [B,T,A,D], value [B,T,A,D] [, bias]
+    """attention(query [B,S,A,D], key [B,T,G,D], value [B,T,G,D] [, bias]
     [, step, seeds]; scale, causal [, rate, kept_scale] [, compute]) -> out [B,S,A,D], lse [B,A,S]
 
     out = softmax(scale query key^T + bias) value per head; bias broadcasts to [B,A,S,T]. With
@@ -111,7 +120,7 @@ def _vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 def _grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """attention_grad(dout, query, key, value, out, lse [, bias] [, step, seeds]; as
     attention)
-    -> dquery [B,S,A,D], dkey [B,T,A,D], dvalue [B,T,A,D]
+    -> dquery [B,S,A,D], dkey [B,T,G,D], dvalue [B,T,G,D]
     """
     query, key, value = inputs[1:4]
     _check(query, key, value, inputs[6:], attrs)
@@ -151,7 +160,8 @@ def _check_packed(operands: Sequence[Value], attrs: Attrs) -> None:
     query, key, value, queries, keys, *drawn = operands
     require_same_dtype([query, key, value])
     ranks = [item.type.rank for item in (query, key, value, queries, keys)]
-    if ranks != [3, 3, 3, 1, 1] or not query.shape[1:] == key.shape[1:] == value.shape[1:]:
+    same = key.shape[1:] == value.shape[1:] and query.shape[2:] == key.shape[2:]
+    if ranks != [3, 3, 3, 1, 1] or not same or not _are_grouped(query.shape[1], key.shape[1]):
         raise GraphError(
             "packed_attention: query, key and value must be [tokens, heads, width], offsets "
             f"vectors. Received: {list(operands)}. Reshape them."
@@ -165,7 +175,7 @@ def _check_packed(operands: Sequence[Value], attrs: Attrs) -> None:
 
 
 def _packed_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
-    """packed_attention(query [T,A,D], key [U,A,D], value [U,A,D], offsets_q [B+1], offsets_k [B+1]
+    """packed_attention(query [T,A,D], key [U,G,D], value [U,G,D], offsets_q [B+1], offsets_k [B+1]
     [, step, seeds]; scale, causal, lengths [, rate, kept_scale] [, compute])
     -> out [T,A,D], lse [A,T]
 
@@ -195,7 +205,7 @@ def _packed_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
 
 def _packed_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """packed_attention_grad(dout, query, key, value, out, lse, offsets_q, offsets_k
-    [, step, seeds]; as packed_attention) -> dquery [T,A,D], dkey [U,A,D], dvalue [U,A,D]
+    [, step, seeds]; as packed_attention) -> dquery [T,A,D], dkey [U,G,D], dvalue [U,G,D]
     """
     _check_packed([*inputs[1:4], *inputs[6:]], attrs)
     return [value.type for value in inputs[1:4]]

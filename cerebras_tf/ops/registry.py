@@ -123,6 +123,7 @@ class OpDef:
         products: sizes M, K, N of its matrix products, None where unknown, of an op whose kernels
             support the attribute compute="bfloat16" (passes/lower_products.py).
         rounded: positions of operands that, with it, are rounded and may be stored in bfloat16.
+        rounds: whether the attribute dtype="bfloat16" rounds its first output.
     """
 
     name: str
@@ -145,6 +146,7 @@ class OpDef:
     of_range: bool = False
     products: Optional[Products] = None
     rounded: tuple[int, ...] = ()
+    rounds: bool = False
 
     def __post_init__(self) -> None:
         if self.elementwise:

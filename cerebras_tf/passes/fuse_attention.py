@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
-from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ir import Graph, Node, Shape, Value
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.causal_mask import is_causal
 from cerebras_tf.passes.rewrite import gradient_operands, rewrite
@@ -44,6 +44,52 @@ def fuse_attention(graph: Graph, variables: set[Value]) -> None:
             if match is not None:
                 found[node] = match
     rewrite(graph, lambda b, node: [_emit(b, found[node])] if node in found else None, fold=False)
+
+
+def group_heads(graph: Graph) -> None:
+    """Lets attention read each head of keys and values for a group of heads of the query, in place.
+
+    Before: `%r = reshape(broadcast_to(%k))` repeats the heads of `%k: [B,T,G,D]` to [B,T,A,D], also
+    between transposes, and so for %v; after: `attention(%q, %k, %v)`. The pass runs before
+    differentiation, and does not fire where a gradient is taken by a repeated value.
+    """
+    kept = gradient_operands(graph)
+
+    def grouped(b: Builder, node: Node) -> None:
+        if node.op != "attention":
+            return
+        found = [_repeated_heads(value, kept) for value in node.inputs[1:3]]
+        if all(found) and found[0][1:] == found[1][1:]:  # type: ignore[index]
+            shape, swapped = found[0][1:]  # type: ignore[index]
+            for at, (source, *_) in enumerate(found, 1):  # type: ignore[misc]
+                narrow = b.op("reshape", source, shape=shape)
+                node.inputs[at] = _swapped(b, narrow) if swapped else narrow
+
+    rewrite(graph, grouped, fold=False)
+
+
+def _repeated_heads(value: Value, kept: set[Value]) -> Optional[tuple[Value, Shape, bool]]:
+    """What [B,T,A,D] repeats, its shape without the axis of copies, and whether T and G swap."""
+    made, axis, inner = value.node, 2, {value}
+    swapped = made is not None and made.op == "transpose"
+    if made is not None and swapped:
+        if tuple(made.attrs["permutation"]) != _SWAP:
+            return None
+        value, axis = made.inputs[0], 1
+        made = value.node
+    copies = made.inputs[0] if made is not None and made.op == "reshape" else value
+    below = copies.node
+    if below is None or below.op != "broadcast_to" or {*inner, value, copies} & kept:
+        return None
+    source = below.inputs[0]
+    if source.type.rank != 5 or copies.type.rank != 5 or source.shape[axis + 1] != 1:
+        return None
+    narrow = (*source.shape[: axis + 1], *source.shape[axis + 2 :])
+    spread = (*copies.shape[: axis + 1], *copies.shape[axis + 2 :])
+    others = (*value.shape[:axis], *value.shape[axis + 1 :])
+    if narrow != spread or None in narrow or (*narrow[:axis], *narrow[axis + 1 :]) != others:
+        return None
+    return source, narrow, swapped
 
 
 class _Found(NamedTuple):

@@ -64,29 +64,25 @@ class _Match:
 
     def statistics(self) -> bool:
         """Whether the root is 1/sqrt(variance + epsilon) (or its inverse) over the last axis."""
-        total = _made_by(self.root.inputs[0], "add")
-        if total is None:
+        parts = split_epsilon(self.root.inputs[0])
+        if parts is None:
             return False
-        variance, epsilon = total.inputs
-        if epsilon.constant is None:
-            variance, epsilon = epsilon, variance
-        if epsilon.constant is None or epsilon.constant.size != 1:
-            return False
-        self.epsilon = float(epsilon.constant.reshape(()))
-        mean_square = _mean_of_last(variance)
+        variance, self.epsilon = parts
+        total = self.root.inputs[0]
+        mean_square = mean_of_last(variance)
         if mean_square is None:
             return False
         difference = mean_square.node
         if difference is not None and difference.op == "square":
-            difference = _made_by(difference.inputs[0], "sub")
+            difference = made_by(difference.inputs[0], "sub")
         elif difference is not None and difference.op == "mul":
             same = difference.inputs[0] is difference.inputs[1]
-            difference = _made_by(difference.inputs[0], "sub") if same else None
+            difference = made_by(difference.inputs[0], "sub") if same else None
         elif difference is None or difference.op != "squared_difference":
             return False
         if difference is None:
             return False
-        self.inner = {total.output, variance, mean_square, difference.output}
+        self.inner = {total, variance, mean_square, difference.output}
         self.x, mean = difference.inputs
         return self._is_mean(mean)
 
@@ -95,7 +91,7 @@ class _Match:
             self.mean.add(value)
             value = value.node.inputs[0]
         self.mean.add(value)
-        return self.x is not None and _mean_of_last(value) is self.x
+        return self.x is not None and mean_of_last(value) is self.x
 
     def norm(self) -> Optional[_Norm]:
         """Finds the last reader that computes the norm."""
@@ -183,8 +179,7 @@ class _Match:
 
     def _is_vector(self, value: Value) -> bool:
         assert self.x is not None
-        width = self.x.shape[-1]
-        return value.type.is_static and value.type.size == width and value.shape[-1:] == (width,)
+        return is_vector(value, self.x)
 
     def _affine(self, polynomial: Polynomial, output: Value) -> Optional[tuple[Value, Value]]:
         """(gamma, beta) if the polynomial is x r gamma - mean r gamma + beta."""
@@ -220,14 +215,34 @@ def _emit(b: Builder, norm: _Norm) -> Value:
     return y
 
 
-def _made_by(value: Value, op: str) -> Optional[Node]:
+def made_by(value: Value, op: str) -> Optional[Node]:
+    """The node that produces a value, if its op is `op`."""
     node = value.node
     return node if node is not None and node.op == op else None
 
 
-def _mean_of_last(value: Value) -> Optional[Value]:
+def is_vector(value: Value, x: Value) -> bool:
+    """Whether a value [H] or [..., 1, H] is broadcast to x [..., H] along the other axes."""
+    width = x.shape[-1]
+    return value.type.is_static and value.type.size == width and value.shape[-1:] == (width,)
+
+
+def split_epsilon(value: Value) -> Optional[tuple[Value, float]]:
+    """(x, c), if the value is the sum of x and a constant c."""
+    total = made_by(value, "add")
+    if total is None:
+        return None
+    x, constant = total.inputs
+    if constant.constant is None:
+        x, constant = constant, x
+    if constant.constant is None or constant.constant.size != 1:
+        return None
+    return x, float(constant.constant.reshape(()))
+
+
+def mean_of_last(value: Value) -> Optional[Value]:
     """x, if the value is the mean of x over its last axis with keepdims."""
-    node = _made_by(value, "mean")
+    node = made_by(value, "mean")
     if node is None or not node.attrs["keepdims"]:
         return None
     x = node.inputs[0]

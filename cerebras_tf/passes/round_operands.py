@@ -3,10 +3,11 @@
 Before: `%h = mul(%u, %t)  %y = matmul(%h, %w; compute="bfloat16")`, and a later product reads %h,
 too; after: `%h = mul(%u, %t)  %r: bfloat16 = cast(%h)  %y = matmul(%r, %w; compute="bfloat16")`,
 and the later one reads %r. These products round anyway, so no number changes; a value is rounded
-once, and takes half the bytes in the backward pass. The pass does not fire where other backward
-nodes read a forward value, which would be kept twice, nor where the cast would cost what it saves:
-where it cannot be fused, or where one product reads the value besides other nodes, unless the value
-is kept for the backward pass.
+once, and takes half the bytes in the backward pass. An op that can round its result does it itself,
+if only products read it. The pass does not fire where other backward nodes read a forward value,
+which would be kept twice, nor where the cast would cost what it saves: where it cannot be fused, or
+where one product reads the value besides other nodes, unless the value is kept for the backward
+pass.
 """
 
 from __future__ import annotations
@@ -39,8 +40,21 @@ def round_operands(graph: Graph) -> None:
             rounded[node.outputs[0]] = _append(graph, node, node.op, operands, node.attrs)
         for value in node.outputs:
             if value in chosen:
-                rounded[value] = _append(graph, node, "cast", [value], {"dtype": ROUNDED})
+                rounded[value] = _rounded(graph, node, value, chosen[value])
     graph.prune()
+
+
+def _rounded(graph: Graph, node: Node, value: Value, alone: bool) -> Value:
+    """A chosen value in bfloat16.
+
+    Args:
+        alone: whether only products read it.
+    """
+    if alone and value.index == 0 and lookup(node.op).rounds:
+        node.attrs["dtype"] = ROUNDED
+        value.type = value.type.with_dtype(ROUNDED)
+        return value
+    return _append(graph, node, "cast", [value], {"dtype": ROUNDED})
 
 
 def _append(
@@ -56,7 +70,8 @@ def _rounds(node: Node) -> bool:
     return node.op == "matmul" and node.attrs.get("compute") == ROUNDED
 
 
-def _chosen(graph: Graph) -> set[Value]:
+def _chosen(graph: Graph) -> dict[Value, bool]:
+    """Values that are rounded, and whether only products read them."""
     products: dict[Value, list[Node]] = {}
     others: dict[Value, list[Node]] = {}
     for node in graph.nodes:
@@ -70,7 +85,7 @@ def _chosen(graph: Graph) -> set[Value]:
             others.setdefault(viewed(value), []).append(node)
     wanted = {viewed(value) for value in graph.outputs}
     return {
-        value
+        value: value not in others
         for value, readers in products.items()
         if value not in wanted and _pays(value, readers, others.get(value, []))
     }

@@ -41,6 +41,15 @@ def test_every_length_equals_the_plain_kernel(small_blocks, lengths, causal):
     _check(_normal(2, queries, 3, 5), k, v, causal=causal)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_heads_of_keys_that_several_heads_read_equal_the_plain_kernel(small_blocks, heads, causal):
+    k, v = _normal(2, 11, heads, 5), _normal(2, 11, heads, 5)
+    _check(_normal(2, 11, 4, 5), k, v, causal=causal)
+    drawn = [np.array(3, np.int64), SEEDS]
+    _check(_normal(2, 11, 4, 5), k, v, drawn, causal=causal, **DROPOUT)
+
+
 @pytest.mark.parametrize(
     "shape", [(2, 3, 9, 11), (1, 3, 9, 11), (2, 1, 1, 11), (1, 1, 9, 1), (9, 11), ()]
 )

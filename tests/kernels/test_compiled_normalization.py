@@ -1,10 +1,11 @@
-"""Compiled layer norm and softmax against the plain forms in float64."""
+"""Compiled layer norm, RMS norm and softmax against the plain forms in float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from cerebras_tf.kernels.half_precision import to_bfloat16
 from cerebras_tf.kernels.registry import COMPILED
 from tests.kernels.compare import check_compiled
 from tests.tolerances import TOLERANCES
@@ -23,6 +24,18 @@ def test_layer_norm_and_its_gradient_equal_the_plain_ones(shape):
     x, dy, gamma, beta = _normal(*shape), _normal(*shape), _normal(shape[-1]), _normal(shape[-1])
     _, mean, rstd = check_compiled("layer_norm", [x, gamma, beta], NEAR, epsilon=1e-5)
     check_compiled("layer_norm_grad", [dy, x, gamma, mean, rstd], NEAR)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rms_norm_and_its_gradient_equal_the_plain_ones(shape):
+    x, dy, other, gamma = *(_normal(*shape) for _ in range(3)), _normal(shape[-1])
+    y, rstd = check_compiled("rms_norm", [x, gamma], NEAR, epsilon=1e-5)
+    check_compiled("rms_norm_grad", [dy, x, gamma, rstd], NEAR)
+    check_compiled("rms_norm_grad", [dy, x, gamma, rstd, other], NEAR)
+    rounded = np.empty(shape, np.uint16)
+    attrs = {"epsilon": 1e-5, "dtype": "bfloat16"}
+    COMPILED["rms_norm"].run(x, gamma, out=(rounded, np.empty_like(rstd)), **attrs)
+    np.testing.assert_array_equal(rounded, to_bfloat16(y))
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])

@@ -36,11 +36,11 @@ def _packed(x, space):
 
 
 @pytest.mark.parametrize("dropouts", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_packed_attention_is_attention_whose_padding_is_hidden(causal, dropouts):
+@pytest.mark.parametrize("causal, shared", [(False, HEADS), (True, HEADS), (True, 1)])
+def test_packed_attention_is_attention_whose_padding_is_hidden(causal, shared, dropouts):
     keys = QUERY_BLOCK if causal else KEYS
     q, dout = _normal(4, QUERY_BLOCK[0], HEADS, WIDTH), _normal(4, QUERY_BLOCK[0], HEADS, WIDTH)
-    k, v = (_normal(4, keys[0], HEADS, WIDTH) for _ in range(2))
+    k, v = (_normal(4, keys[0], shared, WIDTH) for _ in range(2))
     hidden = np.arange(keys[0]) >= np.array(keys[1])[:, None]
     bias = np.where(hidden, -1e9, 0).astype("f")[:, None, None]
     dout[np.arange(QUERY_BLOCK[0]) >= np.array(QUERY_BLOCK[1])[:, None]] = 0
@@ -62,15 +62,15 @@ def test_packed_attention_is_attention_whose_padding_is_hidden(causal, dropouts)
 
 @pytest.mark.parametrize("library", [True, False])
 @pytest.mark.parametrize("dropouts", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_compiled_equals_plain(causal, dropouts, library, monkeypatch):
+@pytest.mark.parametrize("causal, shared", [(False, HEADS), (True, HEADS), (True, 1)])
+def test_compiled_equals_plain(causal, shared, dropouts, library, monkeypatch):
     """With blocks of 4 queries, and without the library too."""
     monkeypatch.setattr(compiled_flash_attention, "QUERY_BLOCK", 4)
     if not library:
         without_sgemm(monkeypatch)
     keys = QUERY_BLOCK if causal else KEYS
     totals = sum(QUERY_BLOCK[1]), sum(keys[1])
-    tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], HEADS, WIDTH),) * 2]
+    tensors = [_normal(totals[0], HEADS, WIDTH), *(_normal(totals[1], shared, WIDTH),) * 2]
     offsets = [_offsets(QUERY_BLOCK[1]), _offsets(keys[1])]
     drawn = [STEP, SEEDS] if dropouts else []
     lengths = QUERY_BLOCK[0], keys[0]

@@ -15,10 +15,12 @@ from tests.ops.differences import check_vjp
 QUERY, KEY = (2, 5, 3, 4), (2, 7, 3, 4)
 
 
+@pytest.mark.parametrize("heads", [3, 1])
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradient_is_the_derivative(causal):
+def test_gradient_is_the_derivative(causal, heads):
     random = np.random.default_rng(2)
-    arrays = [random.standard_normal(QUERY) for _ in range(3)]
+    shapes = QUERY, *((*QUERY[:2], heads, QUERY[3]),) * 2
+    arrays = [random.standard_normal(shape) for shape in shapes]
     check_vjp("attention", arrays, scale=0.5, causal=causal)
 
 

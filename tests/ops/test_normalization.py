@@ -27,6 +27,12 @@ def test_layer_norm_gradient_is_the_derivative(shape):
     check_vjp("layer_norm", [RANDOM.standard_normal(shape), gamma, beta], epsilon=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (2, 3, 8)])
+def test_rms_norm_gradient_is_the_derivative(shape):
+    gamma = RANDOM.uniform(0.5, 2, shape[-1])
+    check_vjp("rms_norm", [RANDOM.standard_normal(shape), gamma], epsilon=1e-3)
+
+
 def _inputs(*shapes):
     b = Builder(Graph())
     return b, [b.graph.add_input("x", TensorType("float32", shape)) for shape in shapes]
@@ -51,6 +57,9 @@ def test_statistics_of_layer_norm_must_not_be_differentiated():
     outputs = b.multi("layer_norm", *values, epsilon=1e-5)
     with pytest.raises(GraphError):
         lookup("layer_norm").vjp(b, outputs[0].node, [None, outputs[1], None])
+    outputs = b.multi("rms_norm", *values[:2], epsilon=1e-5)
+    with pytest.raises(GraphError):
+        lookup("rms_norm").vjp(b, outputs[0].node, [None, outputs[1]])
 
 
 @pytest.mark.parametrize("op", ["softmax_grad", "log_softmax_grad"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cerebras_tf.passes.differentiate import differentiate
-from cerebras_tf.passes.fuse_attention import fuse_attention
+from cerebras_tf.passes.fuse_attention import fuse_attention, group_heads
 from tests.graphs import check_pass, graph_of, random_inputs, run_plain
 
 B, A, S, D = 2, 3, 5, 4
@@ -342,3 +342,38 @@ def test_dropout_that_the_op_cannot_say_stays(form):
     graph = graph_of(form, *QKV, "int64[]")
     apply(graph)
     assert not [node for node in graph.nodes if node.op == "attention"]
+
+
+GROUPS = 3 * A
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_repeated_heads_of_keys_and_values_are_read_where_they_are(swapped):
+    """As [B, A, S, D], which is transposed then, and as [B, S, A, D]."""
+
+    def build(b, q, *pair):
+        repeated = []
+        for x in pair:
+            at = 2 if swapped else 3
+            column = b.op("reshape", x, shape=(*x.shape[:at], 1, *x.shape[at:]))
+            copies = b.op("broadcast_to", column, shape=(*x.shape[:at], 3, *x.shape[at:]))
+            shape = (*x.shape[: at - 1], GROUPS, *x.shape[at:])
+            heads = b.op("reshape", copies, shape=shape)
+            repeated.append(b.op("transpose", heads, permutation=SWAP) if swapped else heads)
+        return b.multi("attention", q, *repeated, scale=0.5, causal=True)[0]
+
+    given = HEADS if swapped else ROWS[0]
+    graph = graph_of(build, f"float32[{B},{S},{GROUPS},{D}]", given, given)
+    assert "broadcast_to" not in check_pass(graph, group_heads, close=ATTENTION)
+    assert [value.shape for value in attention_of(graph).inputs[1:]] == [(B, S, A, D)] * 2
+
+
+def test_heads_of_keys_alone_that_are_repeated_stay():
+    def build(b, q, k, v):
+        column = b.op("reshape", k, shape=(B, S, A, 1, D))
+        copies = b.op("broadcast_to", column, shape=(B, S, A, 3, D))
+        keys = b.op("reshape", copies, shape=(B, S, GROUPS, D))
+        return b.multi("attention", q, keys, v, scale=0.5, causal=True)[0]
+
+    wide = f"float32[{B},{S},{GROUPS},{D}]"
+    assert "broadcast_to" in check_pass(graph_of(build, wide, ROWS[0], wide), group_heads)
