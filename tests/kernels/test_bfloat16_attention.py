@@ -65,6 +65,13 @@ def test_every_length_equals_the_plain_kernel(kind, lengths, causal):
     check_both(normal(2, queries, 3, 32), k, v, causal=causal)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_heads_of_keys_that_several_heads_read_equal_the_plain_kernel(kind, heads):
+    k, v = normal(2, 70, heads, 32), normal(2, 70, heads, 32)
+    check_both(normal(2, 70, 4, 32), k, v, causal=True)
+    check_both(normal(2, 90, 4, 32), k, v, DRAWN, causal=False, **DROPOUT)
+
+
 @pytest.mark.parametrize("depth", [16, 17, 64, 80, 96, 128, 200, 256])
 def test_every_width_of_a_head_equals_the_plain_kernel(kind, depth):
     q, k, v = (normal(1, 50, 2, depth) for _ in range(3))
@@ -93,12 +100,14 @@ def test_operands_of_any_layout_serve(kind):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_packed_sequences_equal_the_plain_kernel(kind, causal, dropped):
+@pytest.mark.parametrize("heads", [1, 2])
+def test_packed_sequences_equal_the_plain_kernel(kind, causal, dropped, heads):
     """One has no queries; keys that none reads have a gradient of 0."""
     queries = [70, 3, 0, 40]
     keys = [70, 3, 5, 40] if causal else [20, 90, 5, 33]
     ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (queries, keys)]
-    q, k, v = normal(sum(queries), 2, 32), normal(sum(keys), 2, 32), normal(sum(keys), 2, 32)
+    q = normal(sum(queries), 2, 32)
+    k, v = normal(sum(keys), heads, 32), normal(sum(keys), heads, 32)
     extra = [*ends, *(DRAWN if dropped else ())]
     attrs = {"causal": causal, "lengths": (70, max(keys)), **(DROPOUT if dropped else {})}
     out, lse = check("packed_attention", [q, k, v, *extra], **attrs)
