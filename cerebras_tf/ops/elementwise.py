@@ -20,7 +20,9 @@ from cerebras_tf.ops.registry import Attrs, element_flops, register
 _FIRST, _EACH, _BOTH = ((0,),), ((0,), (1,)), ((0, 1),)
 
 
-def _unary(name: str, derivative: Any, cost: int = 1, linear: Any = ()) -> None:
+def _unary(
+    name: str, derivative: Any, cost: int = 1, linear: Any = (), repeats: bool = False
+) -> None:
     """Registers y = f(x); `derivative(b, x, y, dy)` gives dx."""
 
     def vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
@@ -33,6 +35,7 @@ def _unary(name: str, derivative: Any, cost: int = 1, linear: Any = ()) -> None:
         vjp,
         rows=rows.elementwise,
         elementwise=True,
+        repeats=repeats,
         linear=linear,
         flops=element_flops(cost),
     )
@@ -150,7 +153,7 @@ _unary(
     "relu",
     lambda b, x, y, dy: b.op("select", b.op("greater", y, 0.0), dy, b.constant(0.0, dy.dtype)),
 )
-_unary("identity", lambda b, x, y, dy: dy, 0, _FIRST)
+_unary("identity", lambda b, x, y, dy: dy, 0, _FIRST, repeats=True)
 for _name in ("sign", "floor", "ceil", "round"):
     _flat(_name, same_as_first)
 for _name in ("is_finite", "is_nan", "is_inf"):
@@ -306,6 +309,7 @@ register(
     _stop,
     rows=rows.elementwise,
     elementwise=True,
+    repeats=True,
     linear=_FIRST,
     flops=element_flops(0),
 )

@@ -107,6 +107,8 @@ class OpDef:
         broadcasts: operands are broadcast, so they need no explicit broadcast before.
         cheap: at most one pass over the operands, which cannot fail: may run although its result
             may not be needed. True for all elementwise ops.
+        repeats: whether its output holds the elements of its only operand, perhaps repeated along
+            axes.
         view: whether outputs are the memory of the operands, in order, with other shapes; a
             function of the node where that depends on types and attributes.
         overwrites: position of an operand that the output may overwrite if nothing reads it later.
@@ -136,6 +138,7 @@ class OpDef:
     elementwise: bool = False
     broadcasts: bool = False
     cheap: bool = False
+    repeats: bool = False
     view: Union[bool, Callable[[Node], bool]] = False
     overwrites: Optional[int] = None
     structure: Optional[Structure] = None

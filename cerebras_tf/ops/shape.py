@@ -262,6 +262,7 @@ register(
     _broadcast_to_infer,
     _broadcast_to_vjp,
     rows=rows.elementwise,
+    repeats=True,
     zeros=(0,),
     linear=((0,),),
     cheap=True,

@@ -119,7 +119,7 @@ def split_causal(mask: Value) -> Optional[CausalMask]:
 
 def narrowed(value: Value) -> Value:
     """A value before it was broadcast."""
-    while value.node is not None and value.node.op in _WIDENING:
+    while value.node is not None and lookup(value.node.op).repeats:
         value = value.node.inputs[0]
     return value
 
@@ -136,7 +136,7 @@ def _conjuncts(condition: Value) -> list[Value]:
     while pending:
         value = pending.pop()
         node = value.node
-        if node is not None and node.op in ("logical_and", *_WIDENING):
+        if node is not None and (node.op == "logical_and" or lookup(node.op).repeats):
             pending += node.inputs
         else:
             found.append(value)
@@ -150,10 +150,6 @@ def _windowed(step: _Step) -> Optional[int]:
     if form[:2] != (-1, 1) or not isinstance(form.rest, int) or form.rest < 1:
         return None
     return form.rest if seen and not hidden else None
-
-
-# Ops that only repeat elements, or change nothing.
-_WIDENING = ("broadcast_to", "identity", "stop_gradient")
 
 
 def _hides_after_diagonal(mask: Array) -> bool:

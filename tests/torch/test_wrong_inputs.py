@@ -45,16 +45,6 @@ class Words(nn.Module):
         return F.cross_entropy(self.out(self.embed(ids)), labels)
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * gradient
-
-
 def x(*shape, **settings):
     return {"x": torch.ones(*shape or (2, 3), **settings)}
 
@@ -158,7 +148,7 @@ FIT = {
     "scheduler of another": (scheduled, ConfigError, ["scheduler", "ConstantLR"]),
     "generator": (options(loader=(b for b in [x()])), ConfigError, ["loader", "generator"]),
     "empty loader": (options(loader=[]), DataError, ["loader", "epoch 0"]),
-    "empty eval": (options(eval_loader=[]), ConfigError, ["eval_loader"]),
+    "empty eval": (options(eval_loader=[]), DataError, ["eval_loader"]),
     "eval generator": (options(eval_loader=iter([x()])), ConfigError, ["eval_loader"]),
     "eval keys": (options(eval_loader=[{"y": torch.ones(2)}]), DataError, ["x", "y"]),
     "text": (batches({"x": "text"}), DataError, ["x", "str"]),
@@ -203,8 +193,6 @@ FIT = {
     "random": (
         loss(lambda self, x: (self.layer(x) * torch.rand(2, 1)).mean()),
         UnsupportedOpError, ["aten.rand"]),
-    "autograd function": (
-        loss(lambda self, x: Doubled.apply(self.layer(x)).mean()), UnsupportedOpError, ["Doubled"]),
     "frozen": (changed(lambda model: model.requires_grad_(False)), ConfigError, ["requires_grad"]),
     "half": (changed(lambda model: model.half()), UnsupportedOpError, ["float16", "float32"]),
     "hook": (
