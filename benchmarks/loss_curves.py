@@ -26,7 +26,9 @@ import transformers
 
 from cerebras_tf.api import fit
 
-STEPS, BATCH, RATE, CLIP, DECAY = 200, 4, 1e-3, 1.0, 0.01
+STEPS, BATCH, CLIP, DECAY = 200, 4, 1.0, 0.01
+EPOCH = 20  # batches of SST-2, so that the loss falls within the steps
+RATES = {"sst2": 2e-4, "chat": 1e-3}
 TOLERANCE = 1e-3
 SIZES = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
 MARKED = (
@@ -49,13 +51,13 @@ class Recorder(transformers.TrainerCallback):
             self.losses.append(float(logs["loss"]))
 
 
-def training_arguments(folder: str, **more: Any) -> dict[str, Any]:
+def training_arguments(folder: str, rate: float, **more: Any) -> dict[str, Any]:
     """What both Trainers are given."""
     return {
         "output_dir": folder,
         "max_steps": STEPS,
         "per_device_train_batch_size": BATCH,
-        "learning_rate": RATE,
+        "learning_rate": rate,
         "weight_decay": DECAY,
         "max_grad_norm": CLIP,
         "lr_scheduler_type": "linear",
@@ -64,6 +66,7 @@ def training_arguments(folder: str, **more: Any) -> dict[str, Any]:
         "save_strategy": "no",
         "report_to": [],
         "use_cpu": True,
+        "bf16": False,
         "seed": 1,
         "dataloader_drop_last": True,
         "disable_tqdm": True,
@@ -71,7 +74,9 @@ def training_arguments(folder: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def ours(module: torch.nn.Module, batches: list[dict[str, torch.Tensor]]) -> list[float]:
+def ours(
+    module: torch.nn.Module, batches: list[dict[str, torch.Tensor]], rate: float
+) -> list[float]:
     """The losses of `cerebras_tf.torch.fit` on the batches of a Trainer."""
     plain = [n for n, _ in module.named_parameters() if "bias" in n or "norm" in n.lower()]
     named = dict(module.named_parameters())
@@ -79,7 +84,7 @@ def ours(module: torch.nn.Module, batches: list[dict[str, torch.Tensor]]) -> lis
         {"params": [p for n, p in named.items() if n not in plain], "weight_decay": DECAY},
         {"params": [p for n, p in named.items() if n in plain], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE)
+    optimizer = torch.optim.AdamW(groups, lr=rate)
     scheduler = transformers.get_linear_schedule_with_warmup(optimizer, 0, STEPS)
     given = {"scheduler": scheduler, "clip": CLIP, "log_every": 1}
     found = fit(module, optimizer, batches, steps=STEPS, **given)
@@ -101,7 +106,7 @@ class InOrder(torch.utils.data.Dataset):
 
 def sst2(args: argparse.Namespace, folder: str) -> tuple[list[float], list[float]]:
     """Losses of ours and of transformers' Trainer."""
-    lines = Path(args.data).read_text(encoding="utf-8").splitlines()[1 : STEPS * BATCH + 1]
+    lines = Path(args.data).read_text(encoding="utf-8").splitlines()[1 : EPOCH * BATCH + 1]
     pairs = [line.rsplit("\t", 1) for line in lines]
     words = sorted({word for text, _ in pairs for word in text.lower().split()})
     number = {word: place for place, word in enumerate(words, start=3)}
@@ -132,15 +137,16 @@ def sst2(args: argparse.Namespace, folder: str) -> tuple[list[float], list[float
     recorder = Recorder()
     trainer = transformers.Trainer(
         modules[0],
-        transformers.TrainingArguments(**training_arguments(folder)),
+        transformers.TrainingArguments(**training_arguments(folder, RATES["sst2"])),
         data_collator=collate,
         train_dataset=InOrder(rows),
         callbacks=[recorder],
     )
-    batches = [collate(rows[n * BATCH : (n + 1) * BATCH]) for n in range(STEPS)]
+    starts = [n % EPOCH * BATCH for n in range(STEPS)]
+    batches = [collate(rows[start : start + BATCH]) for start in starts]
     trainer.get_train_dataloader = lambda: torch.utils.data.DataLoader(batches, batch_size=None)
     trainer.train()
-    return ours(modules[1], batches), recorder.losses
+    return ours(modules[1], batches, RATES["sst2"]), recorder.losses
 
 
 def chat(args: argparse.Namespace, folder: str) -> tuple[list[float], list[float]]:
@@ -166,7 +172,9 @@ def chat(args: argparse.Namespace, folder: str) -> tuple[list[float], list[float
         torch.manual_seed(0)
         modules.append(transformers.LlamaForCausalLM(config))
     recorder = Recorder()
-    given = training_arguments(folder, assistant_only_loss=True, max_length=128, packing=False)
+    given = training_arguments(
+        folder, RATES["chat"], assistant_only_loss=True, max_length=128, packing=False
+    )
     trainer = trl.SFTTrainer(
         modules[0],
         trl.SFTConfig(**given, gradient_checkpointing=False, train_sampling_strategy="sequential"),
@@ -196,7 +204,7 @@ def chat(args: argparse.Namespace, folder: str) -> tuple[list[float], list[float
             found: torch.Tensor = causal_lm(self.module, batch, None)["loss"]
             return found
 
-    return ours(Loss(modules[1]), batches), recorder.losses
+    return ours(Loss(modules[1]), batches, RATES["chat"]), recorder.losses
 
 
 def _tokenizer() -> Any:
