@@ -46,10 +46,11 @@ def test_element_flops_scale_with_the_output():
 
 
 LINEAR_ATTRS = {
-    "broadcast_to": {"shape": (5, 2, 3)},
+    "broadcast_to": {"shape": (5, 2, 4)},
     "cast": {"dtype": "float64"},
     "mean": {"axes": (0,), "keepdims": False},
-    "reshape": {"shape": (6,)},
+    "reshape": {"shape": (8,)},
+    "rotary": {"transposed": False},
     "slice": {"starts": (0, 1), "sizes": (2, 2), "strides": (1, 1)},
     "sum": {"axes": (1,), "keepdims": True},
     "transpose": {"permutation": (1, 0)},
@@ -61,11 +62,11 @@ def test_linear_ops_are_linear_in_each_group(name):
     random, groups = np.random.default_rng(6), lookup(name).linear
     last = max(max(group) for group in groups)
     count = max(last + 1, 2 if name.startswith("div") else 1)
-    held = [random.uniform(0.5, 1, (2, 3)) for _ in range(count)]
+    held = [random.uniform(0.5, 1, (2, 4)) for _ in range(count)]
     if name == "select":
         held[0] = held[0] > 0.7
     for group in groups:
-        first, second = ([random.uniform(-1, 1, (2, 3)) for _ in group] for _ in range(2))
+        first, second = ([random.uniform(-1, 1, (2, 4)) for _ in group] for _ in range(2))
         given = (first, second, [2 * x - 3 * y for x, y in zip(first, second)])
         one, other, both = (_with(name, held, group, operands) for operands in given)
         np.testing.assert_allclose(both, 2 * one - 3 * other, rtol=1e-10, atol=1e-12)
