@@ -83,7 +83,8 @@ def _emit(b: Builder, norm: _Norm) -> Value:
     x, gamma = norm.x, norm.gamma
     width = x.shape[-1:]
     if gamma is None:
-        gamma = b.constant(np.ones(width, x.type.numpy_dtype), x.dtype)  # type: ignore[arg-type]
+        shape = x.type.with_shape(width).static_shape
+        gamma = b.constant(np.ones(shape, x.type.numpy_dtype), x.dtype)
     elif gamma.type.rank != 1:
         gamma = b.op("reshape", gamma, shape=width)
     return b.multi("rms_norm", x, gamma, epsilon=norm.epsilon)[0]
