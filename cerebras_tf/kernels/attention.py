@@ -16,6 +16,9 @@ from cerebras_tf.kernels.random import random_uniform
 from cerebras_tf.kernels.registry import plain
 
 Pair = tuple[np.ndarray, np.ndarray]
+# Above it, in rows all of whose keys a large bias hides, float32 rounds log(sum(e^scores)) too much
+# to recover probabilities from it, so that they are normalized again.
+ROUNDED_LSE = np.float32(1e3)
 Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -183,6 +186,8 @@ def attend_backward(
     keys, values = k, v
     k, v = (_repeated(x, q) for x in (k, v))
     p = np.exp(_scores(q, k, softmax) - lse[..., None])
+    if np.any(np.abs(lse) > ROUNDED_LSE):
+        p /= p.sum(axis=-1, keepdims=True)
     dp = _drop(_product("bsad,btad->bast", dout, v, compute), kept)
     # sum(p dp) = sum(dropped p, dout v^T): the same with dropout and without. It is dout out, too,
     # but not if that was computed from rounded probabilities.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels.attention import Dropout
+from cerebras_tf.kernels.attention import ROUNDED_LSE, Dropout
 from cerebras_tf.kernels.blas import SGEMM, serial_gemm
 from cerebras_tf.kernels.compiled_bfloat16 import round_operand
 from cerebras_tf.kernels.compiled_blas import sgemm
@@ -134,7 +134,9 @@ def softmax_scores_grad(start, stop, scores, dscores, block):
         ds = dscores[r]
         seen = max(0, min(keys, visible + step * r))
         shift = rows.lse[rows.head, rows.query + first + r]
-        if rows.bias.size:
+        if abs(shift) > ROUNDED_LSE:
+            softmax_scores(r, r + 1, scores, block)
+        elif rows.bias.size:
             added = rows.bias[rows.bias_row + rows.bias_query * (first + r)]
             for j in range(seen):
                 p[j] = exp(p[j] * rows.scale + added[j] - shift)

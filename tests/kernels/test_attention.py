@@ -33,6 +33,26 @@ def test_attention_is_its_formula(causal, bias):
         assert math.isclose(lse[b, a, s], math.log(sum(weights)))
 
 
+@pytest.mark.parametrize("hidden", [-1e9, np.finfo("f").min])
+def test_a_row_whose_keys_are_all_hidden_has_equal_probabilities(hidden):
+    """As a softmax of float32 scores has, to which such a bias is added."""
+    q, k, v = (x.astype("f") for x in (Q, K, V))
+    bias, dout = np.full((1, 1, S, T), hidden, "f"), np.flip(q).copy()
+    out, lse = PLAIN["attention"](q, k, v, bias, scale=0.7, causal=False)
+    found = PLAIN["attention_grad"](dout, q, k, v, out, lse, bias, scale=0.7, causal=False)
+    centered = v - v.mean(axis=1, keepdims=True)
+    ds = 0.7 / T * np.einsum("bsad,btad->bast", dout, centered)
+    for grad, expected in zip(
+        found,
+        (
+            np.einsum("bast,btad->bsad", ds, k),
+            np.einsum("bast,bsad->btad", ds, q),
+            np.broadcast_to(dout.sum(axis=1, keepdims=True) / T, v.shape),
+        ),
+    ):
+        np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("bias", [(), (BIAS,)])
 def test_dropout_scales_or_drops_each_weight_by_its_random_number(bias):
     attrs = {"scale": 0.7, "causal": True}

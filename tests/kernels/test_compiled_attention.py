@@ -59,6 +59,12 @@ def test_every_broadcast_bias_equals_the_plain_kernel(small_blocks, shape, causa
     _check(q, k, v, [_normal(*shape)], causal=causal)
 
 
+def test_rows_whose_keys_are_all_hidden_equal_the_plain_kernel(small_blocks):
+    bias = np.zeros((2, 1, 9, 11), "f")
+    bias[:, :, :6] = np.finfo("f").min
+    _check(_normal(2, 9, 3, 5), _normal(2, 11, 3, 5), _normal(2, 11, 3, 5), [bias], causal=False)
+
+
 DROPOUT = {"rate": 0.3, "kept_scale": 1.4}
 SEEDS = np.array([7, -2], np.int64)
 
