@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import re
@@ -170,7 +171,10 @@ class PretrainedModel:
         """Finds the tensors of parameters and buffers, and initializes new parameters."""
         base = getattr(self._model, "base_model_prefix", "")
         prefix = f"{base}."
-        found = _Tensors(self.folder.regions, prefix)
+        # Names in the folder, by those that this release of transformers has for them.
+        self._file_names = _renamed(self._model, self.folder.regions)
+        regions = {new: self.folder.regions[name] for new, name in self._file_names.items()}
+        found = _Tensors(regions, prefix)
         aliases: dict[int, list[str]] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             aliases.setdefault(id(parameter), []).append(name)
@@ -180,10 +184,12 @@ class PretrainedModel:
                 self.regions[name] = region
         missing = [name for name in self.parameters if name not in self.regions]
         is_body = getattr(self._model, base, None) is None
+        output = getattr(self._model.get_output_embeddings(), "weight", None)
         body = [
             name
             for name in missing
-            if (is_body or name.startswith(prefix)) and ".pooler." not in f".{name}"
+            if (is_body or name.startswith(prefix) or self.parameters[name] is output)
+            and ".pooler." not in f".{name}"
         ]
         if body or not self.regions:
             raise CheckpointError(
@@ -298,9 +304,14 @@ class PretrainedModel:
             )
         values, specs = _Values(self, trained), self._types(dtype)
         with self._written(target, overwrite, _MODEL_FILES, files) as folder:
-            tensors = ((name, values.of(name, spec.dtype)) for name, spec in specs.items())
-            write_shards(folder, specs, tensors, max_shard_bytes)
+            named = {self._file_name(name): spec for name, spec in specs.items()}
+            tensors = ((self._file_name(n), values.of(n, spec.dtype)) for n, spec in specs.items())
+            write_shards(folder, named, tensors, max_shard_bytes)
             _write_object(folder / CONFIG, self._config(dtype))
+
+    def _file_name(self, name: str) -> str:
+        """The name of a tensor in the folder, also where transformers has a newer one."""
+        return self._file_names.get(name, name)
 
     def _types(self, dtype: Optional[str]) -> dict[str, TensorType]:
         """Types of what is written, by name."""
@@ -509,6 +520,23 @@ class _Tensors:
 
 def _numbers(region: FileRegion) -> Array:
     return as_float32(region.read(), region.dtype)
+
+
+def _renamed(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """Names in files by those that they have in a model, as transformers renames them."""
+    try:
+        mapping = importlib.import_module("transformers.conversion_mapping")
+        rules = mapping.get_model_conversion_mapping(model, add_legacy=False)
+    except (ImportError, AttributeError):  # of older releases, which rename nothing
+        rules = []
+    found = {}
+    for name in names:
+        new = name
+        for rule in rules:
+            if type(rule).__name__ == "WeightRenaming":
+                new = rule.rename_source_key(new)[0]
+        found[new] = name
+    return found
 
 
 def _made(

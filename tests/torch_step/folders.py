@@ -30,6 +30,11 @@ _SETTINGS = {
         "GPT2Config",
         {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     ),
+    "neox": (
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        {key: _DECODER[key] for key in _DECODER if key != "num_key_value_heads"},
+    ),
     "bert": (
         "BertForMaskedLM",
         "BertConfig",

@@ -27,7 +27,7 @@ SETTINGS = LoraSettings(rank=3, alpha=6.0)
 # What peft adds to names.
 _OURS = re.compile(r"^base_model\.model\.|\.modules_to_save\.default|\.default\.weight")
 # Keys' biases, whose gradients are rounding.
-_NOISE = re.compile(r"(key|k_proj|c_attn)\.bias")
+_NOISE = re.compile(r"(key|k_proj|c_attn|query_key_value)\.bias")
 
 
 def trained(pretrained, settings=None, steps=3, gradients=(), rate=1e-2):
