@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
+import numpy as np
 import torch
 
 from cerebras_tf.capture_torch import (  # noqa: F401  # these register their rules
@@ -31,6 +34,8 @@ LossFunction = Callable[
     [torch.nn.Module, dict[str, torch.Tensor]], Union[torch.Tensor, Mapping[str, torch.Tensor]]
 ]
 LOSS = "loss"
+# A size of a tensor of the batch in a condition of torch.export.
+_SIZE = re.compile(r"L\['batch'\]\['(.*?)'\]\.size\(\)\[(\d+)\]")
 # aten ops through which no gradient passes.
 _DETACHING = re.compile(r"detach|_local_scalar_dense|\.item\b")
 # Buffers that checkpoints leave out are constants up to this size, such as positions and masks.
@@ -83,6 +88,7 @@ class ExportedModel:
         self._wrapped = _WithLoss(module, loss, outputs.append)
         with internals.fake_parameters(self._wrapped):
             self._program = _exported(self._wrapped, example, open_axes)
+        self._conditions = internals.size_conditions(self._program)
         self._roles = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
         self._read_state(module)
         places = [
@@ -229,6 +235,24 @@ class ExportedModel:
             for place, role in self._roles.items()
         ]
 
+    def check_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises UnsupportedOpError for a batch of sizes that take another branch of the model."""
+        if not self._conditions:
+            return
+        # torch.export assumes that no size is 1.
+        given = {
+            name: torch.empty([max(2, size) for size in shape], device="meta")
+            for name, shape in sizes.items()
+        }
+        for condition in self._conditions:
+            if not eval(condition, {"L": {"batch": given}, "torch": torch, "math": math}):
+                text = _SIZE.sub(r"\1.shape[\2]", condition)
+                raise UnsupportedOpError(
+                    "model: a branch that depends on the sizes of a batch must be the same in all "
+                    f"batches. Received: shapes {dict(sizes)}, but the captured branch needs "
+                    f"{text}. Use a model for each branch, or pad to one size."
+                )
+
     def symbols(self, types: Mapping[str, TensorType]) -> dict[str, Size]:
         """The sizes of torch's symbols in a batch of these types.
 
@@ -370,6 +394,20 @@ def _check(module: torch.nn.Module, example: Batch) -> None:
         )
 
 
+def _require_no_draws(python_state: Any, numpy_state: Any) -> None:
+    """Raises UnsupportedOpError if the model drew random numbers outside of torch."""
+    key, position = np.random.get_state()[1:3]
+    for name, same in (
+        ("random", random.getstate() == python_state),
+        ("numpy.random", position == numpy_state[1] and np.array_equal(key, numpy_state[0])),
+    ):
+        if not same:
+            raise UnsupportedOpError(
+                f"model: random numbers must be drawn by torch. Received: a draw from {name}, "
+                "which would be the same in every step. Draw in the data loader, or use torch.rand."
+            )
+
+
 def _exported(
     module: torch.nn.Module, example: Batch, open_axes: Optional[Mapping[str, Sequence[int]]]
 ) -> torch.export.ExportedProgram:
@@ -391,6 +429,8 @@ def _exported(
         # torch's own use of its deprecated names
         warnings.filterwarnings("ignore", category=FutureWarning)
         with internals.export_overrides(trace_function), plain_causal_masks():
+            states = random.getstate(), np.random.get_state()[1:3]
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
+            _require_no_draws(*states)
         internals.detach_no_grad(program)
         return program.run_decompositions({})

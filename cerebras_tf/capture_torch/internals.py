@@ -75,6 +75,14 @@ def symbol_of(size: Any) -> Optional[str]:
     return str(size.node.expr.name)
 
 
+def size_conditions(program: torch.export.ExportedProgram) -> list[str]:
+    """Conditions on sizes that tracing assumed: Python expressions of the inputs, by the name L.
+
+    They come from branches of the model that depend on sizes. Releases without them return none.
+    """
+    return list(getattr(program, "_guards_code", None) or ())
+
+
 def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
     known = {s: symbols.get(s.name) for s in expression.free_symbols}
     if all(isinstance(size, int) for size in known.values()):

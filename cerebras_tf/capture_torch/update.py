@@ -78,6 +78,13 @@ class TracedUpdate:
                 "optimizer: must have parameters that the loss depends on. Received: none, of "
                 f"{len(own)} parameters. Make it from model.parameters()."
             )
+        half = [name for name, p in self._trained.items() if p.dtype == torch.bfloat16]
+        if half:
+            raise ConfigError(
+                f"model: trained parameters must be float32. Received: {half[0]} and "
+                f"{len(half) - 1} others in bfloat16. Call model.float(); precision='bfloat16' "
+                "computes products in bfloat16."
+            )
         self._settings, self._members = self._fixed_settings(), self._group_members()
         self._others: list[Any] = []  # states of objects that the update calls
         with _traceable(optimizer):

@@ -65,6 +65,7 @@ def arrays_of_batch(model: ExportedModel, batch: Any) -> dict[str, Array]:
                 f"{list(found)}. Correct the batch."
             )
     model.symbols({name: TensorType(a.dtype.name, a.shape) for name, a in arrays.items()})
+    model.check_sizes({name: array.shape for name, array in arrays.items()})
     return arrays
 
 

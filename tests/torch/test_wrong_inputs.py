@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 
 import numpy as np
@@ -190,6 +191,19 @@ FIT = {
     "op": (
         loss(lambda self, x: torch.fft.rfft(self.layer(x)).abs().mean()),
         UnsupportedOpError, ["aten.fft_rfft", "test_wrong_inputs.py:"]),
+    "python random": (
+        loss(lambda self, x: self.layer(x).mean() * random.random()),
+        UnsupportedOpError, ["random"]),
+    "numpy random": (
+        loss(lambda self, x: self.layer(x).mean() * np.random.rand()),
+        UnsupportedOpError, ["numpy.random"]),
+    "bfloat16 weights": (
+        lambda tmp: fitted(Net(lambda self, x: self.layer(x.bfloat16()).float().mean()).bfloat16()),
+        ConfigError, ["bfloat16", "float32"]),
+    "branch on size": (
+        batches(x(6, 3), x(2, 3), model=lambda: Net(
+            lambda self, x: self.layer(x).mean() * (2 if x.shape[0] > 4 else 1))),
+        UnsupportedOpError, ["x.shape[0] > 4", "(2, 3)"]),
     "random": (
         loss(lambda self, x: (self.layer(x) * torch.rand(2, 1)).mean()),
         UnsupportedOpError, ["aten.rand"]),

@@ -75,21 +75,46 @@ def find_text_files(sources, patterns):
 
 def _walk(folder, patterns):
     """Lists the files of a folder that match; with TEXT_PATTERNS and no match, files of rows."""
-    names = [
-        (os.path.relpath(os.path.join(parent, name), folder), os.path.join(parent, name))
-        for parent, _, names in os.walk(folder)
-        for name in names
+    names = list(_files_below(folder))
+    found = [
+        pair
+        for pair in names
+        if any(fnmatch.fnmatch(_name(pair).lower(), pattern.lower()) for pattern in patterns)
     ]
-    found = [pair for pair in names if any(fnmatch.fnmatch(_name(pair), p) for p in patterns)]
     if tuple(patterns) != TEXT_PATTERNS:
         return found
-    rows = [pair for pair in names if _name(pair).lower().endswith(ROW_SUFFIXES)]
-    if found and rows:
+    found = found or [pair for pair in names if _name(pair).lower().endswith(ROW_SUFFIXES)]
+    skipped = sorted(set(names) - set(found))
+    if found and skipped:
         _log_once(
-            f"{folder}: {len(rows)} files such as {rows[0][1]} are not read, because there are "
-            "text files. Set file_patterns to read others"
+            f"{folder}: {len(skipped)} of {len(names)} files are not read because of their names, "
+            f"such as {skipped[0][0]}. Set file_patterns to read others"
         )
-    return found or rows
+    return found
+
+
+def _files_below(folder):
+    """Pairs as of find_text_files, without names that begin with a dot; links are followed."""
+    seen = {os.path.realpath(folder)}
+    for parent, folders, names in os.walk(folder, onerror=_raise_unreadable, followlinks=True):
+        kept = []
+        for name in sorted(folders):
+            place = os.path.realpath(os.path.join(parent, name))
+            if not name.startswith(".") and place not in seen:
+                seen.add(place)
+                kept.append(name)
+        folders[:] = kept
+        for name in names:
+            if not name.startswith("."):
+                path = os.path.join(parent, name)
+                yield os.path.relpath(path, folder), path
+
+
+def _raise_unreadable(error):
+    raise DataError(
+        f"data_dir: folders must be readable. Received: {error.filename}, with "
+        f"{error.strerror}. Change its permissions, or move it."
+    ) from error
 
 
 def _name(pair):

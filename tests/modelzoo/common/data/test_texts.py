@@ -55,6 +55,19 @@ def test_folder_is_walked_for_the_patterns(folder):
     assert ("sub/0.txt", str(folder / "sub" / "0.txt")) in files
 
 
+def test_names_in_any_case_and_links_are_read_and_others_are_logged(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(text_files, "_log_once", lines.append)
+    for name in ("data/B.TXT", "data/d.json", "data/.hidden/c.txt", "other/e.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a\n")
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "data" / "loop").symlink_to(tmp_path / "data")
+    found = text_files.find_text_files(str(tmp_path / "data"), text_files.TEXT_PATTERNS)
+    assert [name for name, _ in found] == ["B.TXT", "link/e.txt"]
+    assert len(lines) == 1 and names(lines[0], "1 of 3", "d.json")
+
+
 def test_glob_and_file_are_sources_too(folder):
     assert len(text_files.find_text_files(str(folder / "sub" / "1*.txt"), [])) == 11
     assert text_files.find_text_files([str(folder / "other.bin")], []) == [
