@@ -438,7 +438,7 @@ KINDS = {
     ),
     "bertsum": Kind(
         _run_bertsum,
-        f"{FINE_TUNING}.extractive_summarization.encoding:EncodingSettings",
+        "modelzoo.common.fine_tuning.article_encoding:EncodingSettings",
         {"input_dir": _files(cnn_dailymail.SUFFIXES)},
     ),
     "glue": Kind(
