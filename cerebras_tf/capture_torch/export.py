@@ -89,6 +89,7 @@ class ExportedModel:
         with internals.fake_parameters(self._wrapped):
             self._program = _exported(self._wrapped, example, open_axes)
         self._conditions = internals.size_conditions(self._program)
+        self._checked_sizes: set[frozenset[tuple[str, tuple[int, ...]]]] = set()
         self._roles = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
         self._read_state(module)
         places = [
@@ -237,7 +238,8 @@ class ExportedModel:
 
     def check_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
         """Raises UnsupportedOpError for a batch of sizes that take another branch of the model."""
-        if not self._conditions:
+        known = frozenset(sizes.items())
+        if known in self._checked_sizes:
             return
         # torch.export assumes that no size is 1.
         given = {
@@ -252,6 +254,7 @@ class ExportedModel:
                     f"batches. Received: shapes {dict(sizes)}, but the captured branch needs "
                     f"{text}. Use a model for each branch, or pad to one size."
                 )
+        self._checked_sizes.add(known)
 
     def symbols(self, types: Mapping[str, TensorType]) -> dict[str, Size]:
         """The sizes of torch's symbols in a batch of these types.
@@ -396,11 +399,11 @@ def _check(module: torch.nn.Module, example: Batch) -> None:
 
 def _require_no_draws(python_state: Any, numpy_state: Any) -> None:
     """Raises UnsupportedOpError if the model drew random numbers outside of torch."""
-    key, position = np.random.get_state()[1:3]
-    for name, same in (
-        ("random", random.getstate() == python_state),
-        ("numpy.random", position == numpy_state[1] and np.array_equal(key, numpy_state[0])),
-    ):
+    state = np.random.get_state(legacy=False)["state"]
+    same_numpy = state["pos"] == numpy_state["pos"] and np.array_equal(
+        state["key"], numpy_state["key"]
+    )
+    for name, same in (("random", random.getstate() == python_state), ("numpy.random", same_numpy)):
         if not same:
             raise UnsupportedOpError(
                 f"model: random numbers must be drawn by torch. Received: a draw from {name}, "
@@ -429,7 +432,7 @@ def _exported(
         # torch's own use of its deprecated names
         warnings.filterwarnings("ignore", category=FutureWarning)
         with internals.export_overrides(trace_function), plain_causal_masks():
-            states = random.getstate(), np.random.get_state()[1:3]
+            states = random.getstate(), np.random.get_state(legacy=False)["state"]
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
             _require_no_draws(*states)
         internals.detach_no_grad(program)

@@ -69,7 +69,7 @@ class StepProfile:
                 *(self._recorded, self._steps, WARM_UP_STEPS),
             )
         write_trace(self._profiler.timeline, self._path)
-        rounded = any(t.item.attrs.get("compute") == "bfloat16" for t in self._profiler.timings)
+        rounded = any(t.item.is_rounded for t in self._profiler.timings)
         library = library_name() if not rounded else summarize(instructions())
         log_info(
             "profile: %s\n%s",

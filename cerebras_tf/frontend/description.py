@@ -61,7 +61,7 @@ def products(program: Optional[Program], precision: str) -> list[str]:
         return []
     if program is None:
         return [summarize(instructions(), "large matrix products in bfloat16, if there are any")]
-    if any(map(_is_rounded, _instructions(program))):
+    if any(each.is_rounded for each in _instructions(program)):
         return [summarize(instructions())]
     return [
         "precision bfloat16: the model has no large matrix products, so all are computed in "
@@ -71,12 +71,8 @@ def products(program: Optional[Program], precision: str) -> list[str]:
 
 def _product_speed(program: Program) -> float:
     """Measured operations a second of products like those of the program."""
-    rounded = any(map(_is_rounded, _instructions(program)))
+    rounded = any(each.is_rounded for each in _instructions(program))
     return measured_speeds(rounded=rounded).flops_per_s
-
-
-def _is_rounded(instruction: Instruction) -> bool:
-    return instruction.attrs.get("compute") == "bfloat16"
 
 
 def _instructions(program: Program) -> Iterator[Instruction]:

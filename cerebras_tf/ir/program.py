@@ -97,6 +97,11 @@ class Instruction:
         attrs = list(self.attrs.values())
         return has_symbols(attrs) or any(isinstance(value, Program) for value in attrs)
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the operands of its matrix products are rounded to bfloat16."""
+        return self.attrs.get("compute") == "bfloat16"
+
 
 @dataclass(frozen=True)
 class Layer:

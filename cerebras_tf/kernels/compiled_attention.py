@@ -117,6 +117,24 @@ def _rows_of_head(rows, item, head):
     return SoftmaxRows(scale, rows.causal, rows.bias, row, rows.query, lse, head, 0, rows.rounded)
 
 
+@inlined_with_sgemm
+def _attend(sgemm, config, width, operands, memory, rows, dropout):
+    """attention_head, with the products that run_heads was given."""
+    if sgemm is None:
+        attention_head_bfloat16(config, width, operands, memory, rows, dropout)
+    else:
+        attention_head(sgemm, width, operands, memory, rows, dropout)
+
+
+@inlined_with_sgemm
+def _attend_grad(sgemm, config, width, operands, memory, rows, dropout, adds):
+    """attention_head_grad, with the products that run_heads was given."""
+    if sgemm is None:
+        attention_head_grad_bfloat16(config, width, operands, memory, rows, dropout, adds)
+    else:
+        attention_head_grad(sgemm, width, operands, memory, rows, dropout, adds)
+
+
 @jit_with_sgemm
 def _attention_heads(
     start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
@@ -129,10 +147,8 @@ def _attention_heads(
         shared = head // (q.shape[1] // k.shape[1])
         given = q[item, head], k[item, shared], v[item, shared], out[item, head]
         own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        if sgemm is None:
-            attention_head_bfloat16(config, width, given, workspaces[thread], own, dropout)
-        else:
-            attention_head(sgemm, width, given, workspaces[thread], own, dropout)
+        memory = workspaces[thread]
+        _attend(sgemm, config, width, given, memory, own, dropout)
 
 
 @jit_with_sgemm
@@ -151,10 +167,7 @@ def _attention_grad_heads(
             own = _rows_of_head(rows, item, head)
             dropout = head_dropout(dropouts, item * heads + head)
             adds, memory = head > shared * group, workspaces[thread]
-            if sgemm is None:
-                attention_head_grad_bfloat16(config, width, all_of, memory, own, dropout, adds)
-            else:
-                attention_head_grad(sgemm, width, all_of, memory, own, dropout, adds)
+            _attend_grad(sgemm, config, width, all_of, memory, own, dropout, adds)
 
 
 def _rows(
@@ -289,10 +302,8 @@ def _packed_attention_heads(
         keys, values = k[first:last, shared], v[first:last, shared]
         given = q[begin:end, head], keys, values, out[begin:end, head]
         own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        if sgemm is None:
-            attention_head_bfloat16(config, width, given, workspaces[thread], own, dropout)
-        else:
-            attention_head(sgemm, width, given, workspaces[thread], own, dropout)
+        memory = workspaces[thread]
+        _attend(sgemm, config, width, given, memory, own, dropout)
 
 
 @jit_with_sgemm
@@ -315,10 +326,7 @@ def _packed_attention_grad_heads(
             own = _packed_rows_of_head(rows, item, head)
             dropout = head_dropout(dropouts, item * heads + head)
             adds, memory = head > shared * group, workspaces[thread]
-            if sgemm is None:
-                attention_head_grad_bfloat16(config, width, all_of, memory, own, dropout, adds)
-            else:
-                attention_head_grad(sgemm, width, all_of, memory, own, dropout, adds)
+            _attend_grad(sgemm, config, width, all_of, memory, own, dropout, adds)
 
 
 def _run_packed(

@@ -53,11 +53,9 @@ class FitOptions(TrainingSettings):
     def problems(self) -> Iterator[str]:
         """What is wrong between options."""
         yield from super().problems()
-        needing = ("save_every", "keep", "loggers", "resume_data")
+        needing = ("save_every", "keep", "loggers", "resume_data", "profile")
         defaults = {each.name: each.default for each in dataclasses.fields(self)}
         for name in needing if self.model_dir is None else ():
             value = getattr(self, name)
             if value != defaults[name]:
                 yield f"{name} needs model_dir. Received: {value!r} without it. Set that too."
-        if self.profile is not None and self.model_dir is None:
-            yield f"profile needs model_dir. Received: {self.profile} without it. Set that too."

@@ -49,6 +49,7 @@ def without_sgemm(monkeypatch: pytest.MonkeyPatch) -> None:
     heads = ("attention_heads", "attention_grad_heads", "rows_of_head")
     for module, names in (
         (flash, shared + own),
+        (compiled_attention, ["_attend", "_attend_grad"]),
         (compiled_attention, [p + name for p in ("_", "_packed_") for name in heads]),
     ):
         for name in names:

@@ -92,6 +92,11 @@ class _Ratio(Metric):
         self.total.add_(total.float())
         self.count.add_(count.float())
 
+    def add_weighted(self, values: torch.Tensor, weights: Optional[torch.Tensor]) -> None:
+        """Adds values by their weights, None for 1."""
+        weights = torch.ones_like(values) if weights is None else weights.float()
+        self.add((values * weights).sum(), weights.sum())
+
     def compute(self) -> float:
         """The mean."""
         return float(self.total / self.count)
@@ -112,9 +117,7 @@ class AccuracyMetric(_Ratio):
         Args:
             weights: of the labels' shape, or None for 1.
         """
-        right = (labels == predictions).float()
-        weights = torch.ones_like(right) if weights is None else weights.float()
-        self.add((right * weights).sum(), weights.sum())
+        self.add_weighted((labels == predictions).float(), weights)
 
 
 class PerplexityMetric(_Ratio):
@@ -146,8 +149,7 @@ class MeanMetric(_Ratio):
 
     def update(self, value: torch.Tensor, weights: Optional[torch.Tensor] = None) -> None:
         """Adds a batch of values."""
-        weights = torch.ones_like(value) if weights is None else weights.float()
-        self.add((value * weights).sum(), weights.sum())
+        self.add_weighted(value, weights)
 
 
 class _Confusion(Metric):

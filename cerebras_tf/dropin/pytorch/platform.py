@@ -228,14 +228,7 @@ def step_closure(function: Callable[..., Any]) -> Callable[..., None]:
 
     If the executor has `activation_steps`, the function runs in these iterations only.
     """
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **keys: Any) -> None:
-        found = current_backend()
-        if found is None or found.executor is None or found.executor.is_activation_step:
-            _at_end(found, function, *args, **keys)
-
-    return wrapped
+    return _closure(function, "is_activation_step")
 
 
 def checkpoint_closure(function: Callable[..., Any]) -> Callable[..., None]:
@@ -243,11 +236,16 @@ def checkpoint_closure(function: Callable[..., Any]) -> Callable[..., None]:
 
     Outside of a loop over an executor it runs at once.
     """
+    return _closure(function, "is_checkpoint_step")
+
+
+def _closure(function: Callable[..., Any], due: str) -> Callable[..., None]:
+    """A function that runs at the end of the iterations in which the executor's `due` is true."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **keys: Any) -> None:
         found = current_backend()
-        if found is None or found.executor is None or found.executor.is_checkpoint_step:
+        if found is None or found.executor is None or getattr(found.executor, due):
             _at_end(found, function, *args, **keys)
 
     return wrapped

@@ -25,6 +25,7 @@ from modelzoo.common.data import token_cache
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.files import text_sources
 from modelzoo.common.files.compressed import is_compressed
+from modelzoo.common.files.folders import files_below
 from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import PACKED, not_utf8
@@ -75,7 +76,9 @@ def find_text_files(sources, patterns):
 
 def _walk(folder, patterns):
     """Lists the files of a folder that match; with TEXT_PATTERNS and no match, files of rows."""
-    names = list(_files_below(folder))
+    names = [
+        (os.path.relpath(path, folder), str(path)) for path in files_below(folder, hidden=False)
+    ]
     found = [
         pair
         for pair in names
@@ -91,30 +94,6 @@ def _walk(folder, patterns):
             f"such as {skipped[0][0]}. Set file_patterns to read others"
         )
     return found
-
-
-def _files_below(folder):
-    """Pairs as of find_text_files, without names that begin with a dot; links are followed."""
-    seen = {os.path.realpath(folder)}
-    for parent, folders, names in os.walk(folder, onerror=_raise_unreadable, followlinks=True):
-        kept = []
-        for name in sorted(folders):
-            place = os.path.realpath(os.path.join(parent, name))
-            if not name.startswith(".") and place not in seen:
-                seen.add(place)
-                kept.append(name)
-        folders[:] = kept
-        for name in names:
-            if not name.startswith("."):
-                path = os.path.join(parent, name)
-                yield os.path.relpath(path, folder), path
-
-
-def _raise_unreadable(error):
-    raise DataError(
-        f"data_dir: folders must be readable. Received: {error.filename}, with "
-        f"{error.strerror}. Change its permissions, or move it."
-    ) from error
 
 
 def _name(pair):

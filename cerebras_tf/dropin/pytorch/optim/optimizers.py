@@ -96,6 +96,13 @@ class _Torch(Optimizer):
         return super().step(closure)
 
 
+class _SmallEpsilon(_Torch):
+    """One whose learning rate and `eps` have other defaults than in PyTorch."""
+
+    def __init__(self, params: Any, lr: float = 1e-3, *, eps: float = 1e-6, **keys: Any) -> None:
+        super().__init__(params, lr=lr, eps=eps, **keys)
+
+
 class SGD(_Torch, torch.optim.SGD):
     """Stochastic gradient descent, with momentum and weight decay."""
 
@@ -111,11 +118,8 @@ class Adagrad(_Torch, torch.optim.Adagrad):
         super().__init__(params, lr=lr, eps=eps, **keys)
 
 
-class Adamax(_Torch, torch.optim.Adamax):
+class Adamax(_SmallEpsilon, torch.optim.Adamax):
     """Adamax."""
-
-    def __init__(self, params: Any, lr: float = 1e-3, *, eps: float = 1e-6, **keys: Any) -> None:
-        super().__init__(params, lr=lr, eps=eps, **keys)
 
 
 class ASGD(_Torch, torch.optim.ASGD):
@@ -126,11 +130,8 @@ class NAdam(_Torch, torch.optim.NAdam):
     """Adam with Nesterov momentum."""
 
 
-class RAdam(_Torch, torch.optim.RAdam):
+class RAdam(_SmallEpsilon, torch.optim.RAdam):
     """Rectified Adam."""
-
-    def __init__(self, params: Any, lr: float = 1e-3, *, eps: float = 1e-6, **keys: Any) -> None:
-        super().__init__(params, lr=lr, eps=eps, **keys)
 
 
 class RMSprop(_Torch, torch.optim.RMSprop):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from modelzoo.common.files.folders import files_below
 from modelzoo.common.files.path_advice import advice_on_path
 
 
@@ -28,7 +29,7 @@ def find_inputs(paths, suffixes, log=lambda line: None):
     found: dict[str, str] = {}  # each path, by the one whose folders are no links
     for path in map(Path, [paths] if isinstance(paths, str) else paths):
         if path.is_dir():
-            files = _files_below(path)
+            files = files_below(path)
             inside = [file for file in files if named_like(file, suffixes)]
             others = [file for file in files if not named_like(file, suffixes) and file.is_file()]
             _refuse_lost(file for file in inside if not file.exists())
@@ -52,28 +53,6 @@ def find_inputs(paths, suffixes, log=lambda line: None):
         for file in inside:
             found.setdefault(os.path.join(os.path.realpath(file.parent), file.name), str(file))
     return sorted(found.values())
-
-
-def _files_below(top):
-    """Lists the files below a folder; each folder once, also if several links lead to it."""
-    files: list[Path] = []
-    seen = set()
-
-    def refuse(error):
-        raise DataError(
-            f"{error.filename}: must be a readable folder. Received: {error.strerror}. Correct its "
-            "permissions, or list the files and folders to read."
-        ) from error
-
-    for folder, inside, names in os.walk(top, onerror=refuse, followlinks=True):
-        inside.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
-        place = os.path.realpath(folder)
-        if place in seen:
-            inside.clear()
-            continue
-        seen.add(place)
-        files += [Path(folder, name) for name in names]
-    return sorted(files)
 
 
 def _refuse_lost(paths):
