@@ -13,9 +13,9 @@ benchmark judges a result.
 
 from __future__ import annotations
 
-import sys
+from cerebras_tf.run_module import module_command
 
 
 def command(name: str, *arguments: str) -> list[str]:
     """The command line of a process that runs a benchmark."""
-    return [sys.executable, "-m", "modelzoo.commands.main", "bench", name, *arguments]
+    return module_command("modelzoo.commands.main", "bench", name, *arguments)

@@ -21,7 +21,6 @@ import math
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from benchmarks import command
 from benchmarks.training import SIZES, SMOKE, Shape, read_params
 from cerebras_tf.api import positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
+from cerebras_tf.run_module import module_command
 from cerebras_tf.whole_file import require_place, write_whole
 
 WAFERS = (1, 2, 4, 8, 16, 32, 64, 128, 192)
@@ -189,7 +189,7 @@ def on_wafers(wafers: int, shape: Shape, steps: int, predict: Sequence[Any]) -> 
     with _folder_of_task(shape, steps, predict, 1) as folder:
         rank = command("scale", "--rank", folder)
         if wafers > 1:
-            launch = [sys.executable, "-m", "cerebras_tf.swarmx.launch", "--wafers", f"{wafers}"]
+            launch = module_command("cerebras_tf.swarmx.launch", "--wafers", f"{wafers}")
             rank = [*launch, "--logs", f"{folder}/logs", "--", *rank]
         return _found_by([rank], folder)
 

@@ -3,6 +3,8 @@
 
 SCRIPTS=$(cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(dirname "$SCRIPTS")
+# Runs a module without the current folder in sys.path.
+RUN_MODULE=$ROOT/cerebras_tf/run_module.py
 VENV=${CEREBRAS_TF_VENV:-$ROOT/.venv}
 case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
 SUPPORTED="3.10 to 3.13"
@@ -81,7 +83,7 @@ CPU_TORCH=https://download.pytorch.org/whl/cpu
 
 # Installs PyTorch without CUDA, where it can be had. Argument: a log file.
 install_cpu_torch() {
-  if ! "$VENV/bin/python" -m pip install --no-deps --retries 1 --index-url "$CPU_TORCH" \
+  if ! "$VENV/bin/python" -I -m pip install --no-deps --retries 1 --index-url "$CPU_TORCH" \
     --constraint "$SCRIPTS/peers.lock" torch >"$1" 2>&1; then
     echo "cerebras_tf: $CPU_TORCH has no PyTorch that can be installed here. The package index is" \
       "used; on Linux its PyTorch may require 7 GB of CUDA packages" >&2
@@ -99,7 +101,7 @@ install_extra() {
   echo "cerebras_tf: installing the packages of scripts/$lock, $2" >&2
   : >"$log"
   [ "$1" != peers ] || install_cpu_torch "$log"
-  if ! "$VENV/bin/python" -m pip install --requirement "$SCRIPTS/$lock" \
+  if ! "$VENV/bin/python" -I -m pip install --requirement "$SCRIPTS/$lock" \
     --constraint "$SCRIPTS/requirements.lock" >>"$log" 2>&1; then
     tail -n 6 "$log" >&2
     echo "cerebras_tf: the packages of scripts/$lock could not be installed. The whole log" \
@@ -143,7 +145,7 @@ run_on_wafers() {
   ensure_environment "${original[@]}"
   set_environment "$@"
   read -r wafers asked logs < <(
-    exec_quietly "$VENV/bin/python" -m modelzoo.common.train.wafers "$given" "$@"
+    exec_quietly "$VENV/bin/python" "$RUN_MODULE" modelzoo.common.train.wafers "$given" "$@"
   )
   if [ -z "${logs-}" ]; then # the error is printed
     exit 2
@@ -152,7 +154,7 @@ run_on_wafers() {
     exec "$@"
   fi
   [ "$wafers" = 1 ] || ensure_mpi || exit 2
-  exec "$VENV/bin/python" -m cerebras_tf.swarmx.launch --wafers "$wafers" --logs "$logs" \
+  exec "$VENV/bin/python" "$RUN_MODULE" cerebras_tf.swarmx.launch --wafers "$wafers" --logs "$logs" \
     ${launch[@]+"${launch[@]}"} -- "$@"
 }
 
@@ -241,7 +243,7 @@ usage: $program FILE.py [ARGUMENTS]       run a program, as Python does; -c, -m 
        $program -m MODE -p YAML [...]     run a model of the zoo:
 
 END
-  PYTHONPATH=$ROOT "$python" -m modelzoo.common.train.arguments "$program"
+  PYTHONPATH=$ROOT "$python" "$RUN_MODULE" modelzoo.common.train.arguments "$program"
 }
 
 # Ends with the reason where no Python is found.
@@ -324,7 +326,10 @@ is_runner_call() {
 # Does the environment's Python find a module of this name?
 is_module() {
   "$VENV/bin/python" -c '
-import importlib.util, sys
+import sys
+folders, sys.path = sys.path, sys.path[1:]
+import importlib.util
+sys.path = folders
 sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1" >/dev/null 2>&1
 }
 
@@ -354,7 +359,7 @@ run_python() {
   done
   if is_runner_call "$@"; then
     export CEREBRAS_TF_PROGRAM=$program
-    set -- -m modelzoo.common.train.run "$@"
+    set -- "$RUN_MODULE" modelzoo.common.train.run "$@"
     exec_quietly "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
   fi
   exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"

@@ -205,8 +205,8 @@ def pip_of(environment: Path, lock: IO[str]) -> list[str]:
                 "Set CEREBRAS_TF_VENV to a folder where it can, or use another Python."
             ) from error
     if has_ensurepip:
-        return [str(python), "-m", "pip"]
-    return [sys.executable, "-m", "pip", "--python", str(python)]
+        return [str(python), "-I", "-m", "pip"]
+    return [sys.executable, "-I", "-m", "pip", "--python", str(python)]
 
 
 def as_links(folder: str) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.run_module import module_command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,16 +41,18 @@ def run(args: argparse.Namespace) -> None:
             "python: must be given a script, or -m and a module. "
             f"Received: {' '.join(words) or 'nothing'}."
         )
-    os.execv(sys.executable, [sys.executable, "-m", __name__, *words])
+    os.execv(sys.executable, module_command(__name__, *words))
 
 
 def main(argv: list[str]) -> None:
     """Runs `SCRIPT [ARGUMENTS]` or `-m MODULE [ARGUMENTS]` as Python does."""
     if argv[0] == "-m":
+        sys.path.insert(0, os.getcwd())
         sys.argv = argv[1:]
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
-    sys.argv, sys.path[0] = argv, os.path.dirname(os.path.abspath(argv[0]))
+    sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
+    sys.argv = argv
     runpy.run_path(argv[0], run_name="__main__")
 
 

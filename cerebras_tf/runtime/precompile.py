@@ -11,7 +11,6 @@ import fcntl
 import functools
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from cerebras_tf.kernels.compiled_jit import CACHE_FOLDER
 from cerebras_tf.kernels.compiled_threads import num_threads, set_num_threads
 from cerebras_tf.kernels.instruction_set import features_digest
 from cerebras_tf.ops import infer
+from cerebras_tf.run_module import module_command
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.rank import end_with_parent
 
@@ -62,7 +62,7 @@ def precompile() -> None:
         return
     with contextlib.suppress(OSError):  # the first step compiles by itself
         subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            module_command(__name__),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

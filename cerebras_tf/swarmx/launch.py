@@ -30,6 +30,7 @@ from typing import Any, Optional
 from cerebras_tf import environment
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.installing import pip_install
+from cerebras_tf.run_module import module_command
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
     GRACE_S,
@@ -171,7 +172,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
     is_mpich = launcher[:1] == [str(_mpiexec())]
     with open(job.log_file(str(folder), "launcher"), "ab") as log:
         process = subprocess.Popen(
-            [*launcher, sys.executable, "-m", "cerebras_tf.swarmx.rank", *command],
+            [*launcher, *module_command("cerebras_tf.swarmx.rank", *command)],
             env=_environment(args, folder, is_slurm=bool(launcher) and not is_mpich),
             # The first process is on this computer, and writes to this console itself.
             stdout=log if is_mpich and not _is_socket(1) else None,

@@ -10,6 +10,7 @@ from pathlib import Path
 import modelzoo
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import CPU_TORCH
+from cerebras_tf.run_module import module_command
 
 LOCKS = {"mpi": "several wafers", "peers": "tests against PyTorch", "docs": "the documentation"}
 
@@ -41,7 +42,7 @@ def run(args):
             "bundle: needs a checkout of the source, which has the lock files. Received: a package "
             f"installed in {checkout}. Run scripts/cerebras-tf bundle in a checkout."
         )
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", args.folder]
+    command = module_command("pip", "download", "--no-deps", "--dest", args.folder)
     if "peers" in args.include:  # its build with CUDA needs packages that the lock does not have
         index = ["--index-url", CPU_TORCH, "--constraint", str(locks[0].with_name("peers.lock"))]
         download([*command, *index, "torch"])

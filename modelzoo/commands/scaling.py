@@ -3,12 +3,12 @@
 import argparse
 import math
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from cerebras_tf.api import any_number, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.run_module import module_command
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.commands.configs import config_path
 from modelzoo.common.scaling.law import PUBLISHED, Law
@@ -104,9 +104,7 @@ def train_family(folder):
     for size in SIZES:
         params = write_params(size, config_path("gpt3_tiny"), folder)
         command = ["-m", "train_and_eval", "-p", str(params), "-o", str(folder / size.name)]
-        code = subprocess.run(
-            [sys.executable, "-m", "modelzoo.common.train.run", *command]
-        ).returncode
+        code = subprocess.run(module_command("modelzoo.common.train.run", *command)).returncode
         if code:
             raise CerebrasError(
                 f"scaling family: training of {params} must succeed. Received: exit code {code}. "

@@ -38,6 +38,7 @@ EVERYWHERE = {
     "errors",
     "installing",
     "quantities",
+    "run_module",
     "suggestions",
     "whole_file",
 }
@@ -48,6 +49,7 @@ PACKAGES = {
     "errors": package(),
     "installing": package(),
     "quantities": package(),
+    "run_module": package(),
     "suggestions": package(),
     "whole_file": package(),
     "config": package(),

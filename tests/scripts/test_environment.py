@@ -269,7 +269,7 @@ def start_set_up(tmp_path):
 
 # Is asked first whether pip can be imported.
 PROBED = """#!/bin/bash
-[ "$1" = -I ] && exit 0
+[ "$2" = -c ] && exit 0
 exec {python} -c "{pip}"
 """
 

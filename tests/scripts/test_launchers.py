@@ -15,7 +15,9 @@ from tests.messages import names
 from tests.scripts.conftest import FAKE_PYTHON, write_program
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-RUNNER = ["-m", "modelzoo.common.train.run"]
+RUN_MODULE = str(SCRIPTS.parent / "cerebras_tf" / "run_module.py")
+RUNNER = [RUN_MODULE, "modelzoo.common.train.run"]
+LAUNCH = f"{RUN_MODULE} cerebras_tf.swarmx.launch"
 # A Python that says how many wafers a command asks for, and else what it was called with.
 WAFERS_PYTHON = """#!/bin/bash
 if [ "$2" != modelzoo.common.train.wafers ]; then echo "$*"
@@ -241,6 +243,24 @@ def test_the_runner_shows_the_name_it_was_launched_by(real):
     assert real.run("python-ws", *given).stderr.startswith("python-ws: none.yaml: ")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python-ws -m train -p none.yaml",
+        "python-ws -m trian -p none.yaml",
+        "csrun_wse --num_csx 2 python-ws -m train -p none.yaml",
+    ],
+)
+def test_no_module_of_the_current_folder_runs_as_one_of_ours(real, command):
+    for name in ("modelzoo/__init__", "yaml", "numpy", "types", "runpy"):
+        (real.cwd / name).parent.mkdir(exist_ok=True)
+        text = "raise SystemExit('module of the current folder')"
+        (real.cwd / f"{name}.py").write_text(text, encoding="utf-8")
+    ran = real.run(*command.split())
+    assert ran.returncode == 2 and "current folder" not in ran.stderr
+    assert names(ran.stderr, "none.yaml" if "train" in command else "trian")
+
+
 def test_a_misspelled_mode_is_told_by_the_runner(real):
     given = ["-m", "trian", "-p", "configs/params_gpt3_tiny.yaml"]
     ran = real.run("csrun_wse", "python-ws", *given)
@@ -269,7 +289,7 @@ def test_csrun_wse_takes_the_options_of_a_cluster_for_one_node(ready):
     ran = ready.run("csrun_wse", *words, SLURM_CONF="/none")
     assert (ran.stderr, ran.stdout) == (
         "",
-        "-m cerebras_tf.swarmx.launch --wafers 1 --logs /logs --nodes 1 --tasks-per-node 1 "
+        f"{LAUNCH} --wafers 1 --logs /logs --nodes 1 --tasks-per-node 1 "
         "--cpus-per-task 16 -- python x.py\n",
     )
 
@@ -278,7 +298,7 @@ def test_csrun_wse_takes_the_options_of_a_cluster_for_one_node(ready):
 def test_options_of_a_job_make_one_of_a_single_wafer(ready, option):
     ready.complete(WAFERS_PYTHON)
     ran = ready.run("csrun_wse", option, "python", "x.py", SLURM_CONF="/none")
-    launch = "-m cerebras_tf.swarmx.launch --wafers 1 --logs /logs"
+    launch = f"{LAUNCH} --wafers 1 --logs /logs"
     assert ran.stdout == f"{launch} {option.replace('=', ' ')} -- python x.py\n"
 
 
@@ -292,7 +312,7 @@ def test_one_wafer_runs_here_without_slurm_and_else_in_it_where_it_is_asked_for(
     with_slurm = {"SLURM_CONF": "", "PATH": f"{programs}:{os.environ['PATH']}"}
     assert ready.run("csrun_wse", "python", "x.py", **with_slurm).stdout == "x.py\n"
     ran = ready.run("csrun_wse", "--num_csx", "1", "python", "x.py", **with_slurm)
-    assert ran.stdout == "-m cerebras_tf.swarmx.launch --wafers 1 --logs /logs -- python x.py\n"
+    assert ran.stdout == f"{LAUNCH} --wafers 1 --logs /logs -- python x.py\n"
 
 
 @pytest.mark.parametrize(
@@ -327,8 +347,7 @@ def test_csrun_wse_starts_a_process_for_each_wafer(ready):
     options = ["--num_csx", "2", "--cpus-per-task=3", "--requeue"]
     ran = ready.run("csrun_wse", *options, "python-ws", "x.py", "two words", SLURM_CONF="/none")
     assert ran.stdout.splitlines()[-1] == (
-        "-m cerebras_tf.swarmx.launch --wafers 2 --logs /logs --cpus-per-task 3 --requeue -- "
-        "python-ws x.py two words"
+        f"{LAUNCH} --wafers 2 --logs /logs --cpus-per-task 3 --requeue -- python-ws x.py two words"
     )
     assert "installing the packages of scripts/mpi.lock" in ran.stderr
     again = ready.run("csrun_wse", *options, "python-ws", "x.py", SLURM_CONF="/none")

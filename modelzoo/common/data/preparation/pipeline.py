@@ -180,6 +180,8 @@ def _run_in_worker(job):
 
 
 def _run_in_processes(jobs, processes, on_progress):
+    # A worker does not import from the current folder.
+    os.environ["PYTHONSAFEPATH"] = "1"
     # Not forked: TensorFlow's threads do not survive that.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
