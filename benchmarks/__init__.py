@@ -13,7 +13,7 @@ benchmark judges a result.
 
 from __future__ import annotations
 
-from cerebras_tf.run_module import module_command
+from cerebras_tf.api import module_command
 
 
 def command(name: str, *arguments: str) -> list[str]:

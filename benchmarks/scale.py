@@ -29,9 +29,8 @@ from typing import Any
 
 from benchmarks import command
 from benchmarks.training import SIZES, SMOKE, Shape, read_params
-from cerebras_tf.api import positive_int, positive_number
+from cerebras_tf.api import module_command, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError
-from cerebras_tf.run_module import module_command
 from cerebras_tf.whole_file import require_place, write_whole
 
 WAFERS = (1, 2, 4, 8, 16, 32, 64, 128, 192)

@@ -37,6 +37,7 @@ _PUBLIC = {
     "SPARSIFIER_MAP": "cerebras_tf.memoryx.sparsifier",
     "check_wafer_address": "cerebras_tf.config.address",
     "EXECUTION_MODE": "cerebras_tf.environment",
+    "module_command": "cerebras_tf.run_module",
     "paused_collector": "cerebras_tf.collector",
     "precompile": "cerebras_tf.runtime.precompile",
     "check_loggers": "cerebras_tf.console.loggers",

@@ -241,9 +241,21 @@ VARIABLES = FOR_USERS + SET_BY_LAUNCHERS
 
 
 def user_cache_folder() -> str:
-    """Returns the user's cache folder, also where HOME is empty or not set."""
+    """Returns the user's cache folder, also where HOME is empty or not set.
+
+    Raises:
+        ConfigError: XDG_CACHE_HOME or HOME is a relative path.
+    """
     home = os.environ.get("HOME")
     if not home:
         with contextlib.suppress(KeyError):  # a user without an entry, as in a container
             home = pwd.getpwuid(os.getuid()).pw_dir
-    return XDG_CACHE_HOME.get() or os.path.join(home or "/", ".cache")
+    name, found = "XDG_CACHE_HOME", XDG_CACHE_HOME.get()
+    if not found:
+        name, found = "HOME", os.path.join(home or "/", ".cache")
+    if not os.path.isabs(found):
+        raise ConfigError(
+            f"environment variable {name}: must be an absolute path. "
+            f"Received: {os.environ[name]!r}. Correct it."
+        )
+    return found

@@ -154,8 +154,8 @@ run_on_wafers() {
     exec "$@"
   fi
   [ "$wafers" = 1 ] || ensure_mpi || exit 2
-  exec "$VENV/bin/python" "$RUN_MODULE" cerebras_tf.swarmx.launch --wafers "$wafers" --logs "$logs" \
-    ${launch[@]+"${launch[@]}"} -- "$@"
+  exec "$VENV/bin/python" "$RUN_MODULE" cerebras_tf.swarmx.launch \
+    --wafers "$wafers" --logs "$logs" ${launch[@]+"${launch[@]}"} -- "$@"
 }
 
 # Does a Slurm answer here?

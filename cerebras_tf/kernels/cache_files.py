@@ -1,19 +1,59 @@
-"""Files of the kernel cache: what is read is what this user wrote.
+"""Folders and files of the kernel cache: what is read is what this user wrote.
 
-A damaged file would compute wrong numbers, and a file of another user could run any code.
+A damaged file would compute wrong numbers, and a file of another user could run any code. Each
+version of the kernels has a folder; processes lock the one that they use, and old ones are removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import re
+import shutil
+import stat
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Optional
 
 _DIGEST_BYTES = 32
+_OTHERS_WRITE = 0o022
+_VERSION = re.compile(r"kernels-[0-9a-f]{12}(\.removed)?")
+MAX_OTHER_VERSIONS = 8
+MAX_UNUSED_S = 30 * 24 * 3600
 _warned: set[str] = set()
+
+
+def use_folder(folder: Path) -> str:
+    """Creates the folder of a version, and locks it until this process ends.
+
+    If it is new, unused folders of other versions are removed.
+
+    Returns:
+        Why the folder cannot be used; "" if it can.
+    """
+    is_new = not folder.exists()
+    while True:
+        why = why_unusable(folder)
+        if why:
+            return why
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        except OSError:  # a file system without locks
+            os.close(handle)
+            break
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                break
+        os.close(handle)  # it was removed before it was locked
+    os.utime(folder)
+    if is_new:
+        _remove_old_versions(folder)
+    return ""
 
 
 def why_unusable(folder: Path) -> str:
@@ -24,41 +64,83 @@ def why_unusable(folder: Path) -> str:
                 each.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             status = folder.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+            folder.chmod(0o700)
+            status = folder.stat()
     except OSError as error:
         return error.strerror or str(error)
-    # Of a folder of this user that others can write, only the files of this user are read.
-    if status.st_uid == os.geteuid() or not (status.st_uid or status.st_mode & 0o022):
-        return ""
-    return "other users can write there"
+    is_private = status.st_uid in (os.geteuid(), 0) and not status.st_mode & _OTHERS_WRITE
+    return "" if is_private else "other users can write there"
+
+
+def _remove_old_versions(kept: Path) -> None:
+    """Removes this user's folders of other versions: those unused for long, and all but the last.
+
+    A folder that a process uses stays.
+    """
+    found = []
+    for path in kept.parent.iterdir():
+        with contextlib.suppress(OSError):  # removed by another process
+            status = path.lstat()
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if _VERSION.fullmatch(path.name) and is_own and path.name != kept.name:
+                found.append((status.st_mtime, path))
+    for number, (used, path) in enumerate(sorted(found, reverse=True)):
+        if number >= MAX_OTHER_VERSIONS or used < time.time() - MAX_UNUSED_S:
+            with contextlib.suppress(OSError):  # in use, or removed by another process
+                _remove_unused(path)
+
+
+def _remove_unused(path: Path) -> None:
+    """Removes a folder; raises BlockingIOError if a process uses it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        removed = path.with_name(path.name.removesuffix(".removed") + ".removed")
+        if path != removed:
+            shutil.rmtree(removed, ignore_errors=True)
+            path.rename(removed)
+        shutil.rmtree(removed)
+    finally:
+        os.close(handle)
 
 
 def read(path: Path) -> Optional[memoryview]:
     """The content that `write` wrote; None if there is none, or another."""
-    try:
-        with open(path, "rb") as file:
-            owner, stored = os.fstat(file.fileno()).st_uid, memoryview(file.read())
-    except OSError:
-        return None
-    content = stored[_DIGEST_BYTES:]
-    if owner in (os.geteuid(), 0) and stored[:_DIGEST_BYTES] == _digest(path, content):
-        return content
+    with contextlib.suppress(OSError):
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        with open(handle, "rb") as file:
+            status = os.fstat(handle)
+            if (
+                stat.S_ISREG(status.st_mode)
+                and status.st_uid in (os.geteuid(), 0)
+                and not status.st_mode & _OTHERS_WRITE
+            ):
+                stored = memoryview(file.read())
+                content = stored[_DIGEST_BYTES:]
+                if stored[:_DIGEST_BYTES] == _digest(path, content):
+                    return content
     _warn_once(
         "damaged",
-        f"compiled kernels: a file of the cache must be undamaged, and of this user. Received: "
-        f"{path}. Such files are compiled again and replaced.",
+        f"compiled kernels: a file of the cache must be undamaged, of this user, and not writable "
+        f"by others. Received: {path}. Such files are compiled again and replaced.",
     )
     return None
 
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file atomically; if that fails, warns once."""
-    # Without fsync: the digest finds a file that was lost because the computer stopped.
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.write(_digest(path, content))
             file.write(content)
+            file.flush()
+            os.fsync(handle)
         os.replace(temporary, path)
         temporary = None
     except OSError as error:

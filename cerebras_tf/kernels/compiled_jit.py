@@ -19,6 +19,7 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.environment import NUMBA_CACHE_DIR, user_cache_folder
+from cerebras_tf.errors import ConfigError
 from cerebras_tf.kernels import cache_files
 from cerebras_tf.kernels.instruction_set import llvm_features
 
@@ -47,17 +48,21 @@ def _choose_cache_folder() -> Optional[Path]:
 
     None if that cannot be created either.
     """
-    base = NUMBA_CACHE_DIR.get()
-    base = os.path.join(user_cache_folder(), "cerebras_tf") if base is None else base
     name = f"kernels-{_source_digest()}"
-    # A child process inherits the variable as set below.
-    folder = Path(base) if Path(base).name == name else Path(base) / name
-    why = cache_files.why_unusable(folder)
-    if not why:
-        return folder
+    try:
+        base = NUMBA_CACHE_DIR.get() or os.path.join(user_cache_folder(), "cerebras_tf")
+        # A child process inherits the variable as set below.
+        folder = Path(os.path.abspath(base))
+        folder = folder if folder.name == name else folder / name
+        why = cache_files.use_folder(folder)
+        if not why:
+            return folder
+        received = f"{folder}: {why}."
+    except ConfigError as error:  # a relative path
+        received = f"{error}"
     warnings.warn(
         f"compiled kernels: the cache folder must be writable, and only for you. Received: "
-        f"{folder}: {why}. Kernels are compiled again in every run. Set {_ENVIRONMENT} to another "
+        f"{received} Kernels are compiled again in every run. Set {_ENVIRONMENT} to another "
         "folder.",
         RuntimeWarning,
         stacklevel=2,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -98,14 +99,15 @@ def main() -> None:
     """Compiles `STEP`, unless another process is doing it."""
     assert CACHE_FOLDER is not None
     done = _done_file(CACHE_FOLDER)
-    with open(done.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with open(os.open(done.with_suffix(".lock"), flags, 0o600), "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
         set_num_threads(2)
         compile_step()
-        done.touch()
+        done.touch(0o600)
 
 
 if __name__ == "__main__":

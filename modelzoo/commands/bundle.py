@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import modelzoo
+from cerebras_tf.api import module_command
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import CPU_TORCH
-from cerebras_tf.run_module import module_command
 
 LOCKS = {"mpi": "several wafers", "peers": "tests against PyTorch", "docs": "the documentation"}
 

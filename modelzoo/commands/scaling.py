@@ -6,9 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from cerebras_tf.api import any_number, positive_int, positive_number
+from cerebras_tf.api import any_number, module_command, positive_int, positive_number
 from cerebras_tf.errors import CerebrasError, ConfigError
-from cerebras_tf.run_module import module_command
 from cerebras_tf.whole_file import require_place, write_whole
 from modelzoo.commands.configs import config_path
 from modelzoo.common.scaling.law import PUBLISHED, Law

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import getpass
 import os
 import resource
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import cerebras_tf
 from cerebras_tf.environment import user_cache_folder
-from cerebras_tf.kernels import cache_files
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.kernels import cache_files, codegen, compiled_jit
+from cerebras_tf.kernels.compiled_jit import jit, numba
+from cerebras_tf.runtime import precompile
+from tests.messages import names
 
 CONTENT = bytes(range(256))
 STRANGER = 12345
@@ -43,6 +49,10 @@ DAMAGES = {
     "flipped": _flip_one_bit,
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:99]),
     "empty": lambda path: path.write_bytes(b""),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "writable by others": lambda path: path.chmod(0o602),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a link": lambda path: (path.rename(f"{path}.nbc"), path.symlink_to(f"{path}.nbc")),
     "of another name": _exchange,
     "of another user": lambda path: os.chown(path, STRANGER, -1),
 }
@@ -74,7 +84,6 @@ def test_what_cannot_be_written_warns_once(cause, tmp_path, monkeypatch):
     else:
         full = OSError(errno.ENOSPC, "No space left on device")
         monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(full))
-    assert cache_files.read(path) is None
     with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR") as shown:
         cache_files.write(path, CONTENT)
         cache_files.write(path, CONTENT)
@@ -86,7 +95,7 @@ def test_what_cannot_be_written_warns_once(cause, tmp_path, monkeypatch):
     ("owner", "mode", "usable"),
     [
         (None, 0o700, True),
-        (None, 0o777, True),  # as on a file system without modes; each file's owner is checked
+        (None, 0o777, True),  # it becomes private
         (STRANGER, 0o700, False),
         (STRANGER, 0o1777, False),
     ],
@@ -103,13 +112,62 @@ def test_a_folder_that_others_can_write_is_not_used(owner, mode, usable, linked,
         (tmp_path / "link").symlink_to(folder)
         folder = tmp_path / "link"
     assert (cache_files.why_unusable(folder) == "") == usable
+    assert stat.S_IMODE(folder.stat().st_mode) == (0o700 if usable else mode)
 
 
-def test_new_folders_are_for_the_user_alone(tmp_path):
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_folders_and_files_are_for_the_user_alone(umask, tmp_path, monkeypatch):
     folder = tmp_path / "cerebras_tf" / "kernels"
-    assert cache_files.why_unusable(folder) == ""
-    for each in (folder, folder.parent):
-        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+    monkeypatch.setattr(precompile, "CACHE_FOLDER", folder)
+    monkeypatch.setattr(precompile, "compile_step", lambda: None)
+    before = os.umask(umask)
+    try:
+        assert cache_files.use_folder(folder) == ""
+        cache_files.write(folder / "kernel", CONTENT)
+        precompile.main()
+    finally:
+        os.umask(before)
+    assert len(list(folder.iterdir())) == 3
+    for path in (folder.parent, folder, *folder.iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+
+
+def test_old_folders_of_other_versions_are_removed(tmp_path):
+    def folder(number: int, name: str = "") -> Path:
+        path = tmp_path / (name or f"kernels-{number:012x}")
+        (path / "inner").mkdir(parents=True)
+        days = 40 if number < 2 else 10
+        os.utime(path, (time.time() - days * 24 * 3600 + number,) * 2)
+        return path
+
+    others = [folder(number) for number in range(cache_files.MAX_OTHER_VERSIONS + 4)]
+    foreign = folder(0, "kernels-of-mine")
+    left = folder(0, f"{others[0].name}.removed")
+    link = tmp_path / f"kernels-{99:012x}"
+    link.symlink_to(foreign)
+    used = os.open(others[1], os.O_RDONLY)  # by another process
+    fcntl.flock(used, fcntl.LOCK_SH)
+    current = tmp_path / f"kernels-{98:012x}"
+    assert cache_files.use_folder(current) == ""
+    assert not left.exists()
+    assert set(tmp_path.iterdir()) == {current, foreign, link, others[1], *others[4:]}
+    os.close(used)
+    assert cache_files.use_folder(current) == ""  # it is not new
+    assert others[1].exists()
+    cache_files._remove_old_versions(others[-1])
+    assert not others[1].exists() and current.exists()  # this process uses it
+
+
+def test_a_relative_folder_of_the_user_is_refused(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv(name, "a/b")
+        with pytest.raises(ConfigError) as refused:
+            user_cache_folder()
+        assert names(refused.value, name, "a/b")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    with pytest.warns(RuntimeWarning, match="XDG_CACHE_HOME"):
+        assert compiled_jit._choose_cache_folder().is_absolute()
 
 
 @pytest.mark.parametrize("home", ["", None])
@@ -154,14 +212,47 @@ def _run(cache, tmp_path, **options):
     return int(hits), Path(folder), ran.stderr.count("RuntimeWarning: compiled kernels: ")
 
 
-def test_kernels_are_compiled_again_where_the_cache_is_damaged_or_full(tmp_path):
+def squared(x):
+    return x * x
+
+
+FUSED = """
+from math import sqrt
+from cerebras_tf.kernels.compiled_jit import jit
+
+@jit(python=True)
+def kernel(x):
+    return sqrt(x)
+"""
+DAMAGED = [name for name in DAMAGES if "name" not in name and "user" not in name]
+
+
+def test_every_damaged_file_of_a_cache_is_rebuilt_with_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled_jit, "CACHE_FOLDER", tmp_path)
+
+    def results():
+        linked = jit()(squared)
+        fused = codegen._load("elementwise_of_a_test", FUSED)
+        linked.compile((numba.float64,))  # as for a compiled caller
+        found = [linked(0.1), linked(3), fused(0.1), fused(3)]
+        used = [linked, linked._for_python, fused]
+        return found, sum(sum(each.stats.cache_hits.values()) for each in used)
+
+    expected, hits = results()
+    files = [path for path in tmp_path.iterdir() if "work_queue" not in path.name]
+    assert (hits, len(files)) == (0, 5)
+    for damage in DAMAGED:
+        monkeypatch.setattr(cache_files, "_warned", set())
+        for path in files:
+            DAMAGES[damage](path)
+        with pytest.warns(RuntimeWarning) as shown:
+            assert results() == (expected, 0), damage
+        assert len(shown) == 1
+        assert results() == (expected, 5)
+
+
+def test_kernels_are_compiled_where_the_disk_is_full(tmp_path):
     assert _run(tmp_path / "full", tmp_path, preexec_fn=_no_space)[::2] == (0, 1)
-    hits, folder, warned = _run(tmp_path / "cache", tmp_path)
-    assert (hits, warned) == (0, 0)
-    for path in folder.glob("*.nbc"):
-        _flip_one_bit(path)
-    assert _run(tmp_path / "cache", tmp_path) == (0, folder, 1)
-    assert _run(tmp_path / "cache", tmp_path) == (2, folder, 0)
 
 
 @as_root
