@@ -28,6 +28,7 @@ from cerebras_tf.ir import Array, TensorType, Value, Variable
 Parameters = Mapping[str, torch.Tensor]
 # A feature, float64 []: the learning rate of a group of parameters.
 RATE = "learning_rate/{}"
+_RATES = ("lr", "initial_lr")  # keys of groups
 # Keys of the moving averages of torch's Adam, AdamW, NAdam, RAdam and Adamax.
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -161,11 +162,11 @@ class TracedUpdate:
     def restore_rates(self, groups: Sequence[Mapping[str, Any]]) -> list[str]:
         """Sets the learning rates to those of a checkpoint.
 
-        Returns:
-            Lines about other settings that differ.
-
         Args:
             groups: what `groups` returned.
+
+        Returns:
+            Lines about settings that differ, and which of both are used.
 
         Raises:
             CheckpointError: the groups have other parameters.
@@ -177,14 +178,20 @@ class TracedUpdate:
                 f"{len(own)} groups, and {len(groups)} in the checkpoint. Make the optimizer in "
                 "the same way."
             )
-        for group, saved in zip(self._optimizer.param_groups, groups):
-            group.update({key: saved[key] for key in ("lr", "initial_lr") if key in saved})
-        return [
-            f"optimizer: {key} of group {index} is {group[key]}, and {saved[key]} in the checkpoint"
-            for index, (group, saved) in enumerate(zip(self._optimizer.param_groups, groups))
-            for key in group
-            if key in saved and key != "params" and group[key] != saved[key]
-        ]
+        lines = []
+        for index, (group, saved) in enumerate(zip(self._optimizer.param_groups, groups)):
+            for key in sorted(group.keys() & saved.keys() - {"params"}):
+                is_restored = key in _RATES
+                # A scheduler changes the rate that its first one is compared for.
+                is_known = key == "lr" and "initial_lr" in group
+                if group[key] != saved[key] and not is_known:
+                    lines.append(
+                        f"optimizer: {key} of group {index} is {group[key]} in this call, "
+                        f"{saved[key]} in the checkpoint; "
+                        f"{'the checkpoint' if is_restored else 'this call'}'s is used"
+                    )
+            group.update({key: saved[key] for key in _RATES if key in saved})
+        return lines
 
     def copy_back(self, value: Callable[[str], torch.Tensor]) -> None:
         """Sets the optimizer's state of parameters that have data.
@@ -226,7 +233,7 @@ class TracedUpdate:
         }
 
     def _fixed_settings(self) -> list[dict[str, Any]]:
-        varying = ("params", "lr", "initial_lr")
+        varying = ("params", *_RATES)
         return [
             {key: value for key, value in group.items() if key not in varying}
             for group in self._optimizer.param_groups
@@ -321,7 +328,9 @@ class TracedUpdate:
                 _driven(self._optimizer, replaced, states, rates, branchless),
                 traced_states(self._others),
             ):
+                before = [dict(group) for group in self._optimizer.param_groups]
                 self._run()
+                _require_same_settings(before, self._optimizer.param_groups)
             found = [
                 [states[by_name[name]][key].to(v.dtype) for key, v in state.tensors.items()]
                 for name, state in self._states.items()
@@ -342,6 +351,17 @@ class TracedUpdate:
                 except internals.DATA_DEPENDENT:
                     branchless = True
             return internals.trace(function, [examples, examples, slots, rates])
+
+
+def _require_same_settings(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raises ConfigError if an update changed settings, which would change once, in the trace."""
+    for index, (old, new) in enumerate(zip(before, after)):
+        changed = [key for key in new if new[key] is not old.get(key)]
+        if changed:
+            raise ConfigError(
+                f"update: must not change settings of the optimizer. Received: a change of "
+                f"{changed[0]} in group {index}. Pass a scheduler."
+            )
 
 
 def _traceable(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:

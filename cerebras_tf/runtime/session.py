@@ -145,6 +145,7 @@ class Session:
         self._numbers = itertools.count()
         self._uses = 0
         self._arena: Optional[Array] = None
+        self._is_arena_used = False  # memory takes no space before it is written
         self._regions: dict[int, Array] = {}  # views of it, by offset
         self._interleavings: dict[tuple[Any, ...], Interleaving] = {}
         self._peak_bytes = 0
@@ -175,7 +176,8 @@ class Session:
 
     @property
     def held_bytes(self) -> int:
-        return self._store.resident_bytes + (0 if self._arena is None else self._arena.nbytes)
+        used = self._arena.nbytes if self._arena is not None and self._is_arena_used else 0
+        return self._store.resident_bytes + used
 
     # Variables and checkpoints.
 
@@ -247,6 +249,7 @@ class Session:
             for variant in new:
                 variant.has_run = True
             trim_heap()  # what compiling took
+        self._is_arena_used = True
         scratch_bytes = max(executor.scratch_bytes for executor in executors)
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + scratch_bytes)
         answers = []
@@ -421,7 +424,7 @@ class Session:
             self._regions.clear()
             self._interleavings.clear()  # they may hold executors, and so memory, no longer in use
             self._arena = None  # freed before more is allocated
-            self._arena = self._backend.allocate(size)
+            self._arena, self._is_arena_used = self._backend.allocate(size), False
         if offset not in self._regions:
             self._regions[offset] = self._arena[offset:]
         return self._regions[offset]

@@ -24,6 +24,7 @@ from cerebras_tf.swarmx import job, mpi
 from cerebras_tf.swarmx.heartbeats import record_checkpoint
 from cerebras_tf.torch.options import FitOptions
 from cerebras_tf.torch.reports import RunReports
+from cerebras_tf.torch.schedule import Schedule
 from cerebras_tf.torch_step.batch_form import BatchForm
 from cerebras_tf.torch_step.checkpoint import (
     checkpoints,
@@ -113,7 +114,14 @@ def fit(
             f"{', '.join(unknown)}."
         )
     _check_steps(steps)
-    run = _Run(model, optimizer, loader, FitOptions(**options), loss, scheduler, update)
+    chosen = FitOptions(**options)
+    for name in ("eval_every", "eval_steps"):
+        if eval_loader is None and getattr(chosen, name) is not None:
+            raise ConfigError(
+                f"{name}: needs eval_loader. Received: {getattr(chosen, name)} without it. Pass "
+                f"eval_loader, or remove {name}."
+            )
+    run = _Run(model, optimizer, loader, chosen, loss, scheduler, update)
     with _failing_together(), run.locked():
         return run.train(steps, eval_loader)
 
@@ -131,13 +139,13 @@ class _Run:
         scheduler: Any,
         update: Optional[Callable[[], Any]],
     ) -> None:
-        _check_objects(model, optimizer, scheduler)
+        _check_objects(model, optimizer)
         if update is not None and options.clip is not None:
             raise ConfigError("clip: has no effect with update. Received: both. Clip in update.")
         self._pretrained = model if isinstance(model, PretrainedModel) else None
         self._model = model.module if isinstance(model, PretrainedModel) else model
         self._optimizer, self._loss = optimizer, loss
-        self._options, self._scheduler = options, scheduler
+        self._options, self._schedule = options, Schedule(scheduler, optimizer)
         self._update = update or self._clipped_step
         self._swarm = mpi.swarm()
         self._order = DataOrder(loader, self._swarm.rank, self._swarm.size, _log)
@@ -164,8 +172,10 @@ class _Run:
             evaluate = self._make_evaluation(training, eval_loader)
         try:
             if folder is not None:
-                training.restore(folder)
                 _log(f"resuming from {folder}")
+                training.restore(folder)
+                for line in self._schedule.apply_functions():
+                    _log(line)
             with GracefulStop(newest=self._newest) as stop:
                 with RunReports(self._options, training, steps, self._clock) as reports:
                     self._loop(training, reports, evaluate, stop, batches, steps)
@@ -192,14 +202,8 @@ class _Run:
         state = load_checkpoint(newest, None)["run"]
         if self._options.resume_data:
             self._order.restore(state["data"])
-        if (self._scheduler is None) != (state["scheduler"] is None):
-            own = None if self._scheduler is None else type(self._scheduler).__name__
-            raise ConfigError(
-                f"scheduler: must be given if and only if the run that wrote {newest} had one. "
-                f"Received: {own}. Use the same scheduler, or another model_dir."
-            )
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
+        for line in self._schedule.restore(state, newest):
+            _log(line)
         return newest
 
     def _take(self) -> list[Any]:
@@ -279,6 +283,10 @@ class _Run:
     ) -> None:
         options = self._options
         if training.global_step >= steps:
+            _log(
+                f"nothing to train: {options.model_dir} is at step {training.global_step} of "
+                f"{steps}. Increase steps, or use another model_dir."
+            )
             return
         reports.begin(training.global_step, training.prepare(self._tensors(batches)))
         stop.begin()
@@ -290,8 +298,7 @@ class _Run:
             step = training.global_step
             if training.model.update is None or not training.model.update.skips_overflows:
                 self._check_finite(step, loss)
-            if self._scheduler is not None:
-                self._scheduler.step()
+            self._schedule.step()
             reports.after_step(step, loss, rates, _tokens(tensors) * self._swarm.size)
             stops = bool(self._swarm.gather(np.array(stop.is_due)).any())
             is_last = step == steps or stops
@@ -328,8 +335,7 @@ class _Run:
                 "Lower the learning rate, or set clip."
             )
         folder = folder_of_step(self._options.model_dir, training.global_step)
-        scheduler = None if self._scheduler is None else self._scheduler.state_dict()
-        training.save(folder, {"data": self._order.state(), "scheduler": scheduler})
+        training.save(folder, {"data": self._order.state(), **self._schedule.state()})
         self._result.checkpoint = folder
         if job.is_first():
             record_checkpoint(job.folder(), str(folder))
@@ -351,8 +357,8 @@ def _check_steps(steps: Any) -> None:
         raise ConfigError(f"steps: must be a positive integer. Received: {steps!r}.")
 
 
-def _check_objects(model: Any, optimizer: Any, scheduler: Any) -> None:
-    """Raises ConfigError for objects of other types, or a scheduler that needs arguments."""
+def _check_objects(model: Any, optimizer: Any) -> None:
+    """Raises ConfigError for objects of other types."""
     if not isinstance(model, (torch.nn.Module, PretrainedModel)):
         raise ConfigError(
             "model: must be a torch.nn.Module or a PretrainedModel. Received: "
@@ -361,20 +367,6 @@ def _check_objects(model: Any, optimizer: Any, scheduler: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             f"optimizer: must be a torch.optim.Optimizer. Received: {type(optimizer).__name__}."
-        )
-    kind = torch.optim.lr_scheduler.LRScheduler
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
-    if scheduler is not None and (
-        not isinstance(scheduler, kind) or isinstance(scheduler, plateau)
-    ):
-        raise ConfigError(
-            "scheduler: must be a torch.optim.lr_scheduler whose step() has no arguments. "
-            f"Received: {type(scheduler).__name__}. Use another."
-        )
-    if scheduler is not None and scheduler.optimizer is not optimizer:
-        raise ConfigError(
-            "scheduler: must be made for the optimizer of this call. Received: "
-            f"{type(scheduler).__name__} of another one."
         )
 
 

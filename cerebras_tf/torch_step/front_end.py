@@ -34,6 +34,7 @@ class TorchModel:
 
     Attributes:
         gradients: names of the parameters whose gradients are results of a step.
+        given_seed: the argument `seed`.
         rows: of a micro-batch that is a part of a batch; None if the number may differ.
     """
 
@@ -66,6 +67,7 @@ class TorchModel:
                     "parameters."
                 )
             self.update = TracedUpdate(module, optimizer, trained, update)
+        self.given_seed = seed
         self._seed = (torch.initial_seed() if seed is None else seed) & (2**62 - 1)
 
     @property

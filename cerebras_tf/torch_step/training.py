@@ -218,6 +218,7 @@ class TorchTraining:
             "seed": self.model.seed(),
             "draws": draws,
             "groups": [] if update is None else update.groups(),
+            "trained": self._trained(),
             "run": dict(state or {}),
         }
         if self._frozen:
@@ -229,8 +230,8 @@ class TorchTraining:
     def restore(self, folder: Union[str, Path]) -> dict[str, Any]:
         """Continues from a checkpoint; returns the state that was given to `save`.
 
-        The learning rates of the optimizer become those of the checkpoint. Its other settings stay;
-        those that differ are logged.
+        The seed and the learning rates become those of the checkpoint. Other settings of the
+        optimizer, and which parameters are trained, stay. What differs is logged.
 
         Raises:
             CheckpointError: it is damaged, or of another model or optimizer.
@@ -245,6 +246,7 @@ class TorchTraining:
         self._link()
         self._is_filled = True
         self.global_step, self._draws = found["global_step"], found["draws"]
+        self._log_differences(found)
         if found["seed"] != self.model.seed():
             self._step = None  # its programs have the other seed
             self.model.restore_seed(found["seed"])
@@ -254,6 +256,27 @@ class TorchTraining:
         if self._step is not None:
             self._step.restore_draws(self._draws)
         return dict(found["run"])
+
+    def _trained(self) -> list[str]:
+        return [name for name, spec in self.model.exported.specs.items() if spec.trainable]
+
+    def _log_differences(self, saved: Mapping[str, Any]) -> None:
+        """Logs in what the model differs from a checkpoint, besides the optimizer."""
+        given, old = self.model.given_seed, saved["seed"]
+        if given is not None and old != self.model.seed():
+            self.reports.log(
+                f"seed: is {given} in this call, {old} in the checkpoint; the checkpoint's is used"
+            )
+        now = self._trained()
+        before = saved.get("trained", now)  # older checkpoints do not have it
+        for what, names in (("not ", set(before) - set(now)), ("", set(now) - set(before))):
+            if names:
+                shown = ", ".join(sorted(names)[:3])
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                self.reports.log(
+                    f"parameters: {shown}{more} are {what}trained in this call, unlike in the "
+                    "checkpoint; this call's choice is used"
+                )
 
     def _digest(self) -> int:
         """A checksum of the first bytes of every weight that is not trained."""
