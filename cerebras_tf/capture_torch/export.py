@@ -6,7 +6,7 @@ import math
 import random
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -23,7 +23,8 @@ from cerebras_tf.capture_torch import (  # noqa: F401  # these register their ru
 )
 from cerebras_tf.capture_torch.autograd_functions import differentiated, trace_function
 from cerebras_tf.capture_torch.causal_masks import plain_causal_masks
-from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
+from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of, location
+from cerebras_tf.capture_torch.python_state import keeping_values
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.ir import Size, TensorType, Value, Variable
 
@@ -38,6 +39,8 @@ LOSS = "loss"
 _SIZE = re.compile(r"L\['batch'\]\['(.*?)'\]\.size\(\)\[(\d+)\]")
 # aten ops through which no gradient passes.
 _DETACHING = re.compile(r"detach|_local_scalar_dense|\.item\b")
+# Batch normalization by statistics of the batch, if its argument `training` is true.
+_BATCH_NORM = re.compile(r"batch_norm(_legit(_functional)?)?\.(default|no_stats)$")
 # Buffers that checkpoints leave out are constants up to this size, such as positions and masks.
 _CONSTANT_BYTES = 1 << 20
 
@@ -89,6 +92,7 @@ class ExportedModel:
         with internals.fake_parameters(self._wrapped):
             self._program = _exported(self._wrapped, example, open_axes)
         self._conditions = internals.size_conditions(self._program)
+        self._batch_norms = list(_sizes_of_batch_norms(self._program.graph))
         self._checked_sizes: set[frozenset[tuple[str, tuple[int, ...]]]] = set()
         self._roles = {spec.arg.name: spec for spec in self._program.graph_signature.input_specs}
         self._read_state(module)
@@ -237,7 +241,12 @@ class ExportedModel:
         ]
 
     def check_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raises UnsupportedOpError for a batch of sizes that take another branch of the model."""
+        """Checks the sizes of a batch.
+
+        Raises:
+            UnsupportedOpError: the model takes another branch for them.
+            DataError: batch normalization would get a single value per channel.
+        """
         known = frozenset(sizes.items())
         if known in self._checked_sizes:
             return
@@ -253,6 +262,14 @@ class ExportedModel:
                     "model: a branch that depends on the sizes of a batch must be the same in all "
                     f"batches. Received: shapes {dict(sizes)}, but the captured branch needs "
                     f"{text}. Use a model for each branch, or pad to one size."
+                )
+        values = self.symbols({n: TensorType(self.features[n][0], s) for n, s in sizes.items()})
+        for source, factors in self._batch_norms:
+            if math.prod(internals.size_value(factor, values) for factor in factors) == 1:
+                raise DataError(
+                    f"{source}: a batch must have more than one value per channel in "
+                    f"training. Received: shapes {dict(sizes)}. Use larger batches, or "
+                    "drop_last=True in the loader."
                 )
         self._checked_sizes.add(known)
 
@@ -318,6 +335,14 @@ class ExportedModel:
         return low.b.constant(array_of(tensor), DTYPES[tensor.dtype])
 
 
+def _sizes_of_batch_norms(graph: torch.fx.Graph) -> Iterator[tuple[str, list[Any]]]:
+    """Where batch normalization by statistics of the batch is, and the sizes of all axes but 1."""
+    for node in graph.nodes:
+        if _BATCH_NORM.search(str(node.target)) and node.args[5 if len(node.args) > 7 else 3]:
+            sizes = node.args[0].meta["val"].shape
+            yield location(node), [sizes[0], *sizes[2:]]
+
+
 def _is_differentiable(value: torch.Tensor) -> bool:
     return bool(value.is_floating_point() or value.is_complex())
 
@@ -338,6 +363,12 @@ class _WithLoss(torch.nn.Module):  # type: ignore[misc]
         self._function = loss
 
     def forward(self, batch: dict[str, torch.Tensor]) -> Any:
+        # Within forward, since export restores attributes of modules.
+        fix = "Pass what changes from step to step as a tensor of the batch, or count in a buffer."
+        with keeping_values("model", fix, self.model, self._function):
+            return self._results(batch)
+
+    def _results(self, batch: dict[str, torch.Tensor]) -> Any:
         if self._function is None:
             found = self.model(**batch)
             if isinstance(found, Mapping) and LOSS in found:

@@ -75,6 +75,14 @@ def symbol_of(size: Any) -> Optional[str]:
     return str(size.node.expr.name)
 
 
+def size_value(size: Any, values: Mapping[str, Any]) -> int:
+    """The number of a torch size, given those of its symbols by name."""
+    if isinstance(size, int):
+        return size
+    expr = size.node.expr
+    return int(expr.subs({symbol: values[symbol.name] for symbol in expr.free_symbols}))
+
+
 def size_conditions(program: torch.export.ExportedProgram) -> list[str]:
     """Conditions on sizes that tracing assumed: Python expressions of the inputs, by the name L.
 

@@ -15,6 +15,7 @@ import torch
 
 from cerebras_tf.capture_torch import internals
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
+from cerebras_tf.capture_torch.python_state import keeping_values
 from cerebras_tf.capture_torch.update_state import (
     LOSS_SCALE,
     AverageState,
@@ -329,7 +330,8 @@ class TracedUpdate:
                 traced_states(self._others),
             ):
                 before = [dict(group) for group in self._optimizer.param_groups]
-                self._run()
+                with keeping_values("update", "Use a scheduler.", self._run):
+                    self._run()
                 _require_same_settings(before, self._optimizer.param_groups)
             found = [
                 [states[by_name[name]][key].to(v.dtype) for key, v in state.tensors.items()]

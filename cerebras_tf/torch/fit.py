@@ -302,7 +302,8 @@ class _Run:
             reports.after_step(step, loss, rates, _tokens(tensors) * self._swarm.size)
             stops = bool(self._swarm.gather(np.array(stop.is_due)).any())
             is_last = step == steps or stops
-            is_evaluated = not stops and (is_last or _is_due(step, options.eval_every))
+            is_due = options.eval_at_end if is_last else _is_due(step, options.eval_every)
+            is_evaluated = is_due and not stops
             if evaluate is not None and is_evaluated:
                 found = self._result.evaluations[step] = evaluate()
                 reports.evaluated(step, found)

@@ -40,6 +40,7 @@ class FitOptions(TrainingSettings):
     eval_steps: Optional[int] = field(
         None, "Batches of an evaluation. null: the whole loader.", minimum=1
     )
+    eval_at_end: bool = field(True, "Whether the last step is evaluated.")
     profile: Optional[int] = field(
         None, "Number of steps to profile after the first two, in model_dir.", minimum=1
     )

@@ -85,6 +85,13 @@ class PretrainedFolder:
                     f"{', '.join(WEIGHT_TYPES)}."
                 )
         index = self.path / INDEX
+        pickled = sorted(path.name for path in self.path.glob("pytorch_model*.bin"))
+        if pickled and not any(self.path.glob("*.safetensors")):
+            raise CheckpointError(
+                f"{self.path}: must contain the weights as {SINGLE} or its shards. Received: "
+                f"{pickled[0]}, which may contain code. Run `AutoModel.from_pretrained(FOLDER)."
+                "save_pretrained(NEW_FOLDER)` of transformers, with the model's Auto class."
+            )
         wanted: dict[str, str] = {}
         if not (self.path / SINGLE).exists() and index.exists():
             wanted = read_object(index).get("weight_map", {})

@@ -73,6 +73,8 @@ def read_template(path):
 class ChatEncoder:
     """Makes tokens of conversations with a chat template.
 
+    The loss counts turns of the assistant, except those with ``"weight": 0`` in ``messages``.
+
     A template with ``{% generation %}`` marks the tokens of the loss itself. With another one, a
     turn of the assistant is what the conversation up to and including it has more than the prompt
     for this turn. If the template renders earlier turns differently from the last one, every turn
@@ -130,19 +132,27 @@ class ChatEncoder:
             completion += "" if completion.endswith(end) else end
             first, whole = (self._tokenizer(t)["input_ids"] for t in (prompt, prompt + completion))
         else:
-            prompt = checked_messages(prompt)
+            prompt, completion = checked_messages(prompt), checked_messages(completion)
+            if any(is_left_out(each) for each in completion):
+                raise DataError(
+                    "completion: its messages must have no weight 0. Received: weight 0. Move it "
+                    "to the prompt, or use messages."
+                )
             first = self._ids(prompt, True, options)
-            whole = self._ids(prompt + checked_messages(completion), False, options)
+            whole = self._ids(prompt + completion, False, options)
         start = common_prefix(first, whole)
         return [_example(whole, [(start, len(whole))])]
 
     def _conversation(self, messages, options):
         turns = [place for place, each in enumerate(messages) if each["role"] == ASSISTANT]
-        if not turns:
-            raise DataError("must have a turn of the assistant. Received: none.")
+        counts = [not is_left_out(messages[place]) for place in turns]
+        if not any(counts):
+            received = "only turns with weight 0" if turns else "none"
+            raise DataError(f"must have a turn of the assistant. Received: {received}.")
         if self._is_marked:
             found = self._render(messages, False, options, return_assistant_tokens_mask=True)
-            return [_example(found["input_ids"], weights=found["assistant_masks"])]
+            weights = _of_turns(np.array(found["assistant_masks"], np.int32), counts)
+            return [_example(found["input_ids"], weights=weights)]
         spans = [
             (self._ids(messages[:at], True, options), self._ids(messages[: at + 1], False, options))
             for at in turns
@@ -159,7 +169,9 @@ class ChatEncoder:
                     "{% generation %} in a chat_template.",
                     code="chat-template-turns",
                 )
-        if all(whole[: len(turn)] == turn for _, turn in spans):
+        is_one = all(whole[: len(turn)] == turn for _, turn in spans)
+        spans = list(itertools.compress(spans, counts))
+        if is_one:
             return [_example(whole, [(len(prompt), len(turn)) for prompt, turn in spans])]
         return [_example(turn, [(len(prompt), len(turn))]) for prompt, turn in spans]
 
@@ -228,6 +240,31 @@ def _example(ids, spans=(), weights=None):
     return ChatExample(np.array(ids, np.int32), np.array(weights, np.int32))
 
 
+def _of_turns(mask, counts):
+    """Returns a mask of the turns' tokens without those of turns that do not count."""
+    if all(counts):
+        return mask
+    starts = (np.diff(mask, prepend=0) > 0).cumsum()  # the number of the turn, from 1
+    if starts.max(initial=0) != len(counts):
+        raise DataError(
+            "the chat template must mark each turn of the assistant with {% generation %}, since "
+            f"some have weight 0. Received: {starts.max(initial=0)} marked parts for "
+            f"{len(counts)} turns. Change the template, or split the conversation."
+        )
+    return mask * np.array([False, *counts])[starts]
+
+
+def is_left_out(message):
+    """Returns whether a message has weight 0, as in the files of OpenAI; raises for others."""
+    weight = message.get("weight")
+    if weight is None or weight in (0, 1) and message["role"] == ASSISTANT:
+        return weight == 0
+    raise DataError(
+        "weight: must be 0 or 1, in a message of the assistant. Received: "
+        f"{weight!r} in one of {message['role']}."
+    )
+
+
 def common_prefix(first, second):
     """Returns the number of equal tokens at the beginning."""
     pairs = zip(first, second)
@@ -239,6 +276,8 @@ def checked_messages(messages):
     """Returns messages if each has a role and a content; else raises a DataError."""
     rows = messages if isinstance(messages, list) else [None]
     if rows and all(isinstance(row, dict) and isinstance(row.get("role"), str) for row in rows):
+        for row in rows:
+            is_left_out(row)
         return messages
     raise DataError(
         'messages must be a list of {"role": ..., "content": ...}. Received: '
@@ -261,6 +300,20 @@ def find_chat_files(sources):
     return found
 
 
+def encoded(encoder, rows):
+    """Yields where each conversation is, and its examples; errors name the place.
+
+    Args:
+        rows: pairs of a place and a conversation.
+    """
+    for where, row in rows:
+        try:
+            found = encoder.encode(row)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
+        yield where, found
+
+
 def read_examples(encoder, sources, length):
     """Encodes all conversations of files.
 
@@ -273,12 +326,9 @@ def read_examples(encoder, sources, length):
     """
     examples, truncated, dropped, count = [], 0, 0, 0
     files = find_chat_files(sources)
-    for where, row in itertools.chain.from_iterable(map(read_json_lines, files)):
+    rows = itertools.chain.from_iterable(map(read_json_lines, files))
+    for _, found in encoded(encoder, rows):
         count += 1
-        try:
-            found = encoder.encode(row)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from error
         for example in found:
             if len(example.ids) > length:
                 truncated += 1

@@ -241,7 +241,8 @@ class ChatInput(OrderKeys):
     `data_dir` is a JSON lines file or a folder of them. A row has ``messages``, a list of
     ``{"role": ..., "content": ...}``, or ``prompt`` and ``completion``, which are texts or lists of
     messages. The chat template of the tokenizer makes tokens of them. The loss is that of the
-    assistant's turns, with the token that ends a turn, or that of the completion. With `packing`
+    assistant's turns, with the token that ends a turn, or that of the completion; a message may
+    have ``"weight": 0`` to leave it out. With `packing`
     a row of a batch has several conversations, and attention does not cross them.
     `cerebras-tf prepare chat --show 3` shows which tokens have a weight.
     """

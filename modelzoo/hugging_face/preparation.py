@@ -43,8 +43,8 @@ def show(inputs, settings, count):
     """Yields the tokens of the first conversations with their weights, as text."""
     encoder = settings.encoder()
     rows = itertools.chain.from_iterable(map(read_json_lines, chat.find_chat_files(inputs)))
-    for where, row in itertools.islice(rows, count):
-        for example in encoder.encode(row):
+    for where, found in chat.encoded(encoder, itertools.islice(rows, count)):
+        for example in found:
             counted = int(example.weights.sum())
             yield f"{where}: {len(example.ids)} tokens, {counted} with a weight"
             yield encoder.show(example)

@@ -226,27 +226,79 @@ class Sum(torch.nn.Module):
         return self.layer(x).square().mean()
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_scheduler_is_given_as_before(before, tmp_path):
+def fitted(folder, lines, steps=1, rate=0.5, decay=0.0, schedule=None, frozen=(), **settings):
+    """The optimizer after a run whose lines are added to `lines`."""
+    torch.manual_seed(0)
     model = Sum()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedulers = [torch.optim.lr_scheduler.ConstantLR(optimizer), None]
-    first, second = schedulers if before else schedulers[::-1]
-    fit(model, optimizer, [x(2, 3)], steps=1, model_dir=str(tmp_path), scheduler=first)
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
+    scheduler = schedule and schedule(optimizer)
+    with pytest.MonkeyPatch.context() as patch:
+        module = sys.modules["cerebras_tf.torch.fit"]
+        patch.setattr(module, "log_info", lambda form, *given: lines.append(given[0]))
+        given = [x(2, 3)]
+        fit(model, optimizer, given, steps=steps, model_dir=folder, scheduler=scheduler, **settings)
+    return optimizer
+
+
+def by_step(gamma):
+    return lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma)
+
+
+def by_function(factor):
+    return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: factor / (1 + step)
+    )
+
+
+def joined(gamma):
+    def schedule(optimizer):
+        parts = [by_step(1.0)(optimizer), by_step(gamma)(optimizer)]
+        return torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [9])
+
+    return schedule
+
+
+# What differs in the second run, what its line names, and its learning rate in the end.
+DIFFERENT = {
+    "nothing": ({}, [], 0.5),
+    "rate": ({"rate": 0.25}, ["lr of group 0", 0.25, 0.5, "the checkpoint's"], 0.5),
+    "decay": ({"decay": 0.1}, ["weight_decay of group 0", 0.1, 0.0, "this call's"], 0.5),
+    "seed": ({"seed": 8}, ["seed", 8, 7, "the checkpoint's"], 0.5),
+    "frozen": ({"frozen": ["layer.bias"]}, ["layer.bias", "not trained", "this call's"], 0.5),
+    "same gamma": ({"schedule": by_step(0.5)}, [], 0.125),
+    "gamma": ({"schedule": by_step(0.1)}, ["gamma", 0.1, 0.5, "the checkpoint's"], 0.125),
+    "first rate": (
+        {"schedule": by_step(0.5), "rate": 0.25}, ["initial_lr", 0.25, 0.5, "checkpoint's"], 0.125),
+    "part": ({"schedule": joined(0.1)}, ["_schedulers/1/gamma", 0.1, 0.5], 0.5),
+    "function": (
+        {"schedule": by_function(2.0)}, ["learning rate", 0.5, 0.25, "this call's"], 1 / 3),
+    "fewer steps": ({"steps": 1}, ["nothing to train", "step 1 of 1"], 0.5),
+}  # fmt: skip
+SCHEDULES = {"same gamma": by_step, "gamma": by_step, "first rate": by_step, "part": joined}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_differs_from_the_checkpoint_is_logged(name, tmp_path):
+    given, facts, rate = DIFFERENT[name]
+    first = SCHEDULES[name](0.5) if name in SCHEDULES else None
+    if name == "function":
+        first = by_function(1.0)
+    fitted(str(tmp_path), [], schedule=first, seed=7)
+    lines = []
+    optimizer = fitted(str(tmp_path), lines, **{"steps": 2, "seed": 7, **given})
+    found = [line for line in lines if " in this call" in line or "nothing" in line]
+    assert len(found) == bool(facts) and names(found, *facts)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("first, second", [(by_step(0.5), None), (None, joined(0.5)),
+                                           (by_step(0.5), joined(0.5))])  # fmt: skip
+def test_another_scheduler_is_refused(first, second, tmp_path):
+    fitted(str(tmp_path), [], schedule=first)
     with raises(ConfigError, "scheduler", "step-000001"):
-        fit(model, optimizer, [x(2, 3)], steps=2, model_dir=str(tmp_path), scheduler=second)
-
-
-def test_settings_of_the_optimizer_that_differ_are_logged(tmp_path, monkeypatch):
-    model, lines = Sum(), []
-    module = sys.modules["cerebras_tf.torch.fit"]
-    monkeypatch.setattr(module, "log_info", lambda *given: lines.append(given[-1]))
-    for decay, rate in ((0.0, 0.5), (0.1, 0.25)):
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
-        steps = 1 + (decay > 0)
-        fit(model, optimizer, [x(2, 3)], steps=steps, model_dir=str(tmp_path))
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    assert names(lines, "weight_decay of group 0", "0.1", "0.0")
+        fitted(str(tmp_path), [], steps=2, schedule=second)
 
 
 def test_the_page_is_true(tmp_path, monkeypatch, capsys):

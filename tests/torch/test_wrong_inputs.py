@@ -101,6 +101,45 @@ def scheduled(tmp):
     fitted(scheduler=other)
 
 
+def cycled(tmp):
+    model = Net()
+    optimizer = sgd(model, momentum=0.9)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+    constant = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    both = torch.optim.lr_scheduler.SequentialLR(optimizer, [constant, cycle], [2])
+    fitted(model, optimizer=optimizer, scheduler=both)
+
+
+def counted(self, x):
+    self.count = getattr(self, "count", 0) + 1
+    return self.layer(x).mean() * self.count
+
+
+def stepping(change):
+    """A call of fit whose update also changes the first group of the optimizer."""
+
+    def call(tmp):
+        model, count = Net(), [0]
+        optimizer = sgd(model, momentum=0.9)
+
+        def update():
+            optimizer.step()
+            change(optimizer.param_groups[0], count)
+
+        fitted(model, optimizer=optimizer, update=update)
+
+    return call
+
+
+def normalized(rows, **settings):
+    def call(tmp):
+        model = Net()
+        model.layer = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        fitted(model, [x(4, 3), x(rows, 3)], optimizer=sgd(model), **settings)
+
+    return call
+
+
 def in_file(name):
     def call(tmp):
         (tmp / "file").write_text("x")
@@ -147,6 +186,18 @@ FIT = {
     "model": (options(model=len, optimizer=sgd(Net())), ConfigError, ["model", "builtin"]),
     "scheduler": (options(scheduler=object()), ConfigError, ["scheduler", "object"]),
     "scheduler of another": (scheduled, ConfigError, ["scheduler", "ConstantLR"]),
+    "cycle_momentum": (cycled, ConfigError, ["OneCycleLR", "cycle_momentum=False"]),
+    "eval_every": (options(eval_every=1), ConfigError, ["eval_every", "eval_loader"]),
+    "eval_steps": (options(eval_steps=3), ConfigError, ["eval_steps", 3]),
+    "update of settings": (
+        stepping(lambda group, count: group.update(momentum=0.5)),
+        ConfigError, ["update", "momentum", "scheduler"]),
+    "counter in update": (
+        stepping(lambda group, count: count.append(1)),
+        UnsupportedOpError, ["update", "count", [0], [0, 1]]),
+    "counter in model": (loss(counted), UnsupportedOpError, ["model", "count", 1]),
+    "one row": (normalized(1), DataError, ["BatchNorm1d", (1, 3), "drop_last"]),
+    "one row of a micro-batch": (normalized(4, micro_batches=4), DataError, ["BatchNorm1d"]),
     "generator": (options(loader=(b for b in [x()])), ConfigError, ["loader", "generator"]),
     "empty loader": (options(loader=[]), DataError, ["loader", "epoch 0"]),
     "empty eval": (options(eval_loader=[]), DataError, ["eval_loader"]),
@@ -325,6 +376,10 @@ def index(change):
     return pretrained(spoil, max_shard_size="20KB")
 
 
+def pickled(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
 def other_model(folder):
     from tests.torch_step.folders import write
 
@@ -359,6 +414,7 @@ PRETRAINED = {
     "weight_map": (
         index(lambda content: content.update(weight_map=[1])), CheckpointError, ["weight_map"]),
     "another model's": (pretrained(other_model), CheckpointError, ["LlamaForCausalLM", "q_proj"]),
+    "pickled": (pretrained(pickled), CheckpointError, ["pytorch_model.bin", "save_pretrained"]),
     "kind": (pretrained(kind="AutoModelForNothing"), ConfigError, ["AutoModelForNothing"]),
     "task": (pretrained(kind="AutoModelForImageClassification"), ConfigError, ["ImageClass"]),
     "settings": (pretrained(settings={"sizes": 3}), ConfigError, ["sizes", "LlamaConfig"]),

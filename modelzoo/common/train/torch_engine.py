@@ -11,10 +11,8 @@ import json
 import os
 from pathlib import Path
 
-# Names that models use.
-from cerebras_tf.api import LoraSettings as LoraSettings
-from cerebras_tf.api import PretrainedModel as PretrainedModel
 from cerebras_tf.api import (
+    EventFile,
     TensorFile,
     TorchModel,
     TorchTraining,
@@ -25,6 +23,10 @@ from cerebras_tf.api import (
     progress_bar,
     torch_checkpoints,
 )
+
+# Names that models use.
+from cerebras_tf.api import LoraSettings as LoraSettings
+from cerebras_tf.api import PretrainedModel as PretrainedModel
 from cerebras_tf.api import TensorType as TensorType
 from cerebras_tf.api import load_tensors as load_tensors
 from cerebras_tf.api import write_shards as write_shards
@@ -78,6 +80,7 @@ def train(params, model, batches, end, loss, optimizer, scheduler, update, eval_
         options["eval_loader"] = eval_batches
         options["eval_every"] = runconfig.save_checkpoints_steps
         options["eval_steps"] = eval_steps(runconfig)
+        options["eval_at_end"] = False  # with scores, see report_scores
     os.makedirs(runconfig.model_dir, exist_ok=True)
     save_params(params, runconfig.model_dir)
     fit(
@@ -198,8 +201,11 @@ def report_scores(params, found, step):
         return
     text = ", ".join(f"{name} = {value:.6g}" for name, value in found.items())
     logger().info("evaluation at step %d: %s", step, text)
-    folder = Path(params.runconfig.model_dir, "eval")
+    model_dir = params.runconfig.model_dir
+    folder = Path(model_dir, "eval")
     folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(EventFile(model_dir)) as events:
+        events.log(step, {f"eval/{name}": value for name, value in found.items()})
     with open(folder / SCORES, "a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step, **found}) + "\n")
 

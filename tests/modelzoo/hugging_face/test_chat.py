@@ -46,6 +46,19 @@ def test_turns_of_a_template_that_renders_earlier_ones_differently_are_examples_
     assert tokenizer.decode(found[1].ids).count("<think>") == 1
 
 
+@pytest.mark.parametrize("template", ["TURNS", "MARKED", "THINKS"])
+def test_turns_with_weight_0_do_not_count(template):
+    tokenizer = chats.make_tokenizer(getattr(chats, template))
+    messages = chats.messages(chats.CONVERSATIONS[1])
+    first = next(each for each in messages if each["role"] == "assistant")
+    found = chat.ChatEncoder(tokenizer).encode({"messages": messages})
+    first["weight"] = 0
+    left = chat.ChatEncoder(tokenizer).encode({"messages": messages})
+    (text,) = (tokenizer.decode(each.ids[each.weights == 1]) for each in left)
+    assert first["content"] not in text and "Good night." in text
+    assert left[-1].ids.tolist() == found[-1].ids.tolist()
+
+
 def test_a_template_whose_stop_token_would_not_be_learned_is_refused():
     with raises(ConfigError, "chat_template", "chat-template-stop"):
         chat.ChatEncoder(chats.make_tokenizer(chats.NO_STOP))
@@ -61,6 +74,8 @@ def test_a_template_whose_stop_token_would_not_be_learned_is_refused():
         ({"messages": [{"content": "a"}]}, ["role"]),
         ({"messages": chats.messages([("user", "a")])}, ["assistant"]),
         ({"prompt": "a", "completion": [1]}, ["messages", "a"]),
+        ({"messages": [{"role": "user", "weight": 1}]}, ["weight", 1, "user"]),
+        ({"messages": [{"role": "assistant", "weight": 0}]}, ["assistant", "weight 0"]),
     ],
 )
 def test_other_rows_are_refused_with_their_line(row, facts, tmp_path):
@@ -69,6 +84,9 @@ def test_other_rows_are_refused_with_their_line(row, facts, tmp_path):
     encoder = chat.ChatEncoder(chats.make_tokenizer())
     with raises(DataError, "rows.jsonl:2", *facts):
         chat.read_examples(encoder, path, 64)
+    chats.make_tokenizer().save_pretrained(tmp_path / "model")
+    with raises(DataError, "rows.jsonl:2", *facts):
+        list(preparation.show([path], preparation.ChatSettings(str(tmp_path / "model")), 2))
 
 
 def test_examples_that_lose_their_end_are_counted(tmp_path, caplog):
