@@ -132,6 +132,7 @@ def test_a_program_is_loaded_once_for_every_size():
         client.prepare(request(rows))
         loads.append(backend.loads)
     assert loads[0] == loads[1] < loads[2] == loads[3] == loads[4]
+    assert client.session.held_bytes == WEIGHT.nbytes  # no step has written activations
 
 
 def test_a_step_without_updates_changes_no_variable_and_draws_nothing_anew():
