@@ -47,6 +47,7 @@ _PUBLIC = {
     "TensorFile": "cerebras_tf.memoryx.safetensors_file",
     "TensorType": "cerebras_tf.ir",
     "WEIGHT_TYPES": "cerebras_tf.memoryx.safetensors_file",
+    "require_numbers": "cerebras_tf.memoryx.safetensors_file",
     "rounded_to": "cerebras_tf.memoryx.safetensors_file",
     "write_shards": "cerebras_tf.memoryx.safetensors_file",
     "CheckpointReader": "cerebras_tf.checkpoints.reader",

@@ -18,6 +18,7 @@ from typing import Any, Optional, Union
 
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.installing import pip_install
+from cerebras_tf.user_files import printable
 
 SUCCESS = 0
 UNEXPECTED_ERROR = 1
@@ -33,9 +34,9 @@ _last_line: Optional[str] = None
 def format_error(error: Union[BaseException, str], program: str, width: int) -> str:
     """Returns `PROGRAM: MESSAGE` wrapped to `width` columns; line breaks of the message are kept.
 
-    Words longer than a line, such as paths, are never cut.
+    Words longer than a line, such as paths, are never cut. Control characters are escaped.
     """
-    lines = f"{program}: {error}".splitlines()
+    lines = printable(f"{program}: {error}").splitlines()
     return "\n".join(
         textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines
     )

@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import Any
 
+from cerebras_tf.user_files import printable
+
 
 class _Stderr(logging.StreamHandler):
     """Writes lines on stderr, unless the script has set up logging."""
@@ -20,12 +22,24 @@ def get_logger() -> logging.Logger:
     """TensorFlow's logger if TensorFlow is imported, whose level scripts set; else our own."""
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and hasattr(tensorflow, "get_logger"):
-        found: logging.Logger = tensorflow.get_logger()
-        return found
-    logger = logging.getLogger("cerebras_tf")
-    if not logger.handlers:
-        logger.addHandler(_Stderr())
+        logger: logging.Logger = tensorflow.get_logger()
+    else:
+        logger = logging.getLogger("cerebras_tf")
+        if not logger.handlers:
+            logger.addHandler(_Stderr())
+    logger.addFilter(_escape)  # once
     return logger
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    """Escapes control characters, which names in files may contain."""
+    try:
+        text = record.getMessage()
+    except (TypeError, ValueError):  # which the handler reports
+        return True
+    if printable(text) != text:
+        record.msg, record.args = printable(text), None
+    return True
 
 
 def log_info(message: str, *arguments: Any) -> None:

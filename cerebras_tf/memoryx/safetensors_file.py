@@ -23,6 +23,7 @@ from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.kernels.half_precision import as_float32, from_float32, to_storage
 from cerebras_tf.memoryx.store import FileRegion
+from cerebras_tf.user_files import check_types, open_regular, parse_json, reason
 
 # Types a weight may have.
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
@@ -43,6 +44,7 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALIGNMENT = 64
 _MAX_HEADER_BYTES = 100_000_000  # the library's own limit
+_ENTRY = {"dtype": str, "shape": [int], "data_offsets": [int]}
 
 
 class TensorFile:
@@ -54,38 +56,35 @@ class TensorFile:
         metadata: the texts of the header.
 
     Raises:
-        CheckpointError: it cannot be read, or is no such file.
+        CheckpointError: it cannot be read, or is no such file: as with the library, the tensors
+            must cover all bytes after the header, each once.
     """
 
     def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
         self.path = Path(path)
         self.others: dict[str, str] = {}
         try:
-            size = os.path.getsize(path)
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
                 header, start = _read_header(file, size)
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
+            check_types(self.metadata, {str: str}, "__metadata__")
+            _check_cover(header, size - start)
             found = {name: self._region(name, each, start) for name, each in header.items()}
             self.regions = {name: region for name, region in found.items() if region is not None}
-            for name, region in self.regions.items():
-                if region.offset + region.size > size:
-                    raise ValueError(f"{size} bytes, where tensor {name} is not complete")
-        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-            received: Any = error.strerror if isinstance(error, OSError) else error
-            if isinstance(error, (AttributeError, KeyError, TypeError)):
-                received = f"an invalid header ({error!r})"
+        except (OSError, ValueError) as error:
             raise CheckpointError(
-                f"{path}: must be a complete safetensors file. Received: {received}. Download, "
-                "copy or restore it, or use another folder."
+                f"{path}: must be a complete safetensors file. Received: {reason(error)}. "
+                "Download, copy or restore it, or use another folder."
             ) from error
 
     def _region(self, name: str, entry: Mapping[str, Any], start: int) -> Optional[FileRegion]:
-        (first, last), shape = map(int, entry["data_offsets"]), tuple(map(int, entry["shape"]))
+        (first, last), shape = entry["data_offsets"], tuple(entry["shape"])
         if entry["dtype"] not in _DTYPES:
             self.others[name] = entry["dtype"]
             return None
         type = TensorType(_DTYPES[entry["dtype"]], shape)
-        if last - first != type.bytes or first < 0:
+        if last - first != type.bytes or min(shape, default=0) < 0:
             raise ValueError(f"tensor {name} of {last - first} bytes instead of {type.bytes}")
         return FileRegion(type.dtype, shape, str(self.path), start + first, type.bytes, None)
 
@@ -101,7 +100,9 @@ class TensorFile:
                 f"{self.path}: tensor {name} must be {', '.join(WEIGHT_TYPES)}. Received: {dtype}. "
                 "Save the model in one of them."
             )
-        return as_float32(self.read(name), dtype)
+        array = as_float32(self.read(name), dtype)
+        require_numbers(array, f"{self.path}: tensor {name}")
+        return array
 
     def check(self, name: str, array: Array, checksum: int) -> None:
         """Raises CheckpointError if the bytes of a tensor have another checksum."""
@@ -119,12 +120,39 @@ def _read_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     if len(start) < 8 or not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
         raise ValueError(f"{size} bytes, whose first 8 specify a header of {length} bytes")
     try:
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length), {str: dict}, unique=True)
+        for name, entry in header.items():
+            if name != "__metadata__":
+                check_types(entry, _ENTRY, name)
+                if len(entry["data_offsets"]) != 2:
+                    raise ValueError(f"data_offsets of {name} are no pair")
     except ValueError as error:
         raise ValueError(f"an invalid header ({error})") from error
-    if not isinstance(header, dict):
-        raise ValueError(f"an invalid header ({header!r:.50})")
     return header, 8 + length
+
+
+def _check_cover(header: Mapping[str, Any], size: int) -> None:
+    """Raises ValueError unless tensors cover `size` bytes, each once."""
+    end = 0
+    for (first, last), name in sorted(
+        (each["data_offsets"], name) for name, each in header.items()
+    ):
+        if first != end or last < first:
+            raise ValueError(f"tensor {name} at bytes {first} to {last}, where {end} must follow")
+        end = last
+        if end > size:
+            raise ValueError(f"{size} bytes of tensors, where tensor {name} is not complete")
+    if end < size:
+        raise ValueError(f"{size - end} bytes after the last tensor")
+
+
+def require_numbers(array: Array, where: str) -> None:
+    """Raises CheckpointError if floating point weights hold NaN."""
+    if array.size and np.isnan(np.min(array)):  # NaN is the smallest
+        raise CheckpointError(
+            f"{where} must hold numbers. Received: NaN. Use weights of a model that did not "
+            "diverge, or download the file again."
+        )
 
 
 def write_tensors(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from cerebras_tf.quantities import seconds
+from cerebras_tf.report.markup import escaped
 from cerebras_tf.report.page import document, section, table
 from cerebras_tf.report.pictures import CAUSES, HOST, drawing, rectangle, text
 from cerebras_tf.report.record import Record
+from cerebras_tf.user_files import printable
 
 # Rows of the table: name, key, format.
 _FIGURES = (
@@ -59,21 +60,21 @@ def rows_of(records: Sequence[Record]) -> list[list[str]]:
 
 def compare_text(records: Sequence[Record]) -> str:
     """The comparison as text."""
-    rows = [["", *(str(record["name"]) for record in records)], *rows_of(records)]
+    rows = [["", *(record["name"] for record in records)], *rows_of(records)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
         lines.append("  ".join(cells))
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def compare_page(records: Sequence[Record]) -> str:
     """The comparison as a page that opens offline."""
-    names = [html.escape(str(record["name"])) for record in records]
+    names = [record["name"] for record in records]
     body = (
-        f"<h1>{' against '.join(names)}</h1>"
+        f"<h1>{escaped(' against '.join(names))}</h1>"
         "<p>Predictions of compile reports. In brackets: ratio to the first.</p>"
         + section(
             "Time per token by cause",
@@ -98,7 +99,7 @@ def _bars(records: Sequence[Record]) -> str:
     scale = (960 - left - 90) / longest
     for i, (record, each) in enumerate(zip(records, times)):
         y, x = 34.0 * i, left
-        parts.append(text(left - 8, y + 18, str(record["name"])[:34], "end"))
+        parts.append(text(left - 8, y + 18, record["name"][:34], "end"))
         for cause, colour in colours.items():
             value = each[cause]
             parts.append(rectangle(x, y, value * scale, 26, colour, f"{cause}: {seconds(value)}"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 
 from cerebras_tf.quantities import in_bytes, in_words, number, seconds
 from cerebras_tf.report import pictures
+from cerebras_tf.report.markup import Markup, escaped
 from cerebras_tf.report.record import embedded, record_of
 from cerebras_tf.report.suggestions import sensitivity, suggestions
 from cerebras_tf.wafer.prediction import BOUNDS, STREAMING, LayerPrediction, Prediction
@@ -43,29 +43,31 @@ def document(title: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+        f"<title>{escaped(title)}</title><style>{STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """A table; columns in `left` hold words, and long ones are wrapped."""
+    """A table of texts and Markup; columns in `left` hold words, and long ones are wrapped."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
         lines = []
         for i, cell in enumerate(row):
-            wraps = " w" if i in left and len(cell) > 40 and "<" not in cell else ""
+            wraps = " w" if i in left and len(cell) > 40 and not isinstance(cell, Markup) else ""
             kind = f' class="l{wraps}"' if i in left else ""
-            lines.append(f"<{tag}{kind}>{cell}</{tag}>")
+            lines.append(f"<{tag}{kind}>{escaped(cell)}</{tag}>")
         return "".join(lines)
 
     lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{cells("th", head)}</tr>{lines}</table></div>'
+    return Markup(f'<div class="scroll"><table><tr>{cells("th", head)}</tr>{lines}</table></div>')
 
 
 def section(title: str, note: str, content: str) -> str:
-    """A section of the page; the note may contain markup."""
-    return f'<section><h2>{title}</h2><p class="note">{note}</p>{content}</section>'
+    """A section of the page; the content is HTML."""
+    return (
+        f'<section><h2>{escaped(title)}</h2><p class="note">{escaped(note)}</p>{content}</section>'
+    )
 
 
 def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> str:
@@ -75,10 +77,9 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
         here: sentences on the same program on this computer.
     """
     record = record_of(found)
-    name = html.escape(found.workload.name)
     parts = [
-        f"<h1>{name}</h1>",
-        f"<p>{_introduction(found)}</p>",
+        f"<h1>{escaped(found.workload.name)}</h1>",
+        f"<p>{escaped(_introduction(found))}</p>",
         _cards(found),
         _suggestions(found),
         section("Time of a step by cause", _causes_note(found), pictures.causes_bar(found)),
@@ -89,7 +90,7 @@ def report_page(found: Prediction, here: Sequence[str], rows: Sequence[Row]) -> 
         section(
             "The same program on this computer",
             "Memory and time on the emulated wafer of this computer.",
-            "".join(f"<p>{html.escape(line)}</p>" for line in here),
+            "".join(f"<p>{escaped(line)}</p>" for line in here),
         ),
         section("Accuracy", _TRUST_NOTE, _measured(rows) + _assumptions(found)),
         embedded(record),
@@ -131,7 +132,7 @@ def _pruned(found: Prediction) -> str:
 
 
 def _card(value: str, label: str, kind: str = "") -> str:
-    return f'<div class="card {kind}"><b>{value}</b><span>{label}</span></div>'
+    return f'<div class="card {kind}"><b>{escaped(value)}</b><span>{escaped(label)}</span></div>'
 
 
 def _micro_batches_note(found: Prediction) -> str:
@@ -198,7 +199,7 @@ def _suggestions(found: Prediction) -> str:
     lines = suggestions(found)
     if not lines:
         return ""
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
     return section("Suggestions", "Each is a new prediction.", f"<ul>{items}</ul>")
 
 
@@ -274,7 +275,7 @@ def _layers(found: Prediction) -> str:
     rows = []
     for members in groups.values():
         layer = members[0]
-        name = html.escape(layer.name)
+        name = layer.name
         rows.append(
             [
                 f"{name} and {len(members) - 1} more" if len(members) > 1 else name,
@@ -313,7 +314,7 @@ def _measured(rows: Sequence[Row]) -> str:
     for row in rows:
         lines.append(
             [
-                html.escape(row.name),
+                row.name,
                 row.mode.replace("weight_", ""),
                 row.release,
                 str(row.csx),
@@ -322,7 +323,7 @@ def _measured(rows: Sequence[Row]) -> str:
                 number(row.predicted),
                 f"{row.residual:+.1%}",
                 "fitted" if row.fitted else "predicted",
-                html.escape(row.about),
+                row.about,
             ]
         )
     head = [
@@ -336,8 +337,8 @@ def _assumptions(found: Prediction) -> str:
     changes = {name: (half, twice) for name, half, twice in sensitivity(found)}
     assumed, facts = [], []
     for quantity in found.system.quantities.values():
-        value, unit = f"{quantity.value:,.6g}", html.escape(quantity.unit)
-        source = html.escape(quantity.source)
+        value, unit = f"{quantity.value:,.6g}", quantity.unit
+        source = quantity.source
         if quantity.grade:
             grade = f"{quantity.grade}: {GRADES[quantity.grade]}"
             facts.append([quantity.name, value, unit, grade, source])

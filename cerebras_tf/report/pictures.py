@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 import re
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cerebras_tf.quantities import in_bytes, seconds
+from cerebras_tf.report.markup import Markup, escaped
 from cerebras_tf.report.schedule import Interval, memory, timeline
 from cerebras_tf.wafer.cycles import Cycles
 from cerebras_tf.wafer.floorplan import Rectangle
@@ -50,7 +50,7 @@ def text(x: float, y: float, content: str, anchor: str = "start", kind: str = ""
     """A line of text."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">'
-        f"{html.escape(content)}</text>"
+        f"{escaped(content)}</text>"
     )
 
 
@@ -60,14 +60,14 @@ def rectangle(
     """A rectangle with a tooltip."""
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{height:.2f}" '
-        f'fill="{fill}" class="{kind}"><title>{html.escape(title)}</title></rect>'
+        f'fill="{fill}" class="{kind}"><title>{escaped(title)}</title></rect>'
     )
 
 
 def drawing(height: float, parts: Sequence[str], label: str) -> str:
     """An SVG of the page's width."""
-    return (
-        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-label="{html.escape(label)}">'
+    return Markup(
+        f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-label="{escaped(label)}">'
         f"{''.join(parts)}</svg>"
     )
 
@@ -79,7 +79,7 @@ def small_bar(cycles: Cycles) -> str:
         share = 160 * value / total
         parts.append(rectangle(at, 0, share, 14, CAUSES[name], f"{name}: {value / total:.1%}"))
         at += share
-    return f'<svg viewBox="0 0 160 14" class="bar">{"".join(parts)}</svg>'
+    return Markup(f'<svg viewBox="0 0 160 14" class="bar">{"".join(parts)}</svg>')
 
 
 def causes_bar(found: Prediction) -> str:

@@ -8,12 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.report.pictures import CAUSES
 from cerebras_tf.suggestions import did_you_mean_path
+from cerebras_tf.user_files import parse_json, read_bytes, reason
 from cerebras_tf.wafer.prediction import Prediction
 
 REPORT = "report.html"
 _MARK = '<script type="application/json" id="prediction">'
 Record = dict[str, Any]
+_MAX_FIGURE = 1e30
+_TYPES = {
+    **dict.fromkeys(("name", "machine", "release", "mode", "bound"), str),
+    **dict.fromkeys(("num_csx", "replicas", "parameters", "layers", "global_batch"), int),
+    **dict.fromkeys(("step_s", "steps_per_s", "samples_per_s", "tokens_per_s"), float),
+    **dict.fromkeys(("pflop_a_step", "utilisation", "kept_gb", "spilled_gb"), float),
+    **dict.fromkeys(("fits", "recomputes"), bool),
+    "micro_batches?": int,
+    "tokens_a_step": int,
+    "energy_kj_at_most": float,
+    "seconds_by_cause": dict.fromkeys(CAUSES, float),
+}
 
 
 def record_of(found: Prediction) -> Record:
@@ -53,7 +67,8 @@ def record_of(found: Prediction) -> Record:
 
 def embedded(record: Record) -> str:
     """The record as an element of a page."""
-    return f"{_MARK}{json.dumps(record).replace('<', '')}</script>"
+    text = json.dumps(record).replace("<", "\\u003c")  # no text ends the element
+    return f"{_MARK}{text}</script>"
 
 
 def read_record(path: str) -> Record:
@@ -68,13 +83,25 @@ def read_record(path: str) -> Record:
     place = Path(path)
     tried = [place, place / REPORT, place / "compiled" / REPORT]
     file = next((item for item in tried if item.is_file()), None)
-    text = file.read_text(encoding="utf-8", errors="replace") if file is not None else ""
+    text = read_bytes(file).decode(errors="replace") if file is not None else ""
     found = re.search(re.escape(_MARK) + r"(.*?)</script>", text, flags=re.DOTALL)
     if found is None:
         raise ConfigError(
             f"compare: must be a {REPORT}, or a folder that contains one. Received: {path}. "
             f"{did_you_mean_path(place) or 'Write one with --compile_only.'}"
         )
-    # Older reports have no micro-batches.
-    record: Record = {"micro_batches": 1, **json.loads(found.group(1))}
-    return record
+    try:
+        record: Record = parse_json(found.group(1), _TYPES)
+        _require_finite(record)
+    except ValueError as error:
+        raise ConfigError(
+            f"compare: {path} must be a report as it was written. Received: {reason(error)}. "
+            "Write it again."
+        ) from error
+    return {"micro_batches": 1, **record}  # older reports have no micro-batches
+
+
+def _require_finite(record: Record) -> None:
+    for name, value in {**record, **record["seconds_by_cause"]}.items():
+        if isinstance(value, (int, float)) and not abs(value) < _MAX_FIGURE:
+            raise ValueError(f"{name} is {value:g}" if value != value else f"{name} is too large")

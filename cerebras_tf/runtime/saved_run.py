@@ -22,6 +22,7 @@ from cerebras_tf.runtime.client import SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.runtime.session import GLOBAL_STEP, Session
+from cerebras_tf.user_files import read_npz, reason
 
 
 def read_features(path: str, program: Program) -> dict[str, Array]:
@@ -31,12 +32,11 @@ def read_features(path: str, program: Program) -> dict[str, Array]:
         DataError: the file cannot be read, or arrays are missing.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+        found = read_npz(path)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"--inputs: must be an .npz file of arrays. Received: {path}; {error}. Write one with "
-            "numpy.savez."
+            f"--inputs: must be an .npz file of arrays. Received: {path}; {reason(error)}. "
+            "Write one with numpy.savez."
         ) from error
     needed = program.given
     missing = [f"{name} {type}" for name, type in needed.items() if name not in found]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Union
 
@@ -15,6 +14,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.memoryx.safetensors_file import TensorFile
 from cerebras_tf.memoryx.store import FileRegion
 from cerebras_tf.torch_step.lora import LoraSettings, is_linear, is_transposed, lora_layers
+from cerebras_tf.user_files import read_json, reason
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
@@ -167,19 +167,18 @@ _TASKS = {
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object of a JSON file of a model; raises CheckpointError for others."""
+    return read_file(path, lambda path: read_json(path, dict))
+
+
+def read_file(path: Path, reader: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """What a reader of user_files returns for a file of a model; raises CheckpointError."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return reader(path)
     except (OSError, ValueError) as error:
-        received = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
-            f"{path}: must be a JSON file. Received: {received}. Use the folder with all files of "
-            "the model."
+            f"{path}: must be a JSON file of a model. Received: {reason(error)}. Use the folder "
+            "with all files of the model."
         ) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(
-            f"{path}: must contain an object. Received: {value!r:.100}. Replace it."
-        )
-    return value
 
 
 def _listed(items: list[str]) -> str:

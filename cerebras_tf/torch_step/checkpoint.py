@@ -23,10 +23,12 @@ from cerebras_tf.kernels.half_precision import to_float32
 from cerebras_tf.memoryx.safetensors_file import TensorFile, write_tensors
 from cerebras_tf.memoryx.store import Store, reading, write
 from cerebras_tf.torch_step.plain_state import from_json, to_json
+from cerebras_tf.user_files import parsing, read_json, reason
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
 _UNFINISHED = ".unfinished-"
+_STATE_TYPES = {"checksums": {MODEL: {str: int}, OPTIMIZER: {str: int}}, "state": object}
 _VERSION = 1
 
 
@@ -132,11 +134,13 @@ def load_checkpoint(folder: Path, store: Optional[Store], left_out: Collection[s
         CheckpointError: it is incomplete or damaged, or of another model.
     """
     try:
-        content = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        checksums, state = content["checksums"], from_json(content["state"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = read_json(folder / STATE, _STATE_TYPES)
+        checksums = content["checksums"]
+        with parsing():
+            state = from_json(content["state"])
+    except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{folder}: must be a complete checkpoint. Received: {type(error).__name__}: {error} "
+            f"{folder}: must be a complete checkpoint. Received: {STATE}, {reason(error)}. "
             "Remove the folder to continue from the checkpoint before, or restore it."
         ) from error
     if store is None:

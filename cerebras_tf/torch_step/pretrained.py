@@ -38,10 +38,12 @@ from cerebras_tf.torch_step.adapter import (
     adapter_config,
     adapter_name,
     adapter_tensors,
+    read_file,
     read_object,
 )
 from cerebras_tf.torch_step.lora import LoraSettings, add_lora, lora_layers
 from cerebras_tf.torch_step.training import TorchTraining
+from cerebras_tf.user_files import read_weight_index
 from cerebras_tf.whole_file import whole_folder
 
 CONFIG = "config.json"
@@ -94,12 +96,7 @@ class PretrainedFolder:
             )
         wanted: dict[str, str] = {}
         if not (self.path / SINGLE).exists() and index.exists():
-            wanted = read_object(index).get("weight_map", {})
-            if not isinstance(wanted, dict):
-                raise CheckpointError(
-                    f"{index}: weight_map must be an object, from names of tensors to files. "
-                    f"Received: {wanted!r:.80}. Download it again."
-                )
+            wanted = read_file(index, read_weight_index)
         readers = {
             name: TensorFile(self.path / name) for name in sorted(set(wanted.values())) or [SINGLE]
         }

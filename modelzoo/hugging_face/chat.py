@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.user_files import read_text
 from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.train.console import logger
@@ -62,7 +63,7 @@ def load_tokenizer(folder):
 def read_template(path):
     """Returns the text of a Jinja template, None without a path."""
     try:
-        return None if path is None else Path(path).read_text(encoding="utf-8")
+        return None if path is None else read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"chat_template: must be a file of a Jinja template. Received: {path!r}, {error}. "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Optional, Union
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.user_files import read_json, reason
 from modelzoo.common.config.base_params import BaseParams
 from modelzoo.common.config.input_sections import TEXT_KEYS, GptPromptsInput, GptTextDataInput
 from modelzoo.common.config.model_sections import OrderKeys, RecordInput, SequenceInput
@@ -17,7 +18,6 @@ from modelzoo.common.config.sections import (
     field,
     taking,
 )
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.fine_tuning import article_encoding, glue_files, question_encoding
 from modelzoo.common.fine_tuning.encoding import settings_of
 from modelzoo.common.tokenizers.tokenizer_files import lower_cases
@@ -128,14 +128,11 @@ def read_config(folder, required=False):
     if not path.parent.exists() and not required:
         return {}
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("no object")
-        return found
+        return read_json(path, dict)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder}: model.pretrained must be a folder of a transformers model, with {CONFIG}. "
-            f"Received: {error}. Use a folder that save_pretrained wrote."
+            f"Received: {reason(error)}. Use a folder that save_pretrained wrote."
         ) from error
 
 

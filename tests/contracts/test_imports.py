@@ -40,6 +40,7 @@ EVERYWHERE = {
     "quantities",
     "run_module",
     "suggestions",
+    "user_files",
     "whole_file",
 }
 # Numba brings llvmlite. TensorFlow speaks NumPy arrays, so where it is allowed NumPy is too.
@@ -51,6 +52,8 @@ PACKAGES = {
     "quantities": package(),
     "run_module": package(),
     "suggestions": package(),
+    # Each where such a file is read: NumPy for .npz, PyTorch for .bin.
+    "user_files": package(outside="numpy torch"),
     "whole_file": package(),
     "config": package(),
     "ir": package(outside="numpy"),
@@ -240,7 +243,9 @@ def test_models_import_only_modelzoo_common(sources):
         if len(parts) < 3 or parts[1] in ("common", "commands"):
             continue
         allowed = {("modelzoo", "common"), ("modelzoo", parts[1])}
-        allowed |= {("cerebras_tf", name) for name in ("errors", "installing", "whole_file")}
+        allowed |= {
+            ("cerebras_tf", name) for name in ("errors", "installing", "user_files", "whole_file")
+        }
         faults += [
             f"{found.where}: the model {parts[1]} may not import {'.'.join(found.words)}"
             for found in imports_of(source)

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import yaml
 
+from cerebras_tf import user_files
 from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.user_files import check_yaml_nodes, reason
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.config import registry
 from modelzoo.common.files.path_advice import advice_on_path
+
+MAX_YAML_BYTES = 1 << 24
 
 
 def load_params(path, overrides=None, model_name=None, settings=()):
@@ -60,7 +64,7 @@ def load_params(path, overrides=None, model_name=None, settings=()):
 def _parse_setting(key, text):
     """Returns the value of a `--set`, as the YAML of a params file has it."""
     try:
-        return yaml.load(text, _Loader)
+        return _parse(text)[0]
     except (yaml.YAMLError, RecursionError, *_WRONG_TAGS) as error:
         raise ConfigError(
             f"--set {key}: must be a YAML value. Received: {text!r}, {_problem(error)}. Put "
@@ -157,10 +161,10 @@ _LineDumper.add_representer(str, _LineDumper.represent_str)
 def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
     """Reads a YAML file; returns the nested dictionary, and the line number of each dotted key."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = user_files.read_text(path, limit=MAX_YAML_BYTES)
     except OSError as error:
         advice = advice_on_path(path, "Check the path; `cerebras-tf configs list` shows all.")
-        raise ConfigError(f"{path}: must be readable. Received: {error.strerror}. {advice}") from (
+        raise ConfigError(f"{path}: must be readable. Received: {reason(error)}. {advice}") from (
             error
         )
     except UnicodeDecodeError as error:
@@ -168,13 +172,11 @@ def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
             f"{path}: must be UTF-8 text. Received: {error}. Save it in this encoding."
         ) from error
     lines: dict[str, int] = {}
-    loader = None
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is not None:
-            _collect_lines(node, "", str(path), lines)
-        tree = loader.construct_document(node) if node is not None else None
+        tree, node = _parse(text)
+        _collect_lines(node, "", str(path), lines)
+    except ConfigError:
+        raise
     except (yaml.YAMLError, RecursionError, *_WRONG_TAGS) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}: line {mark.line + 1}" if mark else str(path)
@@ -182,17 +184,25 @@ def read_yaml(path, advice="Start from one of `cerebras-tf configs list`."):
             f"{place}: must be YAML. Received: {_problem(error)}. Check indentation, colons, "
             "brackets and quotes of this line and those above it."
         ) from error
-    finally:
-        if loader is not None:
-            loader.dispose()
     if not isinstance(tree, dict) or not tree:
         received = schema.shortened(tree) if tree else "nothing"
         raise ConfigError(f"{path}: must contain sections of keys. Received: {received}. {advice}")
     return tree, lines
 
 
+def _parse(text):
+    """Returns the value of a YAML text and its node; aliases may not multiply without limit."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        check_yaml_nodes(node)
+        return loader.construct_document(node) if node is not None else None, node
+    finally:
+        loader.dispose()
+
+
 # Python's errors that PyYAML raises for a value that does not match its tag (`!!int x`).
-_WRONG_TAGS = (ValueError, LookupError, TypeError, AttributeError)
+_WRONG_TAGS = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 def _problem(error):

@@ -5,14 +5,14 @@ model: names are not changed.
 """
 
 import json
-import pickle
 from pathlib import Path
 from typing import NamedTuple
 
-from cerebras_tf.api import WEIGHT_TYPES, TensorFile, TensorType, write_shards
+from cerebras_tf import user_files
+from cerebras_tf.api import WEIGHT_TYPES, TensorFile, TensorType, require_numbers, write_shards
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.installing import install_peers
-from modelzoo.common.files.json_text import parse_json
+from cerebras_tf.user_files import read_torch, reason
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.model_dir.source_files import CONFIG, GENERATION_CONFIG
 
@@ -58,7 +58,7 @@ class HuggingFaceReader:
                 return [name], {}
             index = self.folder / _INDEX_FILES[_SINGLE_FILES.index(name)]
             if index.exists():
-                wanted = read_json(index).get("weight_map", {})
+                wanted = _read(user_files.read_weight_index, index)
                 return sorted(set(wanted.values())), wanted
         raise CheckpointError(
             f"{self.folder}: must contain {', '.join((*_SINGLE_FILES, *_INDEX_FILES))}. Received: "
@@ -112,20 +112,18 @@ def _open(path):
 
 def read_json(path):
     """Reads a JSON file that holds an object."""
+    return _read(lambda path: user_files.read_json(path, dict), path)
+
+
+def _read(reader, path):
     path = Path(path)
     try:
-        value = parse_json(path.read_text(encoding="utf-8"))
+        return reader(path)
     except (OSError, ValueError) as error:
-        received = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
-            f"{path}: must be a JSON file. Received: {received}. "
+            f"{path}: must be a JSON file of a model. Received: {reason(error)}. "
             f"{advice_on_path(path.parent, 'Use the folder with all files of the model.')}"
         ) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(
-            f"{path}: must contain an object. Received: {value!r:.100}. Replace it."
-        )
-    return value
 
 
 def write_hugging_face(
@@ -157,30 +155,29 @@ class TorchReader:
     """The tensors of one file, which stay on disk until they are read."""
 
     def __init__(self, path):
+        self.path = str(path)
         try:
-            import torch
+            self._tensors = read_torch(path)
         except ImportError as error:
             raise ConfigError(
                 f"{path}: PyTorch must be installed to read this file. Received: no module torch. "
                 f"Run `{install_peers()}`, or use the model's .safetensors files."
             ) from error
-        self.path = str(path)
-        try:
-            self._tensors = _load(torch, self.path)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+        except (OSError, ValueError) as error:
             raise CheckpointError(
-                f"{path}: must be a complete PyTorch file of weights. Received: {first}. Download "
-                "or copy it again, or use the model's .safetensors files."
+                f"{path}: must be a complete PyTorch file of weights. Received: {reason(error)}. "
+                "Download or copy it again, or use the model's .safetensors files."
             ) from error
         self.regions = {name: Place(tuple(x.shape)) for name, x in self._tensors.items()}
 
     def read_weight(self, name):
-        """Reads one tensor as float32."""
-        return self._tensors[name].float().contiguous().numpy()
-
-
-def _load(torch, path):
-    with open(path, "rb") as file:
-        zipped = file.read(4) == b"PK\x03\x04"  # files of PyTorch before 1.6 cannot be mapped
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        """Reads one tensor as float32; it must be of a floating point type, without NaN."""
+        tensor = self._tensors[name]
+        if not tensor.is_floating_point():
+            raise CheckpointError(
+                f"{self.path}: tensor {name} must be of a floating point type. Received: "
+                f"{str(tensor.dtype).removeprefix('torch.')}. Save the model in one of them."
+            )
+        array = tensor.float().contiguous().numpy()
+        require_numbers(array, f"{self.path}: tensor {name}")
+        return array

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.user_files import read_json
 from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST
 from modelzoo.common.data.prompts import section_tokenizer
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.source_files import find_source
 from modelzoo.common.tokenizers.tokenizer_files import (
     TokenizerKeys,
@@ -15,6 +15,9 @@ from modelzoo.common.tokenizers.tokenizer_files import (
     keys_of_section,
 )
 from modelzoo.common.tokenizers.tokenizers import KINDS
+
+_TEXT = (str, type(None))
+_SETTINGS = {"tokenizer_type": str, "vocab_file?": _TEXT, "encoder_file?": _TEXT}
 
 
 def load_model_tokenizer(params, given):
@@ -66,10 +69,9 @@ def _folders(section):
 
 def _keys_of_records(folder):
     try:
-        manifest = parse_json(Path(folder, MANIFEST).read_text(encoding="utf-8"))
-        settings = manifest["settings"]
+        settings = read_json(Path(folder, MANIFEST), {"settings": _SETTINGS})["settings"]
         kind = settings["tokenizer_type"]
         keys = TokenizerKeys(kind, settings.get("vocab_file"), settings.get("encoder_file"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
     return keys if all(path.is_file() for path in keys.files()) else None

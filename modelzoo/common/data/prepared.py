@@ -11,9 +11,9 @@ from typing import Optional
 
 from cerebras_tf.api import get_logger
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.user_files import read_json, read_text, reason
 from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data.preparation.records import MANIFEST, first_names, lost_file
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.text_lines import split
 from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
 from modelzoo.common.tokenizers.tokenizers import (
@@ -34,6 +34,20 @@ LENGTH_KEYS = ("max_seq_length", "max_sequence_length")
 # GPT-NeoX have 143 and 155. More than that, or than an eighth, is another vocabulary.
 MAX_UNUSED = 1024
 UNUSED_SHARE = 8
+_NONE = type(None)
+_MANIFEST_TYPES = {
+    "settings?": {
+        **{f"{key}?": (int, _NONE) for key in LENGTH_KEYS},
+        "vocabulary?": [list],
+        "labels?": ([str], _NONE),
+        "normalization?": dict,
+        "do_lower_case?": (bool, _NONE),
+    },
+    "vocab_size?": (int, _NONE),
+    "vocabulary_sha256?": (str, _NONE),
+    "counts?": {"text_bytes?": (int, _NONE), "tokens?": (int, _NONE)},
+    "files?": [{"file": str, "bytes": int, "ends_sha256?": (str, _NONE)}],
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ def check_prepared(folders, vocab_sizes, length=None, vocab_file=None):
 def check_listed(folder):
     """Checks that a folder has the files of records that its manifest lists, and no others."""
     folder = Path(folder)
-    manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = _manifest_of(folder)
     if "files" not in manifest:
         return
     problem, advice = lost_file(folder, manifest), "Restore it, or make the records again."
@@ -222,9 +236,9 @@ def known_labels(section):
     """Returns the labels of an input section in the order of their numbers, None if unknown."""
     if path := getattr(section, "label_vocab_file", None):
         try:
-            numbers = parse_json(Path(path).read_text(encoding="utf-8-sig"))
-            return sorted(numbers, key=lambda name: int(numbers[name]))  # ids may be texts
-        except (OSError, ValueError, TypeError):
+            numbers = read_json(path, {str: (int, str)}, "utf-8-sig")
+            return sorted(numbers, key=lambda name: int(numbers[name]))
+        except (OSError, ValueError):
             return None
     if task := getattr(section, "task", None):
         return list(task.labels)
@@ -367,7 +381,7 @@ def _digest(tokens):
 
 def _text_of(path):
     try:
-        return Path(path or "").read_bytes().decode("utf-8-sig")
+        return read_text(path or "", "utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -394,18 +408,14 @@ def is_other_size(records, model):
 
 def read_facts(folder):
     """Returns the Facts of a folder, or None where it has no manifest of a preparation."""
-    path = Path(folder, MANIFEST)
     try:
-        manifest = parse_json(path.read_text(encoding="utf-8"))
-        settings = manifest.get("settings")
+        manifest = _manifest_of(folder)
         if "settings" not in manifest:
             return None
+        settings = manifest["settings"]
         lengths = [settings[key] for key in LENGTH_KEYS if settings.get(key) is not None]
         size = manifest.get("vocab_size")
-        for number in (size, *lengths):
-            if not isinstance(number, (int, type(None))):
-                raise TypeError(f"{number!r}, which is not an integer")
-        files = [file for file, *_ in settings.get("vocabulary", ())]
+        files = [str(each[0]) for each in settings.get("vocabulary", ()) if each]
         return Facts(
             size,
             next(iter(lengths), None),
@@ -419,15 +429,18 @@ def read_facts(folder):
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
+
+
+def _manifest_of(folder):
+    path = Path(folder, MANIFEST)
+    try:
+        return read_json(path, _MANIFEST_TYPES)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must be a file that can be read. Received: {error.strerror}. Restore it, or "
+            f"{path}: must be what a preparation wrote. Received: {reason(error)}. Restore it, or "
             "make the records again."
-        ) from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: must be what a preparation wrote. Received: {error}. Restore it, or make the "
-            "records again."
         ) from error
 
 
@@ -435,7 +448,7 @@ def _inputs(settings):
     inputs = settings.get("inputs")
     if not isinstance(inputs, list):
         return None
-    return {str(path): str(sha256) for path, _, sha256 in inputs}
+    return {str(each[0]): str(each[-1]) for each in inputs if isinstance(each, list) and each}
 
 
 def _tokens_and_bytes(counts):

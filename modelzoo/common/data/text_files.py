@@ -20,13 +20,13 @@ import numpy as np
 
 from cerebras_tf.api import get_logger, progress_bar
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.user_files import read_bytes, read_json
 from modelzoo.common.config.input_sections import TEXT_PATTERNS
 from modelzoo.common.data import token_cache
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.files import text_sources
 from modelzoo.common.files.compressed import is_compressed
 from modelzoo.common.files.folders import files_below
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import PACKED, not_utf8
 from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
@@ -122,7 +122,7 @@ def _files_of_dataset(folder):
 def _read_facts(path, key):
     """Returns a value of a JSON file; None if it is of another program or does not exist."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))[key]
+        return read_json(path)[key]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -255,7 +255,7 @@ def _read_text(stamps, text_key, keys, vocab_size, cache_dir):
         parts = _encoded([path for path, *_ in stamps], text_key, tokenizer, on_read)
         if most > MAX_MEMORY_BYTES:
             # Two tokenizers with one vocabulary may still make different tokens.
-            own = [hashlib.sha256(path.read_bytes()).hexdigest() for path in keys.files()]
+            own = [hashlib.sha256(read_bytes(path)).hexdigest() for path in keys.files()]
             names = json.dumps([stamps, text_key, own, tokenizer.facts, tokenizer.eos_id])
             name = f"{hashlib.sha256(names.encode()).hexdigest()[:32]}.tokens"
             folder = Path(cache_dir or token_cache.default_folder())

@@ -3,22 +3,15 @@
 import json
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import parse_json, reason
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files import text_lines
-
-
-def parse_json(text):
-    """Returns the value of a JSON text; a ValueError says what is wrong with it."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("values that are nested too deep") from error
 
 
 def place(error):
     """Returns the text of an error of `parse_json`, with its column if it has one."""
     if not isinstance(error, json.JSONDecodeError):
-        return str(error)
+        return reason(error)
     return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 

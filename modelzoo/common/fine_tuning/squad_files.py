@@ -2,11 +2,12 @@
 
 import functools
 import json
+import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from cerebras_tf.errors import DataError
-from modelzoo.common.files.json_text import parse_json, place
+from cerebras_tf.user_files import parse_json, read_bytes, reason
+from modelzoo.common.files.json_text import place
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import decode
 
@@ -43,7 +44,7 @@ def read_articles(path):
         A tuple of articles, each a tuple of Paragraph.
     """
     try:
-        articles = _value(parse_json(decode(Path(path).read_bytes(), path)), "data", list)
+        articles = _value(parse_json(decode(read_bytes(path), path)), "data", list)
         if not articles:
             raise ValueError("no articles")
     except json.JSONDecodeError as error:
@@ -51,7 +52,7 @@ def read_articles(path):
             f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
         ) from error
     except (OSError, ValueError) as error:
-        raise _not_squad(path, getattr(error, "strerror", error), path) from error
+        raise _not_squad(path, reason(error), path) from error
     read = tuple(_article(path, number, article) for number, article in enumerate(articles))
     seen = set()
     for question in (q for article in read for paragraph in article for q in paragraph.questions):
@@ -90,7 +91,7 @@ def _question(question):
 
 def _answer(answer):
     start = _value(answer, "answer_start", (int, float))
-    if start != int(start):
+    if not math.isfinite(start) or start != int(start):
         raise ValueError(f"answer_start {start} is not an integer")
     return _value(answer, "text", str), int(start)
 

@@ -6,11 +6,10 @@ Labels are ``[PAD]``, the tags of the data (``B``, ``I``, ``O``, or with a type 
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.user_files import read_json, reason
 from modelzoo.common.files import text_lines
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.files.path_advice import advice_on_path, unread
 
 PAD, LATER_PIECE, BEGIN, END = "[PAD]", "X", "[CLS]", "[SEP]"
@@ -76,15 +75,13 @@ def label_names(sentences):
 def read_label_names(path):
     """Reads a label2id.json, and returns the labels in the order of their numbers."""
     try:
-        numbers = parse_json(Path(path).read_text(encoding="utf-8-sig"))
+        numbers = read_json(path, {str: (int, str)}, "utf-8-sig")
     except (OSError, ValueError) as error:
         raise unread(error)(
             f"{path}: label_vocab_file must be the label2id.json that `cerebras-tf prepare ner` "
-            f"wrote. Received: {error}. {advice_on_path(path, 'Use that file.')}"
+            f"wrote. Received: {reason(error)}. {advice_on_path(path, 'Use that file.')}"
         ) from error
-    if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(
-        map(str, range(len(numbers)))
-    ):
+    if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
         raise ConfigError(
             f"{path}: label_vocab_file must map labels to consecutive integers from 0. Received: "
             f"{str(numbers)[:80]}. Write it with `cerebras-tf prepare ner`."

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cerebras_tf.api import EventFile
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import read_json, reason
 from cerebras_tf.whole_file import write_whole
 
 
@@ -52,13 +53,10 @@ def _as_text(scores):
 
 def _read(path):
     try:
-        scores = json.loads(path.read_text(encoding="utf-8"))
-        if not all(isinstance(part, dict) for part in [scores, *scores.values()]):
-            raise ValueError("no scores by step")
-        return scores
+        return read_json(path, {str: dict})
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must contain scores by step. Received: {error}. Move the file away."
+            f"{path}: must contain scores by step. Received: {reason(error)}. Move the file away."
         ) from error

@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.api import read_variable
 from cerebras_tf.config.schema import LONG_END
 from cerebras_tf.errors import CheckpointError, DataError
+from cerebras_tf.user_files import read_json, reason
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.checkpoint_files import POSITION, advice_instead, latest_checkpoint
 
 PARTS = "accum_step_counter"  # batches of a step that has not ended
@@ -68,7 +68,7 @@ def read_history(model_dir):
         return []
     path = Path(model_dir, POSITION)
     try:
-        history = parse_json(path.read_text(encoding="utf-8"))
+        history = read_json(path, [list])
         if not history or not all(_is_entry(entry) for entry in history):
             raise ValueError(f"{str(history)[:60]}, not entries of 3 or 5 numbers")
         for (step, batches, rate, *_), after in zip(history, history[1:]):
@@ -80,10 +80,11 @@ def read_history(model_dir):
         return history
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must contain the number of batches that were read. Received: {error}. "
-            "Restore it, or remove it if all steps had as many batches as in the params file."
+            f"{path}: must contain the number of batches that were read. Received: "
+            f"{reason(error)}. Restore it, or remove it if all steps had as many batches as in the "
+            "params file."
         ) from error
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
-from modelzoo.common.files.json_text import parse_json, place
+from cerebras_tf.user_files import parse_json, read_bytes, read_json, reason
+from modelzoo.common.files.json_text import place
 from modelzoo.common.files.path_advice import advice_on_vocabulary, unread
 from modelzoo.common.files.text_lines import columns, split
 
@@ -436,14 +437,12 @@ def read_object(folder, name):
     """
     path = Path(folder, name)
     try:
-        found = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if not isinstance(found, dict):
-            raise ValueError(f"{type(found).__name__}, which is not an object")
+        return read_json(path, dict) if path.exists() else {}
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must be a JSON object. Received: {error}. Copy it again, or remove it."
+            f"{path}: must be a JSON object. Received: {reason(error)}. Copy it again, or remove "
+            "it."
         ) from error
-    return found
 
 
 def _is_byte_level(library):
@@ -459,20 +458,17 @@ def _is_byte_level(library):
 
 def _parsed(path, text):
     try:
-        value = parse_json(text)
-        if not isinstance(value, dict):
-            raise ValueError(f"{type(value).__name__}, which is not an object")
+        return parse_json(text, dict)
     except ValueError as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ConfigError(
             f"{path}{line}: must be a JSON object. Received: {place(error)}. Copy the file again."
         ) from error
-    return value
 
 
 def _read(path, algorithm):
     try:
-        return Path(path).read_bytes().decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise unread(error)(
             f"{path}: must be a tokenizer file. Received: {error}. "

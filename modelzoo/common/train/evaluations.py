@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from cerebras_tf.api import CheckpointReader, find_cut_files, job
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from cerebras_tf.user_files import read_json, read_text, reason
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files.path_advice import CHECKPOINT_END
 from modelzoo.common.model_dir.checkpoint_files import (
@@ -171,7 +172,7 @@ class Evaluations(tf.estimator.Exporter):
         for name in COPIED:
             source = Path(self._folder, name)
             if source.exists():
-                write_whole(Path(folder, name), source.read_text(encoding="utf-8"))
+                write_whole(Path(folder, name), read_text(source))
         copy_between(self._folder, folder)
         kept = os.path.basename(prefix)
         copy_checkpoint(prefix, folder, kept)
@@ -261,15 +262,10 @@ def last_improvement(values, mode, min_delta):
 def read(path):
     """Returns the metrics of earlier evaluations, by step; {} without any."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        found = {int(step): dict(metrics) for step, metrics in tree.items()}
-        for value in (value for metrics in found.values() for value in metrics.values()):
-            if type(value) not in (int, float):
-                raise TypeError(f"{value!r}, which is no number")
-        return found
+        return {int(step): found for step, found in read_json(path, {str: {str: float}}).items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must contain metrics by step. Received: {error}. Move the file away."
+            f"{path}: must contain metrics by step. Received: {reason(error)}. Move the file away."
         ) from error

@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import read_json, reason
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.data.prepared import find_vocabularies
-from modelzoo.common.files.json_text import parse_json
 from modelzoo.common.model_dir.folder import TRAINED_ON
 
 
@@ -54,14 +54,14 @@ def _read(folder):
     """Returns (name, digest) by source, {} without the file."""
     path = Path(folder, TRAINED_ON)
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        if not all(isinstance(of, list) and len(of) == 2 for of in found.values()):
+        found = read_json(path, {str: [(str, type(None))]})
+        if any(len(of) != 2 for of in found.values()):
             raise ValueError("no names and digests")
     except FileNotFoundError:
         return {}
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must be a file written by training. Received: {error}. Restore it, or remove "
-            "it."
+            f"{path}: must be a file written by training. Received: {reason(error)}. "
+            "Restore it, or remove it."
         ) from error
     return found

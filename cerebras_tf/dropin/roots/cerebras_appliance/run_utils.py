@@ -8,6 +8,7 @@ from typing import Any, Optional
 from google.protobuf import json_format, text_format
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.user_files import read_text
 
 from .pb.workflow.appliance.common.common_config_pb2 import DebugArgs
 
@@ -24,7 +25,7 @@ def get_debug_args(debug_args_path: Optional[str] = None) -> Any:
     if debug_args_path is None:
         return DebugArgs()
     try:
-        text = Path(debug_args_path).read_text(encoding="utf-8")
+        text = read_text(debug_args_path)
         if text.lstrip().startswith("{"):
             return json_format.Parse(text, DebugArgs())
         return text_format.Parse(text, DebugArgs())

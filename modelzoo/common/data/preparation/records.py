@@ -7,9 +7,10 @@ import json
 import os
 from pathlib import Path
 
+from cerebras_tf import user_files
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.user_files import reason
 from modelzoo.common.data.preparation import examples, record_stream
-from modelzoo.common.files.json_text import parse_json
 
 MANIFEST = "manifest.json"
 PROGRESS = ".progress"
@@ -142,15 +143,12 @@ def check_same(path, text):
 def read_json(path, key="settings"):
     """Reads what `write_json` wrote, an object that has a key."""
     try:
-        value = parse_json(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or not isinstance(value.get(key), dict):
-            raise ValueError(f"no {key}")
-    except ValueError as error:
+        return user_files.read_json(path, {key: dict})
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: must be a file written by cerebras-tf prepare. Received: {error}. Use "
-            "another --output_dir, or remove this one."
+            f"{path}: must be a file written by cerebras-tf prepare. Received: {reason(error)}. "
+            "Use another --output_dir, or remove this one."
         ) from error
-    return value
 
 
 def first_names(names):

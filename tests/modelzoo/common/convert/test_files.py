@@ -22,7 +22,7 @@ from cerebras_tf.memoryx.safetensors_file import (
     write_weights,
 )
 from cerebras_tf.whole_file import whole_folder
-from modelzoo.common.convert.hugging_face import HuggingFaceReader, write_hugging_face
+from modelzoo.common.convert.hugging_face import HuggingFaceReader, TorchReader, write_hugging_face
 from modelzoo.common.convert.tensorflow_checkpoint import (
     TensorFlowReader,
     renumber,
@@ -93,6 +93,13 @@ def with_header(header):
 SHORT = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}).encode()
 
 
+def header_of(*places):
+    """A file with four bytes of tensors at some places."""
+    entry = '"{}": {{"dtype": "U8", "shape": [{}], "data_offsets": [{}, {}]}}'
+    entries = (entry.format(name, end - start, start, end) for name, start, end in places)
+    return with_header(f"{{{', '.join(entries)}}}".encode())
+
+
 @pytest.mark.parametrize(
     ("change", "facts"),
     [
@@ -103,6 +110,12 @@ SHORT = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}
         (lambda whole: with_header(b'{"a": 1}'), ("invalid header",)),
         (lambda whole: with_header(SHORT.replace(b"data_", b"")), ("invalid header",)),
         (lambda whole: with_header(SHORT), ("tensor a of 4 bytes instead of 8",)),
+        (lambda whole: struct.pack("<Q", struct.unpack("<Q", whole[:8])[0] - 1) + whole[8:], ()),
+        (lambda whole: whole + b"\0", ("1 bytes after",)),
+        (lambda whole: header_of(("a", 0, 4), ("b", 2, 4)), ("tensor b at bytes 2",)),
+        (lambda whole: header_of(("a", 0, 1), ("b", 2, 4)), ("tensor b at bytes 2",)),
+        (lambda whole: header_of(("a", 0, 2), ("a", 2, 4)), ("'a' twice",)),
+        (lambda whole: header_of(("a", 1, 4)), ("tensor a at bytes 1",)),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, change, facts):
@@ -111,6 +124,8 @@ def test_damaged_files_are_refused(tmp_path, change, facts):
     path.write_bytes(change(path.read_bytes()))
     with raises(CheckpointError, path, *facts):
         TensorFile(path)
+    with pytest.raises(Exception, match=r"(?i)safetensor|header|invalid"):
+        library().load_file(path)  # which is as strict
 
 
 def test_type_that_is_no_weights_is_refused_when_read(tmp_path):
@@ -323,3 +338,39 @@ def test_copy_has_every_variable_and_another_step(tmp_path):
     renumber(tmp_path / "first", tmp_path / "second", 39, overwrite=True)
     assert checkpoint_step(str(tmp_path / "second")) == 39
     assert not list((tmp_path / "second").glob("model.ckpt-38*"))
+
+
+def changed_tensor(torch, change):
+    weight = torch.arange(6.0).reshape(2, 3)
+    if change == "nan":
+        weight[1, 2] = math.nan
+    kinds = {
+        "complex": lambda: weight.to(torch.complex64),
+        "integer": lambda: weight.long(),
+        "sparse": lambda: weight.to_sparse(),
+        "meta": lambda: weight.to("meta"),
+        "list": lambda: [1.0],
+    }
+    return kinds.get(change, lambda: weight)()
+
+
+@pytest.mark.parametrize(
+    "change", ["byte", "nan", "complex", "integer", "sparse", "meta", "list", "nested"]
+)
+def test_bin_files_that_are_no_weights_are_refused(tmp_path, change):
+    torch = torch_module()
+    path = tmp_path / "pytorch_model.bin"
+    value = {"a": changed_tensor(torch, change)}
+    torch.save([value] if change == "nested" else value, path)
+    if change == "byte":
+        content = bytearray(path.read_bytes())
+        content[content.index(torch.arange(6.0).numpy().tobytes()) + 2] ^= 1
+        path.write_bytes(content)
+    with raises(CheckpointError, path):
+        TorchReader(path).read_weight("a")
+
+
+def test_nan_in_safetensors_is_refused(tmp_path):
+    write(tmp_path / "m.safetensors", {"a": np.array([1.0, np.nan], np.float32)})
+    with raises(CheckpointError, "tensor a", "NaN"):
+        TensorFile(tmp_path / "m.safetensors").read_weight("a")
