@@ -64,7 +64,11 @@ def predicted_rows(params, model, checkpoint, task, batches):
     with torch_engine.progress_bar(count, "batches", text="predicting") as bar:
         for number in range(start, end):
             batch = batches.batch(number)
-            ids = {n: batch.pop(n).numpy().astype(np.int32) for n in task.row_ids if n in batch}
+            ids = {
+                n: record_files.to_int32(batch.pop(n).numpy(), n)
+                for n in task.row_ids
+                if n in batch
+            }
             run = run or _function(params, model, checkpoint, task.outputs, batch)
             found = {**run(batch), **ids}
             for row in range(len(next(iter(ids.values())))):

@@ -66,6 +66,24 @@ def test_a_wrong_mask_ends_reading_though_no_step_fails_for_it(tmp_path, task):
         read_all(params)
 
 
+@pytest.mark.parametrize(
+    "task, feature, number",
+    [
+        ("gpt3", "input_ids", 2**32 + 1),
+        ("gpt3", "labels", 1 - 2**32),
+        ("bert", "masked_lm_ids", 2**63 - 1),
+        ("tags", "label_ids", 2**31),
+        ("classifier", "label", -(2**63)),
+    ],
+)
+def test_a_number_beyond_int32_ends_reading(tmp_path, task, feature, number):
+    write_bad(tmp_path, task, feature, number)
+    params = make_params(tmp_path, task, 3)
+    facts = tmp_path, feature, number, "int32"
+    with raises(DataError, *facts), file_errors_named(params, ["eval_input"]):
+        read_all(params)
+
+
 def read_all(params):
     """Reads the batches of an evaluation up to the end."""
     _, data = registry.load_model(params.model_name)

@@ -15,6 +15,7 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
 from modelzoo.common.data.preparation import records
+from modelzoo.common.data.record_files import to_int32
 from modelzoo.common.files.path_advice import advice_on_path
 
 COLUMNS = ("input_ids", "input_mask", "labels")
@@ -63,15 +64,19 @@ class Hdf5Records:
         """Returns records: int32 [number of records, 3, S]."""
         places = np.searchsorted(self._ends, numbers, side="right")
         starts = np.concatenate([[0], self._ends])
-        rows = [self._files[p]["data"][n - starts[p]] for p, n in zip(places, numbers)]
-        return np.stack(rows).astype(np.int32)
+        return np.stack([self._row(self._files[p], n - starts[p]) for p, n in zip(places, numbers)])
+
+    def _row(self, file, number):
+        return to_int32(file["data"][number], f"{file.filename}: record {number}")
 
 
 def _open(h5py, path, length):
     try:
         file = h5py.File(path, "r")
-        shape = file["data"].shape
-    except (OSError, KeyError) as error:
+        shape, kind = file["data"].shape, file["data"].dtype.kind
+        if kind not in "iu":
+            raise KeyError(f"data of {file['data'].dtype}, which are no integers")
+    except (OSError, KeyError, AttributeError) as error:
         raise DataError(
             f"{path}: must be a complete HDF5 file with the dataset data. Received: {error}. Make "
             "or copy the file again."

@@ -194,6 +194,16 @@ class Records:
         return read_example(f"{path}: record at byte {self._places[number]}", record, self._layout)
 
 
+def to_int32(array, where):
+    """Returns integers as int32; raises a DataError for numbers beyond that."""
+    if array.size and not -(1 << 31) <= array.min() <= array.max() < 1 << 31:
+        raise DataError(
+            f"{where}: must contain numbers of int32. Received: {array.min()} to {array.max()}. "
+            "Correct the file."
+        )
+    return array.astype(np.int32)
+
+
 def _truncated(path, position):
     size = os.path.getsize(path)
     received = (

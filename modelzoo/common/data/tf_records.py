@@ -94,7 +94,8 @@ def record_batches(section, files, skip, keep_remainder=False, group=None):
 def parse_records(layout):
     """Makes a function from [B] serialized records to a dictionary of [B, length] tensors.
 
-    It fails for an input_mask of other numbers than 0 and 1, which would fail no step.
+    It fails for an input_mask of other numbers than 0 and 1, which would fail no step, and for
+    integers beyond int32.
 
     Args:
         layout: see `check_files`; integers become int32, floats stay float32.
@@ -108,7 +109,7 @@ def parse_records(layout):
         parsed = tf.io.parse_example(records, columns)
         with tf.control_dependencies([check_mask(parsed[MASK])] if MASK in parsed else []):
             return {
-                name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+                name: to_int32(value, name) if value.dtype == tf.int64 else value
                 for name, value in parsed.items()
             }
 
@@ -123,6 +124,16 @@ def check_mask(numbers):
     largest = tf.reduce_max(tf.bitcast(numbers, UNSIGNED[numbers.dtype]))
     data = ["input_mask must contain 0 and 1 alone, not", largest]
     return tf.raw_ops.Assert(condition=largest <= 1, data=data)
+
+
+def to_int32(numbers, name):
+    """Returns int64 numbers as int32; running it fails for numbers beyond that."""
+    half = 1 << 31
+    largest = tf.reduce_max(tf.bitcast(numbers + half, tf.uint64))
+    data = [f"{name} must contain numbers of int32, not", tf.bitcast(largest, tf.int64) - half]
+    check = tf.raw_ops.Assert(condition=largest < 2 * half, data=data)
+    with tf.control_dependencies([check]):
+        return tf.cast(numbers, tf.int32)
 
 
 def read_batches(section, layout, skip, keep_remainder=False, group=None, files=None):

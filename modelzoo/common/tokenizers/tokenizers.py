@@ -51,6 +51,8 @@ TRANSLATION_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 MAX_EARLY = 0.01  # share of merges that may stand before those that make their parts
 NOT_MERGED = re.compile(r"<.*>$|\[.*\]$|madeupword\d+$")
 
+MAX_VOCAB_SIZE = 1 << 31  # tokens are int32
+
 
 class ByteTokenizer:
     """Every byte is its own token; 256 ends a document.
@@ -105,6 +107,11 @@ class FileTokenizer:
         self.source = source
         self.library = library
         self.vocab_size = 1 + max(library.get_vocab().values(), default=-1)
+        if self.vocab_size > MAX_VOCAB_SIZE:
+            raise ConfigError(
+                f"{source}: must have token numbers below {MAX_VOCAB_SIZE}. Received: "
+                f"{self.vocab_size - 1}. Copy the file again."
+            )
         found = {
             name: next(filter(_is_number, map(library.token_to_id, tokens)), None)
             for name, tokens in SPECIAL_TOKENS.items()

@@ -35,6 +35,7 @@ _OTHER_KINDS = ("IndexError", "OutOfRangeError", "RuntimeError")
 # Texts of TensorFlow's errors for records that the model cannot read.
 OF_RECORDS = (
     "input_mask must contain",
+    "must contain numbers of int32",
     "is not in [0, ",
     "outside the valid range",
     "Name: <unknown>, ",
