@@ -19,6 +19,8 @@ _PUBLIC = {
     "any_int": "cerebras_tf.cli.parser",
     "any_number": "cerebras_tf.cli.parser",
     "gigabytes": "cerebras_tf.cli.parser",
+    "counted": "cerebras_tf.quantities",
+    "in_bytes": "cerebras_tf.quantities",
     "positive_int": "cerebras_tf.cli.parser",
     "positive_number": "cerebras_tf.cli.parser",
     "seed_int": "cerebras_tf.cli.parser",

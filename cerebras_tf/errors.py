@@ -6,8 +6,12 @@ derives from the builtin that a caller expects.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Optional
+
+# A message of another program, with its full stop, before ours.
+_FULL_STOPS = re.compile(r"(?<=\w)\.\. ")
 
 
 class CerebrasError(Exception):
@@ -28,7 +32,7 @@ class CerebrasError(Exception):
             self.code = code
 
     def __str__(self) -> str:
-        text = super().__str__()
+        text = _FULL_STOPS.sub(". ", super().__str__())
         return f"{text} [{self.code}]" if self.code else text
 
 

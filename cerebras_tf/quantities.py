@@ -45,3 +45,8 @@ def in_words(value: float) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {name}"
     return f"{round(value):,}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number of things, such as `1 file` or `2,840 files`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

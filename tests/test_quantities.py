@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebras_tf.quantities import gigabytes_not_below, in_words, number, seconds
+from cerebras_tf.quantities import counted, gigabytes_not_below, in_words, number, seconds
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,12 @@ def test_times_have_units(value, told):
 )
 def test_large_numbers_have_names(value, told):
     assert in_words(value) == told
+
+
+def test_things_are_counted():
+    told = [counted(n, "file") for n in (0, 1, 2, 1234)]
+    assert told == ["0 files", "1 file", "2 files", "1,234 files"]
+    assert counted(2, "entry", "entries") == "2 entries"
 
 
 @pytest.mark.parametrize("size", [270_336, 786_433, 1_996_000_000, 5_999_999_999])

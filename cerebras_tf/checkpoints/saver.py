@@ -461,6 +461,12 @@ def _report_to_launcher(prefix: str) -> None:
         )
 
 
+def _reason(error: BaseException) -> str:
+    """The text of an error without the name of a temporary file, which the system's errors have."""
+    reason = getattr(error, "strerror", None)
+    return reason or first_line(error).rpartition("; ")[2]
+
+
 def _not_written(prefix: str, error: BaseException) -> CheckpointError:
     found = CheckpointReader.latest(os.path.dirname(prefix))
     if found is None or os.path.abspath(found) == os.path.abspath(prefix):
@@ -470,7 +476,7 @@ def _not_written(prefix: str, error: BaseException) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         advice = f"{error.filename} was deleted during the run; start again"
     return CheckpointError(
-        f"checkpoint {prefix}: must be written completely. Received: {first_line(error)}. "
+        f"checkpoint {prefix}: must be written completely. Received: {_reason(error)}. "
         f"{advice}; {before}."
     )
 

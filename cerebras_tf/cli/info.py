@@ -12,6 +12,8 @@ import platform
 from pathlib import Path
 from typing import Any, Optional
 
+from cerebras_tf.quantities import counted
+
 PACKAGES = (
     "tensorflow-cpu",
     "tensorflow",
@@ -58,7 +60,7 @@ def describe_cache(folder: Optional[Path]) -> str:
         return "none (no writable folder; every process compiles kernels again)"
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
     size_mb = sum(path.stat().st_size for path in files) / 1e6
-    return f"{folder} ({len(files)} files, {size_mb:.1f} MB)"
+    return f"{folder} ({counted(len(files), 'file')}, {size_mb:.1f} MB)"
 
 
 def kernel_cache_folder() -> Optional[Path]:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from cerebras_tf.console.bar import progress_bar
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.shown_steps import ShownSteps
+from cerebras_tf.quantities import counted
 
 Clock = Callable[[], float]
 
@@ -226,7 +227,7 @@ class ProgressLines:
         """Removes the bar and logs how long training took."""
         self.close()
         steps = global_step - self._shown.start
-        log_info("training: %d steps in %.1f s", steps, self._clock() - self._started_s)
+        log_info("training: %s in %.1f s", counted(steps, "step"), self._clock() - self._started_s)
 
     def close(self) -> None:
         """Removes the bar; for runs that end in an exception, where `end` is not called."""

@@ -62,6 +62,7 @@ from cerebras_tf.estimator.training import (
 from cerebras_tf.frontend.description import describe_program, effort
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
+from cerebras_tf.memoryx.disk_speed import require_free
 from cerebras_tf.runtime.capacity import trim_heap, use_one_heap
 from cerebras_tf.step import cluster
 from cerebras_tf.step.accumulation import Accumulation, accumulating
@@ -71,6 +72,7 @@ from cerebras_tf.tf_session import synchronous_batches
 from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_pruned_graphs
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
+_GRAPH_FILES = 4  # size of the files of a graph, as text and in events, in protobufs
 _TRAIN = tf.estimator.ModeKeys.TRAIN
 # Private API: the module of tf.estimator's class, even if a test replaces that class by this one.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)
@@ -415,11 +417,19 @@ class CerebrasEstimator(tf.estimator.Estimator):
             log_info("%s", line)
         if fault is not None and not passes:
             raise fault
+        if mode == _TRAIN and not (save or passes):
+            self._require_disk(model.store)
         if save and job.is_first():
             path = model.step.source.save(self._compiled_programs(mode))
             here += [*faults, effort(program, call.batches_here if mode == _TRAIN else 1)]
             log_info("%s; program in %s", here[-1], path)
             log_info("report in %s", write_report(predicted, here, self.compile_dir, mode))
+
+    def _require_disk(self, store: Any) -> None:
+        """Checks that the first checkpoint and its graph fit on the disk."""
+        state = sum(spec.type.max_bytes for spec in store.specs.values())
+        graph = _GRAPH_FILES * tf.compat.v1.get_default_graph().as_graph_def().ByteSize()
+        require_free(self.model_dir, state + graph, "the first checkpoint", "model_dir")
 
     def _predicted(self, program: Program, call: CallContext) -> Prediction:
         """Predicts a real system for a program that was not fitted into memory."""

@@ -15,6 +15,7 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.ir import Variable
 from cerebras_tf.memoryx.pruning import prune
 from cerebras_tf.memoryx.store import Store
+from cerebras_tf.quantities import counted
 
 _METHODS = ("apply_sparsity", "get_masked_weights")
 
@@ -62,8 +63,8 @@ class SparseTraining:
         pruned = sum(shares[name] * size for name, size in sizes.items())
         total = sum(sizes.values())
         share = f", {pruned / total:.1%} of {total:,} elements" if total else ""
-        facts = len(shares), share, named(sorted(shares))
-        log_info("%d weights are pruned%s, and stay zero: %s", *facts)
+        facts = counted(len(shares), "weight"), share, named(sorted(shares))
+        log_info("%s pruned%s, and zero from now on: %s", *facts)
 
     def _state(self) -> dict[str, str]:
         """The weight of every variable that belongs to one by its name, and has its shape."""

@@ -15,7 +15,7 @@ from cerebras_tf.memoryx.disk import ON_DISK
 from cerebras_tf.memoryx.disk_speed import free_bytes, measured_disk_speeds, require_free
 from cerebras_tf.memoryx.process_folder import require_usable
 from cerebras_tf.memoryx.store import Store
-from cerebras_tf.quantities import in_words, seconds
+from cerebras_tf.quantities import counted, in_words, seconds
 from cerebras_tf.runtime.capacity import activation_bytes, available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.speeds import measured_speeds
@@ -40,7 +40,7 @@ def describe(
         if program is not None:
             held = step.session.held_bytes
             facts += [
-                f"{len(program.layers)} layers",
+                counted(len(program.layers), "layer"),
                 memory(program, store, held, step.count_together()),
             ]
             lines = streaming(program, store, step=step)
@@ -100,7 +100,7 @@ def describe_program(
         trains: whether the program trains. Only training writes to memoryx_dir, so only then a
             line reports whether its disk is large enough.
     """
-    layers = f"{len(program.layers)} layers"
+    layers = counted(len(program.layers), "layer")
     first = ", ".join([f"{parameters:,} parameters", layers, memory(program, store)])
     fault = disk_error(program, store) if trains else None
     faults = [] if fault is None else [f"it does not fit on this computer: {fault}"]

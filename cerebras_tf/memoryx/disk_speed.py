@@ -15,6 +15,7 @@ from pathlib import Path
 from cerebras_tf.errors import StoreError
 from cerebras_tf.memoryx.buffers import Buffers
 from cerebras_tf.memoryx.record_file import RecordFile
+from cerebras_tf.quantities import in_bytes
 
 _PROBE_BYTES = 1 << 25
 _freed_by_caller: ContextVar[int] = ContextVar("bytes that the caller will free", default=0)
@@ -38,14 +39,18 @@ def counting_as_free(size: int) -> Iterator[None]:
         _freed_by_caller.reset(token)
 
 
-def require_free(folder: str, size: int, what: str) -> None:
-    """Raises StoreError where some bytes do not fit on the disk of a folder; `what` names them."""
+def require_free(folder: str, size: int, what: str, key: str = "memoryx_dir") -> None:
+    """Raises StoreError where some bytes do not fit on the disk of a folder.
+
+    Args:
+        what: names the bytes.
+        key: option that sets the folder.
+    """
     free = free_bytes(folder) + _freed_by_caller.get()
     if size > free:
         raise StoreError(
-            f"memoryx_dir: {size / 1e9:.3g} GB of {what} must fit on it. Received: "
-            f"{free / 1e9:.3g} GB free on the disk of {folder}. Free disk space, or use a folder "
-            "on another disk."
+            f"{key}: {in_bytes(size)} of {what} must fit on it. Received: {in_bytes(free)} free on "
+            f"the disk of {folder}. Free disk space, or use a folder on another disk."
         )
 
 

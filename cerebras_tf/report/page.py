@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cerebras_tf.quantities import in_bytes, in_words, number, seconds
+from cerebras_tf.quantities import counted, in_bytes, in_words, number, seconds
 from cerebras_tf.report import pictures
 from cerebras_tf.report.markup import Markup, escaped
 from cerebras_tf.report.record import embedded, record_of
@@ -109,7 +109,7 @@ _TRUST_NOTE = (
 
 
 def _introduction(found: Prediction) -> str:
-    system = f"{found.num_csx} {found.system.name} system{'s' if found.num_csx > 1 else ''}"
+    system = f"{counted(found.num_csx, f'{found.system.name} system')}"
     passes = "training" if found.workload.trains else "the forward pass"
     how = (
         "in weight streaming mode: layers run sequentially on the whole wafer"

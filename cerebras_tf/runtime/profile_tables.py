@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cerebras_tf.kernels.timeline import Span
 from cerebras_tf.ops.cost import Speeds
+from cerebras_tf.quantities import counted
 from cerebras_tf.runtime.profiler import LOOP_STEP, WAFER_STEP, Profiler, Timing
 
 MAX_ROWS = 12
@@ -96,7 +97,8 @@ def tables(profiler: Profiler, steps: int, speeds: Speeds, library: str) -> str:
     """
     bounds = bounds_of(profiler, steps, speeds)
     limits = f"{speeds.flops_per_s / 1e9:.0f} GFLOP/s, {speeds.bytes_per_s / 1e9:.0f} GB/s"
-    head = f"{steps} steps of {_ms(bounds.total)} ms; limits measured here: {limits} ({library})"
+    head = f"{counted(steps, 'step')} of {_ms(bounds.total)} ms; limits measured here: {limits}"
+    head += f" ({library})"
     parts = [
         _table("op", profiler.timings, lambda t: t.item.op, steps, speeds, bounds.total),
         _outside_kernels(bounds),

@@ -18,6 +18,7 @@ from cerebras_tf.ir.program import CONSTANT, Program
 from cerebras_tf.ir.program_file import load_program
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.quantities import counted
 from cerebras_tf.runtime.client import SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
@@ -163,7 +164,11 @@ def _trains(program: Program) -> bool:
 def describe_saved(path: str) -> str:
     """The inputs and results of a saved program, one per line."""
     program = load_program(path)
-    lines = [f"{len(program.layers)} layers, {len(program.variables)} variables"]
+    lines = [
+        ", ".join(
+            (counted(len(program.layers), "layer"), counted(len(program.variables), "variable"))
+        )
+    ]
     if program.wafers > 1:
         lines.append(f"runs on {program.wafers} wafers, and not on one")
     lines.extend(f"input   {name} {type}" for name, type in program.given.items())

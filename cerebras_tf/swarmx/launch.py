@@ -30,6 +30,7 @@ from typing import Any, Optional
 from cerebras_tf import environment
 from cerebras_tf.errors import CerebrasError, ConfigError
 from cerebras_tf.installing import pip_install
+from cerebras_tf.quantities import counted
 from cerebras_tf.run_module import module_command
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
@@ -167,8 +168,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
     for path in folder.iterdir():  # of an attempt before
         if path.name not in (LOCK_FILE, checkpoint_file(str(folder)).name):
             path.unlink(missing_ok=True)
-    wafers = f"{args.wafers} {'wafer' if args.wafers == 1 else 'wafers'}"
-    print_line(f"{wafers}, {what}; logs in {folder.parent}")
+    print_line(f"{counted(args.wafers, 'wafer')}, {what}; logs in {folder.parent}")
     is_mpich = launcher[:1] == [str(_mpiexec())]
     with open(job.log_file(str(folder), "launcher"), "ab") as log:
         process = subprocess.Popen(

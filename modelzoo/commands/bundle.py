@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import modelzoo
-from cerebras_tf.api import module_command
+from cerebras_tf.api import counted, module_command
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import CPU_TORCH
 
@@ -53,7 +53,7 @@ def run(args):
     wheels = list(Path(args.folder).glob("*.whl"))
     size = sum(path.stat().st_size for path in wheels) / 1e9
     python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
-    print(f"{args.folder}: {len(wheels)} wheels, {size:.1f} GB, for {python}")
+    print(f"{args.folder}: {counted(len(wheels), 'wheel')}, {size:.1f} GB, for {python}")
     print(f"Without internet: scripts/set_up --offline {shlex.quote(args.folder)}")
 
 

@@ -21,7 +21,7 @@ from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import GptPromptsInput, LanguageModelParams
 from modelzoo.common.config.params import load_params, params_from_dict
 from modelzoo.common.data.model_tokenizer import load_model_tokenizer
-from modelzoo.common.data.prompts import make_prompt, read_prompts, typed_lines
+from modelzoo.common.data.prompts import STDIN, make_prompt, read_prompts, read_stdin, typed_lines
 from modelzoo.common.model_dir import folder as model_dir
 from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.train.arguments import add_params_argument
@@ -213,6 +213,5 @@ def read_all_prompts(args, tokenizer, vocab_size):
     if args.prompt:
         return [make_prompt(text, "--prompt", tokenizer) for text in args.prompt]
     if args.interactive or sys.stdin.isatty():
-        return (make_prompt(text, "standard input", tokenizer) for text in typed_lines())
-    text = sys.stdin.read()
-    return [make_prompt(text.removesuffix("\n"), "standard input", tokenizer)]
+        return (make_prompt(text, STDIN, tokenizer) for text in typed_lines())
+    return [make_prompt(read_stdin(), STDIN, tokenizer)]

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebras_tf.api import any_int, any_number, positive_int, seed_int
+from cerebras_tf.api import any_int, any_number, counted, positive_int, seed_int
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, records
 from modelzoo.common.files import text_sources
+from modelzoo.common.files.split_names import refuse_splits
 from modelzoo.common.fine_tuning import glue_files
 from modelzoo.common.tokenizers import tokenizers
 
@@ -188,6 +189,10 @@ def tell(line):
     print(line, flush=True)
 
 
+def _count(count, names):
+    return f"{count} {names.removesuffix('s') if count == 1 else names}"
+
+
 def run_preparation(prepare, inputs, output_dir, total=None, unit="B", remedy="Add input."):
     """Runs a preparation under a progress bar and prints what it made and how fast.
 
@@ -213,18 +218,19 @@ def run_preparation(prepare, inputs, output_dir, total=None, unit="B", remedy="A
     elapsed_s = max(time.monotonic() - started, CLOCK_TICK_S)
     # Of this process and of its workers, which have ended.
     cpu_s = max(sum(os.times()[:4]) - busy, CLOCK_TICK_S)
-    counted = ", ".join(f"{count} {name}" for name, count in manifest["counts"].items())
+    done_counts = ", ".join(_count(count, name) for name, count in manifest["counts"].items())
     if not manifest["counts"]["records"]:
         raise DataError(
             f"{output_dir}: must get at least one record from {records.first_names(inputs)}. "
-            f"Received: {counted}. {remedy}"
+            f"Received: {done_counts}. {remedy}"
         )
     scale, name = (1e6, "MB") if unit == "B" else (1, unit)
     speed = (
         f"{done / scale / elapsed_s:.1f} {name}/s, {done / scale / cpu_s:.1f} {name} a CPU second"
     )
     print(
-        f"{counted} in {len(manifest['files'])} files in {output_dir} ({elapsed_s:.1f} s, "
+        f"{done_counts} in {counted(len(manifest['files']), 'file')} in {output_dir} "
+        f"({elapsed_s:.1f} s, "
         f"{speed if done else 'nothing left to do'})"
     )
     return manifest
@@ -237,6 +243,8 @@ def _run_text(
     has_key = hasattr(settings, "text_key")
     suffixes = text_sources.SUFFIXES if has_key else cnn_dailymail.SUFFIXES
     files = input_files.find_inputs(inputs, suffixes, tell)
+    for folder in filter(os.path.isdir, inputs):
+        refuse_splits(folder, input_files.find_inputs(folder, suffixes), "--input_dir")
     if has_key:
         documents.refuse_idle_key(files, settings.text_key)
     make = functools.partial(module.prepare, inputs, args.output_dir, settings, args.processes)
@@ -320,7 +328,7 @@ def _run_summarization(module: Any, given: dict[str, Any], args: argparse.Namesp
     settings = module.SummarizationSettings(**given)
     if args.prompts:
         path, count = write_prompts(args.input_dir, args.output_dir, settings, args.prompts)
-        print(f"{count} prompts in {path}")
+        print(f"{counted(count, 'prompt')} in {path}")
         return
     remedy = "Use --truncate_article, or a larger --max_seq_length."
     _run_text(module, settings, args, args.input_dir, remedy)

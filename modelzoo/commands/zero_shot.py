@@ -12,7 +12,7 @@ It only reads its arguments; ``modelzoo/common/evaluate`` does the work.
 import os
 from pathlib import Path
 
-from cerebras_tf.api import any_int, positive_int, progress_bar
+from cerebras_tf.api import any_int, counted, positive_int, progress_bar
 from cerebras_tf.errors import ConfigError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams
@@ -104,4 +104,4 @@ def run(args):
 def print_result(name, count, scores, written):
     """Prints the scores of a task."""
     words = ", ".join(f"{key} {value:.4f}" for key, value in scores.items())
-    print(f"{name}: {count} rows, {words}; results in {written}")
+    print(f"{name}: {counted(count, 'row')}, {words}; results in {written}")

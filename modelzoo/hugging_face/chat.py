@@ -13,7 +13,7 @@ from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.user_files import read_text
 from modelzoo.common.files.json_text import read_json_lines
 from modelzoo.common.files.path_advice import advice_on_path
-from modelzoo.common.train.console import logger
+from modelzoo.common.train.console import counted, logger
 
 IGNORED = -100  # the label of a token without weight
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -344,13 +344,13 @@ def read_examples(encoder, sources, length):
             f"conversations, {truncated} of them longer than {length} tokens. Increase "
             "max_sequence_length."
         )
-    tokens, counted = (sum(int(f(each)) for each in examples) for f in (_length, _counted))
+    tokens, weighted = (sum(int(f(each)) for each in examples) for f in (_length, _counted))
     logger().info(
-        "%d conversations: %d examples, %d tokens, %d of them with a weight",
-        count,
-        len(examples),
-        tokens,
-        counted,
+        "%s: %s, %s, %d of them with a weight",
+        counted(count, "conversation"),
+        counted(len(examples), "example"),
+        counted(tokens, "token"),
+        weighted,
     )
     if truncated:
         logger().warning(

@@ -10,6 +10,9 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.data import hdf5_files, record_files, text_files
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.data.prepared import check_prepared, check_tokens
+from modelzoo.common.files.folders import refuse_repeated
+from modelzoo.common.files.split_names import files_of_split
+from modelzoo.common.train.console import logger
 from modelzoo.hugging_face import chat
 
 TOKENS = ("input_ids", "input_mask", "segment_ids")
@@ -153,7 +156,10 @@ class ChatRows:
         template = chat.read_template(section.chat_template)
         encoder = chat.ChatEncoder(chat.load_tokenizer(section.tokenizer), template)
         self._size, self._packs = section.max_sequence_length, section.packing
-        self._examples = chat.read_examples(encoder, section.data_dir, self._size)
+        files = [(path.name, path) for path in chat.find_chat_files(section.data_dir)]
+        refuse_repeated(path for _, path in files)
+        files = files_of_split(files, training, logger().info) or files
+        self._examples = chat.read_examples(encoder, [path for _, path in files], self._size)
         self._pad_id = encoder.pad_id
         lengths = [len(example.ids) for example in self._examples]
         self._rows = (

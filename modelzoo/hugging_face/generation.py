@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from cerebras_tf.errors import ConfigError
-from modelzoo.common.data.prompts import TEXT_KEYS, is_json_lines, typed_lines
+from modelzoo.common.data.prompts import TEXT_KEYS, is_json_lines, read_stdin, typed_lines
 from modelzoo.common.files.json_text import read_json_lines, text_of
 from modelzoo.common.files.text_lines import read_lines
 from modelzoo.common.generate.transformers_decoder import CACHE, on_wafer
@@ -93,7 +93,7 @@ def read_prompts(args):
     elif args.interactive or sys.stdin.isatty():
         yield from typed_lines()
     else:
-        yield sys.stdin.read().removesuffix("\n")
+        yield read_stdin()
 
 
 def talk(args, module, tokenizer):

@@ -17,7 +17,7 @@ from modelzoo.common.generate import prediction
 from modelzoo.common.generate.generate import generate
 from modelzoo.common.generate.transformers_decoder import CACHE
 from modelzoo.common.train import predictions, torch_engine
-from modelzoo.common.train.console import logger
+from modelzoo.common.train.console import counted, logger
 from modelzoo.hugging_face.generation import find_tokenizer, model_to_generate
 from modelzoo.hugging_face.model import LoadedModel
 
@@ -131,7 +131,7 @@ def predict(params):
             collections.deque(rows, maxlen=0)
             return
         path = prediction.write_completions(rows, predictions.predict_folder(params), name)
-        logger().info("wrote %d completions to %s", len(requests), path)
+        logger().info("wrote %s to %s", counted(len(requests), "completion"), path)
         scored = all(REFERENCE in request.key[2].others for request in requests)
         step = torch_engine.step_of(session.checkpoint) if session.checkpoint else 0
         found = prediction.score(requests) if scored else {}

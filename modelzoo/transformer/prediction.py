@@ -14,6 +14,7 @@ from cerebras_tf.whole_file import write_whole
 from modelzoo.common.generate.cached_decoder import ROW_AXES, CachedDecoder, decoder_signature
 from modelzoo.common.generate.stepper import Stepper
 from modelzoo.common.metrics.bleu import corpus_bleu
+from modelzoo.common.train.console import counted
 from modelzoo.common.train.predictions import (
     keep_scores,
     log_skipped_batches,
@@ -55,7 +56,9 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     folder = predict_folder(params)
     rows = as_rows(found, processor)
     write(rows, folder, name)
-    tf.logging.info("wrote %d translations to %s/%s.{txt,jsonl}", len(rows), folder, name)
+    tf.logging.info(
+        "wrote %s to %s/%s.{txt,jsonl}", counted(len(rows), "translation"), folder, name
+    )
     scored = rows and "reference" in rows[0]
     keep_scores(folder, checkpoint_path, score(rows, processor) if scored else {})
 

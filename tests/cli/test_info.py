@@ -36,6 +36,6 @@ def test_packages_that_are_not_installed_are_left_out(monkeypatch):
 def test_cache_description_counts_files_and_bytes(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "kernel.nbc").write_bytes(b"0" * 1_500_000)
-    assert info.describe_cache(tmp_path) == f"{tmp_path} (1 files, 1.5 MB)"
+    assert info.describe_cache(tmp_path) == f"{tmp_path} (1 file, 1.5 MB)"
     assert "(0 files, 0.0 MB)" in info.describe_cache(tmp_path / "absent")
     assert info.describe_cache(None).startswith("none")

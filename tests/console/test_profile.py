@@ -74,7 +74,7 @@ def test_steps_behind_the_first_two_are_recorded(tmp_path, caplog):
 def test_a_training_that_ends_before_says_what_there_is(tmp_path, caplog):
     _, said = trained(tmp_path / "three", caplog, 3, profile=5)
     assert said[0].startswith("profile: training ended when 1 of 5 steps were recorded, after 2")
-    assert "\n1 steps of " in said[1]
+    assert "\n1 step of " in said[1]
     _, said = trained(tmp_path / "two", caplog, 2, profile=5)
     assert said == ["profile: training ended within the 2 warm-up steps; nothing was recorded"]
 

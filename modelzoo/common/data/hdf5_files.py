@@ -16,6 +16,7 @@ from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
 from modelzoo.common.data.preparation import records
 from modelzoo.common.data.record_files import to_int32
+from modelzoo.common.files.folders import refuse_repeated
 from modelzoo.common.files.path_advice import advice_on_path
 
 COLUMNS = ("input_ids", "input_mask", "labels")
@@ -44,6 +45,7 @@ class Hdf5Records:
     def __init__(self, data_dir, length):
         h5py = import_h5py()
         folders = as_folders(data_dir)
+        refuse_repeated(folders)
         patterns = [os.path.join(glob.escape(folder), "*.h5") for folder in folders]
         paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
         if not paths:

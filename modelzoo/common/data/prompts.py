@@ -10,12 +10,13 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.files.compressed import is_compressed
 from modelzoo.common.files.json_text import read_json_lines, require_unicode, text_of
-from modelzoo.common.files.text_lines import numbered_lines
+from modelzoo.common.files.text_lines import decode, numbered_lines
 from modelzoo.common.files.text_sources import JSON_LINES, form_of, require_text
 from modelzoo.common.tokenizers.tokenizers import check_number, load_tokenizer
 
 TEXT_KEYS = ("prompt", "text")
 TOKENS_KEY = "prompt_tokens"
+STDIN = "standard input"
 REFERENCE = "reference"  # the text that the completion of a row is scored by
 # Keys that a completion's row adds to those of its prompt.
 MADE_KEYS = ("prompt_number", "sample", "completion", "tokens", "log_probs", "finish_reason")
@@ -99,6 +100,23 @@ def make_prompt(text, where, tokenizer):
     return Prompt(where, text, tokens)
 
 
+def read_stdin():
+    """Returns the text of standard input without its last line end.
+
+    Raises:
+        DataError: it is empty, or not UTF-8.
+    """
+    data = getattr(sys.stdin, "buffer", sys.stdin).read()
+    text = decode(data, STDIN) if isinstance(data, bytes) else data
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise DataError(
+            f"{STDIN}: must contain a prompt. Received: an empty text. Set --prompt, or "
+            "--interactive to type prompts."
+        )
+    return text
+
+
 def typed_lines():
     """Yields the lines of standard input, until its end."""
     with contextlib.suppress(ImportError):
@@ -106,7 +124,8 @@ def typed_lines():
     shows = sys.stdin.isatty()
     while True:
         try:
-            yield input("> " if shows else "")
+            line = input("> " if shows else "")
+            yield line.removeprefix("\ufeff")  # of a file in a pipe
         except EOFError:
             if shows:
                 print()  # after the prompt

@@ -10,6 +10,7 @@ from cerebras_tf.errors import DataError
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.preparation.examples import decode_example
 from modelzoo.common.data.prepared import check_prepared, check_tokens
+from modelzoo.common.files.folders import refuse_repeated
 from modelzoo.common.files.path_advice import LOOKED_UP, advice_on_path
 
 INTEGER, FLOAT = "int64", "float32"  # kinds of a column
@@ -22,6 +23,7 @@ WHOLE_CHECK_BYTES = 1 << 30  # data sets up to this size are checked for truncat
 def find_record_files(data_dir):
     """Lists the files ``*.tfrecord*`` of a folder or a list of folders, sorted."""
     folders = [data_dir] if isinstance(data_dir, str) else list(data_dir)
+    refuse_repeated(folders)
     files = []
     for folder in folders:
         found = sorted(glob.glob(os.path.join(glob.escape(folder), "*.tfrecord*")))

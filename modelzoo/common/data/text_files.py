@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.api import get_logger, progress_bar
+from cerebras_tf.api import counted, get_logger, progress_bar
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.user_files import read_bytes, read_json
 from modelzoo.common.config.input_sections import TEXT_PATTERNS
@@ -26,8 +26,9 @@ from modelzoo.common.data import token_cache
 from modelzoo.common.data.batches import EpochOrder
 from modelzoo.common.files import text_sources
 from modelzoo.common.files.compressed import is_compressed
-from modelzoo.common.files.folders import files_below
+from modelzoo.common.files.folders import files_below, refuse_repeated
 from modelzoo.common.files.path_advice import advice_on_path
+from modelzoo.common.files.split_names import files_of_split
 from modelzoo.common.files.text_lines import PACKED, not_utf8
 from modelzoo.common.tokenizers.tokenizer_files import keys_of_section
 from modelzoo.common.tokenizers.tokenizers import (
@@ -50,6 +51,7 @@ ROW_SUFFIXES = tuple(
 )
 DATASET, DATASETS = "state.json", "dataset_dict.json"  # files of datasets' save_to_disk
 EVALUATION_SPLITS = ("validation", "valid", "dev", "test")
+NO_TEXT = ("readme", "license")  # beginnings of names of text next to rows
 
 
 def find_text_files(sources, patterns):
@@ -67,11 +69,24 @@ def find_text_files(sources, patterns):
     sources = [sources] if isinstance(sources, str) else list(sources)
     found = [pair for source in sources for pair in _expand(source, patterns)]
     if not found:
-        raise DataError(
-            f"data_dir: must contain files named {' or '.join(patterns)}. Received: "
-            f"{', '.join(sources)}, with none. Set file_patterns to the names of your files."
-        )
+        raise _without_files(sources, patterns)
+    refuse_repeated(path for _, path in found)
     return sorted(found)
+
+
+def _without_files(sources, patterns):
+    """Returns the error of sources without files of the patterns, which names those they have."""
+    others = [path for source in sources for path in files_below(source, hidden=False)]
+    advice = "Set file_patterns to the names of your files."
+    received = "no files"
+    if others:
+        received = f"{counted(len(others), 'other file')}, such as {others[0]}"
+    if tuple(patterns) == TEXT_PATTERNS:
+        patterns = (*patterns, *(f"*{end}" for end in ROW_SUFFIXES))
+    return DataError(
+        f"data_dir: must contain files named {' or '.join(patterns)}. Received: "
+        f"{', '.join(sources)}, with {received}. {advice}"
+    )
 
 
 def _walk(folder, patterns):
@@ -86,12 +101,14 @@ def _walk(folder, patterns):
     ]
     if tuple(patterns) != TEXT_PATTERNS:
         return found
-    found = found or [pair for pair in names if _name(pair).lower().endswith(ROW_SUFFIXES)]
+    rows = [pair for pair in names if _name(pair).lower().endswith(ROW_SUFFIXES)]
+    if rows and all(_name(pair).lower().startswith(NO_TEXT) for pair in found):
+        found = rows
     skipped = sorted(set(names) - set(found))
     if found and skipped:
         _log_once(
-            f"{folder}: {len(skipped)} of {len(names)} files are not read because of their names, "
-            f"such as {skipped[0][0]}. Set file_patterns to read others"
+            f"{folder}: {len(skipped)} of {counted(len(names), 'file')} not read because of the "
+            f"name, such as {skipped[0][0]}. Set file_patterns to read others"
         )
     return found
 
@@ -197,10 +214,12 @@ class Text:
     Attributes:
         tokens: [number of tokens] integers; an array, or a memory map of a file.
         text_bytes: bytes of the text in UTF-8.
+        crc32: of all tokens of the files, also of those of the other split.
     """
 
     tokens: np.ndarray
     text_bytes: int
+    crc32: int
 
 
 def read_text(section, training):
@@ -211,20 +230,23 @@ def read_text(section, training):
     """
     data_dir, fraction = _split_of_datasets(section, training)
     files = find_text_files(data_dir, section.file_patterns)
-    by_position = is_split_by_position(files, fraction)
-    kept = files if by_position else split_files(files, fraction, training)
+    kept = files_of_split(files, training, _log_once)
+    by_position = kept is None and is_split_by_position(files, fraction)
+    if kept is None:
+        kept = files if by_position else split_files(files, fraction, training)
     keys, size = keys_of_section(section), section.vocab_size
     stamps = tuple((path, *_stamp(path)) for _, path in kept)
     text = _read_text(stamps, section.text_key, keys, size, section.cache_dir)
     if not by_position:
         return text
     _log_once(
-        f"data_dir: {len(files)} file{'s' if len(files) > 1 else ''}; the last "
-        f"{100 * fraction:g} % of the text is for evaluation"
+        f"data_dir: {counted(len(files), 'file')}; the last {100 * fraction:g} % of the "
+        "text is for evaluation"
     )
     cut = len(text.tokens) - int(len(text.tokens) * fraction)
     tokens = text.tokens[:cut] if training else text.tokens[cut:]
-    return Text(tokens, round(text.text_bytes * len(tokens) / max(len(text.tokens), 1)))
+    text_bytes = round(text.text_bytes * len(tokens) / max(len(text.tokens), 1))
+    return Text(tokens, text_bytes, text.crc32)
 
 
 def _stamp(path):
@@ -264,7 +286,8 @@ def _read_text(stamps, text_key, keys, vocab_size, cache_dir):
         for tokens, size in parts:
             arrays.append(tokens.astype(dtype))
             text_bytes += size
-        return Text(np.concatenate(arrays), text_bytes)
+        tokens = np.concatenate(arrays)
+        return Text(tokens, text_bytes, zlib.crc32(tokens))
 
 
 def _expansion(path):

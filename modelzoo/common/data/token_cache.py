@@ -42,7 +42,7 @@ def open_tokens(path, parts, dtype):
         parts: yields tokens, and the number of bytes of their text.
 
     Returns:
-        The tokens, a memory map, and the bytes of the text.
+        The tokens, a memory map; the bytes of the text; and the CRC-32 of the tokens.
     """
     try:
         found = _read(path, dtype)
@@ -64,7 +64,7 @@ def open_tokens(path, parts, dtype):
 
 
 def _read(path, dtype):
-    """Returns the tokens and the bytes of the text; None without an undamaged file."""
+    """Returns what `open_tokens` returns; None without an undamaged file."""
     try:
         with open(path, "rb") as file:
             header = file.read(HEADER.size)
@@ -75,10 +75,10 @@ def _read(path, dtype):
             if len(header) == HEADER.size and not size % dtype.itemsize:
                 text_bytes, expected = HEADER.unpack(header)
                 if crc == expected and not size:  # which cannot be mapped
-                    return np.empty(0, dtype), text_bytes
+                    return np.empty(0, dtype), text_bytes, crc
                 if crc == expected:
                     shape = (size // dtype.itemsize,)
-                    return np.memmap(file, dtype, "r", HEADER.size, shape), text_bytes
+                    return np.memmap(file, dtype, "r", HEADER.size, shape), text_bytes, crc
     except FileNotFoundError:
         return None
     get_logger().warning("%s is damaged: the tokens are made again", path)

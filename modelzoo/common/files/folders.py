@@ -44,3 +44,16 @@ def files_below(top, hidden=True):
         seen.add(place)
         files += [Path(folder, name) for name in filter(is_listed, names)]
     return sorted(files)
+
+
+def refuse_repeated(paths):
+    """Raises a DataError if data_dir names a file or folder twice, also through a link."""
+    seen: dict[str, str] = {}
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in seen:
+            also = "" if seen[place] == path else f", which is also {seen[place]}"
+            raise DataError(
+                f"data_dir: must contain every file once. Received: {path} twice{also}. Remove one."
+            )
+        seen[place] = path

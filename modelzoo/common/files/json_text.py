@@ -48,13 +48,19 @@ def text_of(row, key, where):
 
 
 def require_unicode(text, where):
-    """Raises a DataError if a text of JSON has half of a character, as \\ud800 writes one."""
+    """Raises a DataError if a text has half of a character, as JSON's \\ud800 writes one.
+
+    Python also decodes bytes of arguments that are not UTF-8 as such halves.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
+        found = text[error.start]
+        received = f"{found!r}, half of a character (a lone surrogate)"
+        if "\udc80" <= found <= "\udcff":
+            received = f"byte 0x{ord(found) - 0xDC00:02x}, which is not UTF-8"
         raise DataError(
-            f"{where}: must be valid Unicode. Received: {text[error.start]!r}, a lone surrogate. "
-            "Correct the line."
+            f"{where}: must be Unicode text. Received: {received}. Correct it."
         ) from error
 
 

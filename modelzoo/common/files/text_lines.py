@@ -2,10 +2,12 @@
 
 Lines end with LF or CRLF, or with CR in a text without LF. Nothing else ends a line: U+2028,
 U+0085 and form feeds are characters, as is a CR within a line that ends with LF. Columns are
-separated by what their format names. `str.splitlines` and `str.split()` separate at more, so they
+separated by what their format names. Quotes are characters in TSV, unlike in CSV.
+`str.splitlines` and `str.split()` separate at more, so they
 are not used on data.
 """
 
+import logging
 import re
 from pathlib import Path
 
@@ -69,6 +71,30 @@ def columns(line, separator=None):
 def words(text):
     """Returns the columns of all lines of a text."""
     return [word for line in split(text) for word in columns(line)]
+
+
+def warn_of_quotes(rows, path):
+    """Yields rows of TSV, and logs a warning at the first field that is quoted as in CSV.
+
+    Args:
+        rows: pairs of the number of a line, and its columns.
+    """
+    warned = False
+    for number, values in rows:
+        if not warned and any(map(_is_quoted, values)):
+            warned = True
+            logging.getLogger("cerebras_tf").warning(
+                "%s:%d: a column has doubled quotes within quotes, as in CSV. In TSV, quotes are "
+                "characters of the text. Convert the file to CSV, or write it without quoting",
+                path,
+                number,
+            )
+        yield number, values
+
+
+def _is_quoted(value):
+    inner = value[1:-1]
+    return '""' in inner and value[0] == value[-1] == '"' and '"' not in inner.replace('""', "")
 
 
 def decode(data, path, line=1):

@@ -332,14 +332,22 @@ def _checked(row, where, keys):
 
 
 def _table_rows(stream, path, keys, separator):
-    """Yields the rows of a table with a header; quoted fields may have line ends."""
+    """Yields the rows of a table with a header; quoted fields of CSV may have line ends."""
     csv.field_size_limit(sys.maxsize)  # the library's limit is 131072 characters
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    reader = csv.reader(text, delimiter=separator, strict=True)
+    if quotes := separator == SEPARATORS[CSV]:
+        reader = csv.reader(text, delimiter=separator, strict=True)
+    else:
+        reader = csv.reader(text, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
+    rows = ((reader.line_num, values) for values in reader if values)  # without blank lines
+    advice = ""
+    if not quotes:
+        rows = text_lines.warn_of_quotes(rows, path)
+        advice = ". Quotes are characters in TSV: a column cannot contain a tab or a line end"
     names: list[str] = []
     try:
-        for values in filter(None, reader):  # without blank lines
-            where = f"{path}:{reader.line_num}"
+        for line, values in rows:
+            where = f"{path}:{line}"
             if not names:
                 names = values
                 _check_columns(names, where, keys)
@@ -348,7 +356,7 @@ def _table_rows(stream, path, keys, separator):
             else:
                 raise DataError(
                     f"{where}: must have {len(names)} columns, like the header. Received: "
-                    f"{len(values)}. Correct or remove the row."
+                    f"{len(values)}. Correct or remove the row{advice}."
                 )
     except csv.Error as error:
         raise DataError(

@@ -16,7 +16,7 @@ import numpy as np
 from cerebras_tf.errors import DataError
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import columns as columns_of
-from modelzoo.common.files.text_lines import read_lines
+from modelzoo.common.files.text_lines import read_lines, warn_of_quotes
 from modelzoo.common.fine_tuning.encoding import Encoder
 
 UNLABELED = -1
@@ -161,6 +161,12 @@ def read_rows(path, task, needs_labels):
     rows = []
     for number, columns, values in _read_lines(path, task, needs_labels):
         texts = tuple(values[columns[name]].strip() for name in task.text_columns)
+        for name, text in zip(task.text_columns, texts):
+            if not text:
+                raise DataError(
+                    f"{path}:{number}: {name} must have text. Received: none. Fix or remove the "
+                    "line."
+                )
         label = UNLABELED
         if task.label_column in columns:
             received = values[columns[task.label_column]].strip()
@@ -169,7 +175,8 @@ def read_rows(path, task, needs_labels):
             elif needs_labels:
                 raise DataError(
                     f"{path}:{number}: {task.label_column} must be one of "
-                    f"{', '.join(task.labels)}. Received: {received!r}. Fix or remove the line."
+                    f"{', '.join(task.labels)}. Received: {received!r}. Fix or remove the line, or "
+                    "set labels to those of the file."
                 )
         index = values[columns[INDEX_COLUMN]].strip() if INDEX_COLUMN in columns else None
         rows.append(Row(texts, label, is_matched, index, path, number))
@@ -183,8 +190,9 @@ def read_rows(path, task, needs_labels):
 def _read_lines(path, task, needs_labels):
     """Yields the line's number, the indices of columns by name, and the values of the line."""
     columns, width = None, 0
-    for number, line in enumerate(read_lines(path, "Check its rights."), start=1):
-        values = columns_of(line, "\t")
+    lines = enumerate(read_lines(path, "Check its rights."), start=1)
+    rows = ((number, columns_of(line, "\t")) for number, line in lines)
+    for number, values in warn_of_quotes(rows, path):
         if columns is None:
             columns, width = _header(path, values, task, needs_labels), len(values)
         elif len(values) != width:
@@ -211,7 +219,7 @@ def _header(path, names, task, needs_labels):
     if missing:
         raise DataError(
             f"{path}:1: the header must have the columns {', '.join(wanted)}. Received: "
-            f"{_shown(names)}. Set text_columns and label_column."
+            f"{_shown(names)}. Set text_columns and label_column, or rename the columns."
         )
     return columns
 

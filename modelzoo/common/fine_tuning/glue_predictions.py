@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cerebras_tf.api import get_logger
+from cerebras_tf.api import counted, get_logger
 from cerebras_tf.errors import DataError
 from modelzoo.common.fine_tuning.glue_files import INDEX_COLUMN, Row, find_files
 from modelzoo.common.fine_tuning.texts import read_examples
@@ -24,7 +24,9 @@ def write_predictions(section, rows, folder, name_of):
     ]
     count, npz, jsonl = predictions.write_predictions(rows, folder, name_of("predictions"))
     files = write_submissions(rows, examples, section.task.submission, folder)
-    get_logger().info("wrote %d predictions to %s, %s, %s", count, npz, jsonl, ", ".join(files))
+    get_logger().info(
+        "wrote %s to %s, %s, %s", counted(count, "prediction"), npz, jsonl, ", ".join(files)
+    )
 
 
 def submission_indices(examples):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.api import get_logger
+from cerebras_tf.api import counted, get_logger
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files import text_lines
@@ -43,7 +43,7 @@ def write_predictions(section, rows, folder, name_of):
             "Received: only some windows of the first question. Raise runconfig.predict_steps."
         )
     texts = write_answers(choices, section, folder)
-    get_logger().info("wrote answers to %d questions to %s", len(texts), folder)
+    get_logger().info("wrote answers to %s to %s", counted(len(texts), "question"), folder)
     return score(windows, choices, texts, section)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cerebras_tf.api import get_logger
+from cerebras_tf.api import counted, get_logger
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.fine_tuning.selection import greedy_oracle, select
 from modelzoo.common.fine_tuning.texts import read_articles
@@ -24,7 +24,7 @@ def write_predictions(section, rows, folder, name_of):
     rows = with_empty([as_row(articles, row, section.top_k) for row in rows], articles)
     path = folder / f"{name_of('summaries')}.jsonl"
     write_json_lines(path, rows)
-    get_logger().info("wrote %d summaries to %s", len(rows), path)
+    get_logger().info("wrote %s to %s", counted(len(rows), "summary", "summaries"), path)
     scored = [row for row in rows if row["reference"] and row["sentences"]]
     if not scored:
         return {}

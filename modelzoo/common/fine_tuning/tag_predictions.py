@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cerebras_tf.api import get_logger
+from cerebras_tf.api import counted, get_logger
 from cerebras_tf.errors import DataError
 from modelzoo.common.data.preparation.records import sha256_of
 from modelzoo.common.data.prepared import read_facts
@@ -20,7 +20,7 @@ def write_predictions(section, rows, folder, name_of):
     sentences = read_text_file(section) if section.text_file else []
     rows = list(rows)
     count, npz, jsonl = predictions.write_predictions(rows, folder, name_of("predictions"))
-    get_logger().info("wrote %d predictions to %s and %s", count, npz, jsonl)
+    get_logger().info("wrote %s to %s and %s", counted(count, "prediction"), npz, jsonl)
     if section.text_file:
         tags = word_tags(rows, read_label_names(section.label_vocab_file))
         whole = whole_sentences(tags, sentences, section.text_file)
@@ -33,7 +33,7 @@ def write_predictions(section, rows, folder, name_of):
             else ""
         )
         count = sum(len(sentences[sentence].words) for sentence in whole)
-        get_logger().info("wrote the tags of %d words to %s%s", count, path, more)
+        get_logger().info("wrote the tags of %s to %s%s", counted(count, "word"), path, more)
 
 
 def read_text_file(section):

@@ -8,7 +8,7 @@ each prompt has a reference, completions are scored by ROUGE.
 import json
 from pathlib import Path
 
-from cerebras_tf.api import get_logger, progress_bar
+from cerebras_tf.api import counted, get_logger, progress_bar
 from modelzoo.common.config.input_sections import GptPromptsInput
 from modelzoo.common.data.prompts import REFERENCE, read_prompts, section_tokenizer
 from modelzoo.common.files.json_text import write_json_lines
@@ -41,7 +41,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
         done = generate(decoder, requests, tokenizer, section.batch_size, limit, bar.update)
         rows = (as_row(request, *request.key) for request in done)
         path = write_completions(rows, predictions.predict_folder(params), name)
-    get_logger().info("wrote %d completions to %s", len(requests), path)
+    get_logger().info("wrote %s to %s", counted(len(requests), "completion"), path)
     scored = all(REFERENCE in request.key[2].others for request in requests)
     folder = Path(params.runconfig.model_dir, "eval")
     predictions.keep_scores(folder, checkpoint_path, score(requests) if scored else {})

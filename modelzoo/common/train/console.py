@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 
+from cerebras_tf.api import counted as counted  # for the models
 from cerebras_tf.api import get_logger
 
 # Starts of tf.estimator's log lines that are internal or repeat another line.

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import threading
 
 from cerebras_tf.errors import BoundsError, CerebrasError, CheckpointError, ConfigError, DataError
@@ -42,6 +43,8 @@ OF_RECORDS = (
     "Could not parse example",
     "each record must have at most",
 )
+# Names of files that are renamed once they are written: ``graph.pbtxt.tmp...``, ``.params.yaml.7``.
+TEMPORARY = re.compile(r"(/|^)(?:\.([^/]+)\.[0-9]+|([^/]+)\.(?:tmp[0-9a-f]{32}|tempstate[0-9]+))$")
 _ENDINGS = tuple(f"; {os.strerror(number)}" for number in FIXABLE)
 
 
@@ -106,15 +109,21 @@ def refused(error, numbers=FIXABLE):
         The file, None where the error names none, and what is wrong with it.
     """
     if isinstance(error, OSError):
-        return (error.filename, error.strerror) if error.errno in numbers else None
+        named = error.filename and _final_name(error.filename)
+        return (named, error.strerror) if error.errno in numbers else None
     kind, first = type(error).__name__, str(error).partition("\n")[0]
     is_tensorflows = kind in KINDS and getattr(error, "op", None) is None
     is_tensorflows |= kind in _OTHER_KINDS and first.endswith(_ENDINGS)
     # The thread that writes events raises a RuntimeError of such a text.
     if is_tensorflows or (isinstance(error, RuntimeError) and "Failed to flush" in str(error)):
         where, _, received = first.partition("; ")
-        return (where, received) if received else (None, where)
+        return (_final_name(where), received) if received else (None, where)
     return None
+
+
+def _final_name(path):
+    """Returns the name that a temporary file would have got."""
+    return TEMPORARY.sub(r"\1\2\3", path) if isinstance(path, str) else path
 
 
 def damaged_checkpoint(runconfig):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cerebras_tf.api import get_logger
+from cerebras_tf.api import counted, get_logger
 from cerebras_tf.errors import DataError
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.scores import drop_scores, write_scalars
@@ -22,7 +22,7 @@ def predict(estimator, inputs, params, checkpoint_path, use_cs):
     rows = predicted_rows(estimator, inputs, params, checkpoint_path, use_cs)
     name = output_name("predictions", estimator, use_cs)
     count, npz, jsonl = write_predictions(rows, predict_folder(params), name)
-    tf.logging.info("wrote %d predictions to %s and %s", count, npz, jsonl)
+    tf.logging.info("wrote %s to %s and %s", counted(count, "prediction"), npz, jsonl)
 
 
 def predicted_rows(estimator, inputs, params, checkpoint_path, use_cs):

@@ -13,9 +13,9 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 import yaml
 
-from cerebras_tf.errors import CerebrasError, ConfigError
+from cerebras_tf.errors import CerebrasError, ConfigError, DataError
 from modelzoo.commands.main import run_command
-from modelzoo.common.data.prompts import typed_lines
+from modelzoo.common.data.prompts import read_stdin, typed_lines
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from tests.messages import raises
 from tests.modelzoo.common.convert.models import write_model
@@ -61,6 +61,17 @@ def test_prompts_come_from_options_files_and_standard_input(model, call, tmp_pat
     assert call("--prompt_file", tmp_path / "prompts.txt", *few) == both
     assert call(*few, typed="To be\n") == expected["To be"]
     assert call("--interactive", *few, typed="To be\nOr not\n") == both
+    with raises(DataError, "standard input", "--prompt"):
+        call(*few, typed="\n")
+
+
+@pytest.mark.parametrize("data", [b"\xef\xbb\xbfTo be\r\n", b"To be"])
+def test_standard_input_is_utf8_text(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert read_stdin() == "To be"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xf6")))
+    with raises(DataError, "standard input:1", "0xf6"):
+        read_stdin()
 
 
 def test_text_may_be_longer_than_the_positions_of_the_model(call):
@@ -93,7 +104,7 @@ PENALTIES = ("temperature", "repetition_penalty")
         (("--tokenizer_type", "GPT2Tokenizer"), ("--vocab_file", "--encoder_file")),
         (("-o", "nowhere"), ("nowhere", "params.yaml")),
         (("-p", "To be or not"), ("To be or not", "--prompt")),
-        (("--prompt", "a\udcff"), ("--prompt", "Unicode")),
+        (("--prompt", "a\udcff"), ("--prompt", "0xff")),
     ],
 )
 def test_mistakes_are_refused(call, words, facts):

@@ -85,7 +85,7 @@ def test_gpt_makes_records_that_train(prepare, verse, tmp_path):
     flags = ["--input_dir", verse, "--tokenizer_type", "ByteTokenizer", "--max_seq_length", 16]
     code, out, err = prepare("gpt", *flags)
     assert code == 0, err
-    assert "1 documents, 1260 text_bytes, 1261 tokens, 78 records in 1 files" in out
+    assert "1 document, 1260 text_bytes, 1261 tokens, 78 records in 1 file" in out
     train(GPT.format(folder=tmp_path), tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_glue_makes_records_of_both_uses_and_only_once(glue):
     flags = ("--task", "Sst2DataProcessor", "--max_seq_length", 24)
     code, out, err = glue(*flags)
     assert code == 0, err
-    assert "64 rows, 64 records in 1 files" in out and "21 rows, 21 records in 1 files" in out
+    assert "64 rows, 64 records in 1 file" in out and "21 rows, 21 records in 1 file" in out
     assert glue(*flags)[1].count("nothing left to do") == 2
 
 
@@ -175,7 +175,7 @@ def test_summarization_shows_what_it_made_and_what_it_skipped(prepare, tmp_path)
     flags = ["--tokenizer_type", "ByteTokenizer", "--max_seq_length", 40]
     code, out, err = prepare("summarization", "--input_dir", tmp_path / "a.jsonl", *flags)
     assert code == 0, err
-    assert "2 articles, 1 skipped_empty" in out and "1 records in 1 files" in out
+    assert "2 articles, 1 skipped_empty" in out and "1 record in 1 file" in out
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cerebras_tf.api import counted
 from cerebras_tf.errors import DataError
 from modelzoo.common.files.folders import files_below
 from modelzoo.common.files.path_advice import advice_on_path
@@ -34,7 +35,7 @@ def find_inputs(paths, suffixes, log=lambda line: None):
             others = [file for file in files if not named_like(file, suffixes) and file.is_file()]
             _refuse_lost(file for file in inside if not file.exists())
             inside = [file for file in inside if file.is_file()]
-            received = f"a folder without any, with {len(others)} others"
+            received = f"a folder without any, with {counted(len(others), 'other')}"
         else:
             inside, others = [path] if path.is_file() else [], []
             received = "no such path"

@@ -24,6 +24,7 @@ from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.data import text_files, token_cache
 from modelzoo.common.data.prompts import read_prompts, section_tokenizer
 from modelzoo.common.data.text_files import END_OF_DOCUMENT, Windows, find_text_files, split_files
+from modelzoo.common.files.split_names import refuse_splits
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
 from modelzoo.common.train.language_model import tokens_per_byte
 from tests.messages import names, raises
@@ -202,6 +203,52 @@ def test_of_several_data_sets_one_is_for_evaluation(tmp_path):
         tokens_of(data_dir=tmp_path)
 
 
+NAMED = {
+    "data/train-00000-of-00002.txt": "ab",
+    "data/train-00001-of-00002.txt": "cd",
+    "data/test-00000-of-00001.txt": "e",
+}
+
+
+@pytest.mark.parametrize(
+    ("others", "sizes", "line"),
+    [
+        ({}, [6, 2], ("2 files", "1 for evaluation (test)")),
+        ({"a.dev.txt": "xyz"}, [6, 4], ("validation", "1 file of test not read")),
+        ({"valid/0000.txt": "xyz"}, [6, 4], ("validation",)),
+        ({"test.py": "", "other.txt": "f"}, [11, 0], ("train-00000", "other.txt", "ignored")),
+    ],
+)
+def test_names_of_files_are_splits(tmp_path, monkeypatch, others, sizes, line):
+    lines = []
+    monkeypatch.setattr(text_files, "_log_once", lines.append)
+    for name, text in {**NAMED, **others}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    given = {"data_dir": tmp_path, "eval_fraction": 0.01}
+    assert [len(tokens_of(training, **given)) for training in (True, False)] == sizes
+    assert names(lines[0], *line)
+    with raises(DataError, "train-", "--input_dir"):
+        refuse_splits(str(tmp_path), tmp_path.rglob("*.txt"), "--input_dir")
+
+
+@pytest.mark.parametrize("given", [["a.txt", "a.txt"], ["a.txt", "."], ["a.txt", "link.txt"]])
+def test_a_file_is_read_once(tmp_path, given):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    with raises(DataError, "a.txt", "once"):
+        find_text_files([str(tmp_path / name) for name in given], ["a.txt"])
+
+
+def test_rows_are_read_next_to_a_readme_and_files_of_no_text_are_named(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    with raises(DataError, "*.jsonl", "1 other file", "a.json"):
+        tokens_of(data_dir=tmp_path, file_patterns=text_files.TEXT_PATTERNS)
+    (tmp_path / "README.md").write_text("about")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    assert len(tokens_of(data_dir=tmp_path)) == 2
+
+
 def make_tokenizer(folder):
     """Writes a tokenizer of three words."""
     library = pytest.importorskip("tokenizers")
@@ -241,7 +288,7 @@ def test_a_damaged_file_of_tokens_is_made_again(tmp_path, caplog, damage):
     read()
     path.write_bytes(damage(path.read_bytes()))
     with caplog.at_level("WARNING"):
-        tokens, text_bytes = read()
+        tokens, text_bytes, crc = read()
     assert tokens.tolist() == [1, 2] and text_bytes == 3
     assert names(caplog.text, path, "damaged")
     caplog.clear()

@@ -17,7 +17,7 @@ from modelzoo.common.data import prompts
 from modelzoo.common.data.preparation import documents
 from modelzoo.common.files import text_sources
 from modelzoo.common.tokenizers.tokenizers import ByteTokenizer
-from tests.messages import raises
+from tests.messages import names, raises
 
 TEXTS = ["first document", "the second, é", "third\nwith two lines"]
 ROWS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
@@ -117,9 +117,8 @@ ALL = [*TEXTS, ODD, QUOTED, "x" * 200_000]
 
 
 def write_table(path, texts, key="text"):
-    separator = "\t" if ".tsv" in path.name else ","
     out = io.StringIO(newline="")
-    csv.writer(out, delimiter=separator).writerows([("n", key), *enumerate(texts)])
+    csv.writer(out).writerows([("n", key), *enumerate(texts)])
     data = out.getvalue().encode()
     path.write_bytes(gzip.compress(data) if path.name.endswith("gz") else data)
 
@@ -132,7 +131,7 @@ def write_parquet(path, texts, key="text"):
     parquet.write_table(table, path, row_group_size=2)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.tsv", "a.csv.gz", "a.parquet", "hash0123"])
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz", "a.parquet", "hash0123"])
 def test_a_table_is_read_as_one_whatever_its_texts_hold(tmp_path, name):
     path = tmp_path / name
     write = write_table if "sv" in name.lower() else write_parquet
@@ -141,6 +140,18 @@ def test_a_table_is_read_as_one_whatever_its_texts_hold(tmp_path, name):
     write(path, ALL, "body")
     assert read(path, text_key="body") == ALL
     with raises(DataError, name, "'text'", "n, body", "--text_key"):
+        read(path)
+
+
+def test_quotes_are_characters_of_tsv(tmp_path, caplog):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b'n\ttext\r\n1\t"a\r\n\r\n2\tb ""c""\r\n3\t"d"\n')
+    assert read(path) == ['"a', 'b ""c""', '"d"'] and not caplog.text
+    path.write_text('n\ttext\n1\t"a ""b"""\n2\t"c ""d"""\n')
+    assert read(path) == ['"a ""b"""', '"c ""d"""']
+    assert caplog.text.count("doubled quotes") == 1 and names(caplog.text, f"{path}:2", "CSV")
+    path.write_text('n\ttext\n1\t"a\nb"\n')
+    with raises(DataError, "a.tsv:3", "Quotes are characters"):
         read(path)
 
 

@@ -55,6 +55,9 @@ def out_of_range(text):
     return tf.errors.OutOfRangeError(None, None, text)
 
 
+PART = f"/x.npz.tmp{'0a' * 16}"
+
+
 @pytest.mark.parametrize(
     ("raised", "fact"),
     [
@@ -65,6 +68,9 @@ def out_of_range(text):
         # To TensorFlow `ulimit -f` is an error of the range, and to its writer of events, too.
         *((kind("/x.npz; File too large\n\tmore"), "large") for kind in (IndexError, out_of_range)),
         (tf.errors.PermissionDeniedError(None, None, "/x.npz; Permission denied"), "denied"),
+        # Temporary files are named as they would have been in the end.
+        (tf.errors.PermissionDeniedError(None, None, f"{PART}; Permission denied"), "denied"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/.x.npz.27"), "space"),
     ],
 )
 def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path, raised, fact):

@@ -17,8 +17,9 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf import CerebrasEstimator
 from cerebras_tf.checkpoints.writer import write_checkpoint
-from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError
+from cerebras_tf.errors import CerebrasError, CheckpointError, ConfigError, DataError, StoreError
 from cerebras_tf.estimator.hooks import GracefulStopHook
+from cerebras_tf.memoryx import disk_speed
 from modelzoo.common.convert.tensorflow_checkpoint import write_tensorflow
 from modelzoo.common.model_dir.checkpoint_files import remove_checkpoint
 from modelzoo.common.train import predictions, run
@@ -300,6 +301,12 @@ def test_validation_reads_the_logs_that_the_run_continues(call, tmp_path):
             with raises(ConfigError, path, "loggers"):
                 call(mode, *more, *flags)
         path.unlink()
+
+
+def test_validation_refuses_a_full_disk(call, monkeypatch):
+    monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
+    with raises(StoreError, "model_dir", "checkpoint"):
+        call("train", "--validate_only")
 
 
 def test_evaluation_of_nothing_is_refused(call):

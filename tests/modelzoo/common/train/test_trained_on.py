@@ -14,12 +14,13 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 
 from cerebras_tf.checkpoints.writer import write_checkpoint
 from cerebras_tf.errors import DataError
+from modelzoo.common.config.input_sections import GptTextDataInput
 from modelzoo.common.config.params import load_params
 from modelzoo.common.data.preparation.records import RecordWriter
 from modelzoo.common.model_dir.checkpoint_files import resumed
 from modelzoo.common.train import run
 from modelzoo.common.train.trained_on import check_vocabulary, save_vocabulary
-from tests.messages import raises
+from tests.messages import names, raises
 
 S, V = 8, 40
 YAML = """\
@@ -94,6 +95,31 @@ def test_files_of_vocabularies_count_under_their_keys(load, tmp_path, key):
     check_vocabulary(load("other"), 3)  # known in another way
     with raises(DataError, "abc.txt", "acb.txt"):
         check_vocabulary(params("acb"), 3)
+
+
+def test_other_data_than_those_of_the_steps_before_are_logged(load, tmp_path, caplog):
+    (tmp_path / "out").mkdir()
+    save_vocabulary(load("one"), 0)
+    check_vocabulary(load("one"), 3)
+    assert not caplog.text
+    (tmp_path / "one" / "more.tfrecord").write_bytes(b"more")
+    check_vocabulary(load("one"), 3)
+    assert names(caplog.text, "Before: 1 file", "Now: 2 files")
+
+
+def test_text_that_has_grown_is_logged(load, tmp_path, caplog):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "a.txt").write_text("ab" * 20)
+    given = {"max_sequence_length": 4, "batch_size": 1, "data_dir": str(tmp_path / "a.txt")}
+    section = GptTextDataInput(data_processor="GptTextDataProcessor", **given)
+    params = dataclasses.replace(load("one"), train_input=section)
+    save_vocabulary(params, 0)
+    check_vocabulary(params, 3)
+    assert not caplog.text
+    with open(tmp_path / "a.txt", "a") as file:
+        file.write("cd")
+    check_vocabulary(params, 3)
+    assert names(caplog.text, "Before: 39 tokens", "Now: 41 tokens")
 
 
 def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_start(

@@ -20,7 +20,7 @@ from modelzoo.common.fine_tuning.glue_files import (
     read_rows,
     truncate_longest,
 )
-from tests.messages import raises
+from tests.messages import names, raises
 from tests.modelzoo.bert.fine_tuning.made_data import VOCABULARY, write_mnli, write_vocabulary
 from tests.reading import batches_of
 
@@ -39,9 +39,12 @@ def test_columns_are_found_by_name(tmp_path):
     assert row.texts == ("a", "b c") and MNLI.labels[row.label] == "neutral" and row.is_matched
 
 
-def test_quotes_and_windows_line_ends_are_text_and_line_ends(tmp_path):
+def test_quotes_and_windows_line_ends_are_text_and_line_ends(tmp_path, caplog):
     path = write(tmp_path, '﻿sentence\tlabel\r\n"so it is" he said\t1\r\n'.encode())
-    assert read_rows(path, SST2, True)[0].texts == ('"so it is" he said',)
+    assert read_rows(path, SST2, True)[0].texts == ('"so it is" he said',) and not caplog.text
+    path = write(tmp_path, 'sentence\tlabel\n"so ""it"" is"\t1\n')
+    assert read_rows(path, SST2, True)[0].texts == ('"so ""it"" is"',)
+    assert names(caplog.text, f"{path}:2", "CSV")
 
 
 def test_other_labels_and_columns_can_be_named(tmp_path):
@@ -65,6 +68,7 @@ def test_prediction_needs_no_label_column(tmp_path):
         ("sentence\tlabel\n", ("train.tsv", "rows")),
         ("sentence\tlabel\tlabel\na\t1\t0\n", ("train.tsv:1", "label 2 times")),
         ("sentence\tlabel\na\t1\n\nb\t1\n", ("train.tsv:3", "2 columns")),
+        ("sentence\tlabel\n \t1\n", ("train.tsv:2", "sentence", "text")),
     ],
 )
 def test_bad_file_is_refused_with_its_line(tmp_path, text, facts):
