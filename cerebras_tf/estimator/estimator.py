@@ -72,7 +72,7 @@ from cerebras_tf.tf_session import synchronous_batches
 from cerebras_tf.tf_session.lean_session import lean_sessions, make_lean, with_pruned_graphs
 from cerebras_tf.wafer.prediction import Prediction, one_line
 
-_GRAPH_FILES = 4  # size of the files of a graph, as text and in events, in protobufs
+_GRAPH_FILES = 8  # size of the files of a graph, as text and in events, in its protobufs
 _TRAIN = tf.estimator.ModeKeys.TRAIN
 # Private API: the module of tf.estimator's class, even if a test replaces that class by this one.
 _theirs: Any = inspect.getmodule(tf.estimator.Estimator)

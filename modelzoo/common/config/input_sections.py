@@ -56,9 +56,10 @@ class GptTextDataInput(TextFileKeys, SequenceInput):
     the default patterns and no such file, the files of rows: JSON lines, CSV, TSV, Parquet and
     Arrow (a folder of `datasets.save_to_disk`). A row has its text under `text_key`.
 
-    The fraction `eval_fraction` is for evaluation. A hash of their path in the folder selects the
-    files. If that leaves no file on one side, such as of a single file, all text is one sequence,
-    and its end is for evaluation.
+    If all names are of splits, such as ``train-00000-of-00001.parquet`` and ``test.jsonl``, files
+    are read by their names. Otherwise the fraction `eval_fraction` is for evaluation: a hash of
+    their path in the folder selects the files. If that leaves no file on one side, such as of a
+    single file, all text is one sequence, and its end is for evaluation.
 
     Text that is larger than memory is stored as tokens in `cache_dir` and read from there.
     """

@@ -234,6 +234,8 @@ def read_text(section, training):
     by_position = kept is None and is_split_by_position(files, fraction)
     if kept is None:
         kept = files if by_position else split_files(files, fraction, training)
+        if data_dir and fraction and not by_position:
+            _log_split(tuple(files), fraction)
     keys, size = keys_of_section(section), section.vocab_size
     stamps = tuple((path, *_stamp(path)) for _, path in kept)
     text = _read_text(stamps, section.text_key, keys, size, section.cache_dir)
@@ -247,6 +249,19 @@ def read_text(section, training):
     tokens = text.tokens[:cut] if training else text.tokens[cut:]
     text_bytes = round(text.text_bytes * len(tokens) / max(len(text.tokens), 1))
     return Text(tokens, text_bytes, text.crc32)
+
+
+@functools.cache  # one line a run
+def _log_split(files, fraction):
+    held_out = split_files(files, fraction, training=False)
+    sizes = [sum(_stamp(path)[0] for _, path in of) for of in (held_out, files)]
+    get_logger().info(
+        "data_dir: %s for training and %d for evaluation, %.1f %% of the bytes, by a hash of their "
+        "paths",
+        counted(len(files) - len(held_out), "file"),
+        len(held_out),
+        100 * sizes[0] / max(sizes[1], 1),
+    )
 
 
 def _stamp(path):
