@@ -189,7 +189,7 @@ def _used_card(found: Prediction) -> str:
     if found.mode == STREAMING:
         plan = found.activations
         used = in_bytes(plan.kept_bytes + plan.working_bytes - plan.spilled_bytes)
-        return _card(used, f"of activations on the wafer, of {in_bytes(system['sram_bytes'])}")
+        return _card(used, f"for activations on the wafer, of {in_bytes(system['sram_bytes'])}")
     most = max(layer.sram_bytes_per_core for layer in found.layers)
     share = in_bytes(system["sram_bytes"] / system["cores"])
     return _card(in_bytes(most), f"of a core's {share}, at most")
