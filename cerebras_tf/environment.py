@@ -86,6 +86,35 @@ def _text(
     return EnvironmentVariable[Optional[str]](name, meaning, str, None, default_text)
 
 
+def _cluster(text: str) -> dict[str, Any]:
+    """TF_CONFIG; what tf.estimator requires of it."""
+    try:
+        found = json.loads(text)
+        cluster, task = found.get("cluster", {}), found.get("task", {})
+        lists = [bool(hosts) and isinstance(hosts, list) for hosts in cluster.values()]
+        hosts = [host for job in cluster.values() for host in job]
+        valid = all(lists) and all(isinstance(host, str) for host in hosts)
+        kind, index = task.get("type", "worker"), task.get("index", 0)
+        valid &= type(index) is int and index >= 0
+        if cluster:
+            chiefs = [*cluster.get("chief", []), *cluster.get("master", [])]
+            valid &= len(chiefs) == 1 and {"type", "index"} <= set(task)
+            valid &= kind == "evaluator" or index < len(cluster[kind])
+        else:
+            valid &= (kind, index) == ("worker", 0)
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError from error
+    if not valid:
+        raise ValueError
+    return dict(found)
+
+
+def _rank(name: str, meaning: str) -> EnvironmentVariable[Optional[int]]:
+    """A rank that a launcher sets; None if it is unset."""
+    parse, expected = _whole_number(0), "an integer, at least 0"
+    return EnvironmentVariable[Optional[int]](name, meaning, parse, None, "not set", expected)
+
+
 EXECUTION_MODES = ("weight_streaming", "pipeline")
 MAX_THREADS = 1024  # more threads than cores do not help; tens of thousands cannot be started
 SGEMM_CHOICES = BLAS, AVX512 = "blas", "avx512"
@@ -170,20 +199,26 @@ CONSOLE = _text(
 PYTHONHASHSEED = _text(
     "PYTHONHASHSEED", "Seed of Python's string hashes. The same for all wafers of a job.", "0"
 )
-PMI_RANK = _text("PMI_RANK", "Rank of the process, as mpiexec sets it.")
-MPI_LOCALRANKID = _text("MPI_LOCALRANKID", "Rank on this computer, as mpiexec sets it.")
-SLURM_PROCID = _text("SLURM_PROCID", "Rank of the process, as Slurm sets it.")
-SLURM_LOCALID = _text("SLURM_LOCALID", "Rank on this computer, as Slurm sets it.")
+PMI_RANK = _rank("PMI_RANK", "Rank of the process, as mpiexec sets it.")
+MPI_LOCALRANKID = _rank("MPI_LOCALRANKID", "Rank on this computer, as mpiexec sets it.")
+SLURM_PROCID = _rank("SLURM_PROCID", "Rank of the process, as Slurm sets it.")
+SLURM_LOCALID = _rank("SLURM_LOCALID", "Rank on this computer, as Slurm sets it.")
 SLURM_GTIDS = _text("SLURM_GTIDS", "Ranks of the Slurm step's tasks on this computer.")
 SLURM_CPUS_ON_NODE = EnvironmentVariable[Optional[int]](
     "SLURM_CPUS_ON_NODE",
     ("Number of cores that Slurm assigned to the job on this computer."),
-    int,
+    _whole_number(1),
     None,
     "all cores",
+    "a number of cores",
 )
 SLURM_CPUS_PER_TASK = EnvironmentVariable[Optional[int]](
-    "SLURM_CPUS_PER_TASK", "Number of cores per task requested from Slurm.", int, None, "not set"
+    "SLURM_CPUS_PER_TASK",
+    "Number of cores per task requested from Slurm.",
+    _whole_number(1),
+    None,
+    "not set",
+    "a number of cores",
 )
 PROGRAM = _text(
     "CEREBRAS_TF_PROGRAM", "Name of the command in help and errors. The launchers set it."
@@ -191,20 +226,23 @@ PROGRAM = _text(
 NUM_CSX = EnvironmentVariable[Optional[int]](
     "CEREBRAS_TF_NUM_CSX",
     "Number of wafers instead of the params file's num_csx. csrun_wse sets it.",
-    int,
+    _whole_number(1),
     None,
     "not set",
-    "an integer",
+    "an integer, at least 1",
     _SET_BY_CSRUN,
 )
 TF_CONFIG = EnvironmentVariable[dict[str, Any]](
     "TF_CONFIG",
     "TensorFlow's cluster configuration as JSON. With use_multiple_workers, each worker reads its "
     "own files.",
-    json.loads,
+    _cluster,
     {},
     "one worker",
-    "a JSON object",
+    "a JSON object with a cluster that has one chief, and with a task of this cluster",
+)
+FI_TCP_IFACE = _text(
+    "FI_TCP_IFACE", "Network interface on which the ranks of a Slurm job listen.", "all interfaces"
 )
 SLURM_CONF = _text(
     "SLURM_CONF", "Slurm's configuration file. Slurm is not used if the file does not exist."
@@ -220,6 +258,7 @@ FOR_USERS: tuple[EnvironmentVariable[Any], ...] = (
     OPENBLAS_CORETYPE,
     TF_CONFIG,
     SLURM_CONF,
+    FI_TCP_IFACE,
 )
 SET_BY_LAUNCHERS: tuple[EnvironmentVariable[Any], ...] = (
     PROGRAM,

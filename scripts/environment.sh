@@ -133,8 +133,9 @@ ensure_docs() {
 run_on_wafers() {
   local given=$1 wafers asked logs
   shift
-  if [ "$given" != 0 ]; then
-    export CEREBRAS_TF_NUM_CSX=$given
+  unset CEREBRAS_TF_{RANK,WAFERS,JOB,CONSOLE,NUM_CSX} # of another job
+  if [ "$given" = 1 ]; then
+    export CEREBRAS_TF_NUM_CSX=1 # the launcher sets higher numbers
   fi
   if [ ${#launch[@]} -eq 0 ]; then
     case $given in

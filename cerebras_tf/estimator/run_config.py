@@ -63,6 +63,7 @@ class CSRunConfig(tf.estimator.RunConfig):
                 f"CSRunConfig: takes at most {len(_POSITIONAL)} positional arguments. Received: "
                 f"{len(args)}. Pass the others by name."
             )
+        job.cluster()  # TF_CONFIG, which RunConfig reads
         own = dict(zip(_POSITIONAL, args))
         own.update((name, kwargs.pop(name)) for name in _NAMES if name in kwargs)
         with without_deprecation_warnings():

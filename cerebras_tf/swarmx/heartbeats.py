@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
+
+from cerebras_tf.swarmx.job import LOCK_FILE, make_secret
 
 HEARTBEAT_S = 1.0
 # Exit status of a mistake of the user that the process has reported. Another attempt would repeat
@@ -75,28 +78,49 @@ def record_checkpoint(folder: Optional[str], prefix: str) -> None:
         write_whole(checkpoint_file(folder), prefix)
 
 
-def waited_s(folder: str, rank: int) -> Optional[float]:
-    """Seconds that a process had waited for others at its last heartbeat; None without one."""
-    try:
-        return float(heartbeat_file(folder, rank).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+class HeartbeatReader:
+    """Reads the heartbeats of a job, and times them by when it has first read each.
 
+    So no other clock counts, neither that of a file server nor a wall clock that is set. While this
+    process itself was paused, its clock has advanced by one heartbeat.
+    """
 
-def time_of_files(folder: str) -> float:
-    """The modification time of a new file, because a file server may have another clock."""
-    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
-        return os.fstat(file.fileno()).st_mtime
-    return time.time()
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._now, self._last = 0.0, time.monotonic()
+        self._seen: dict[Path, tuple[str, float]] = {}
 
+    def now(self) -> float:
+        """Seconds on the clock of this reader, which must be called at least every heartbeat."""
+        now = time.monotonic()
+        self._now, self._last = self._now + min(now - self._last, HEARTBEAT_S), now
+        return self._now
 
-def has_waited_since(folder: str, rank: int, since: float) -> bool:
-    """Whether a process has waited for ENDED_WAIT_S since another one ended."""
-    try:  # an older heartbeat means nothing
-        is_recent = heartbeat_file(folder, rank).stat().st_mtime >= since + ENDED_WAIT_S
-    except OSError:
-        return False
-    return is_recent and (waited_s(folder, rank) or 0.0) >= ENDED_WAIT_S
+    def read(self, rank: int) -> Optional[tuple[float, float]]:
+        """Seconds that a process had waited for others, and since when its heartbeat is known.
+
+        None without a heartbeat.
+        """
+        try:
+            seen = self._first_seen(heartbeat_file(self._folder, rank))
+            return float(seen[0].split()[0]), seen[1]
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def ended_since(self, rank: int) -> float:
+        """Since when the report of a process that has ended is known."""
+        return self._first_seen(failure_file(self._folder, rank))[1]
+
+    def has_waited_since(self, rank: int, since: float) -> bool:
+        """Whether a process has waited for ENDED_WAIT_S since another one ended."""
+        found = self.read(rank)  # an older heartbeat means nothing
+        return found is not None and found[0] >= ENDED_WAIT_S and found[1] >= since + ENDED_WAIT_S
+
+    def _first_seen(self, path: Path) -> tuple[str, float]:
+        text = path.read_text(encoding="utf-8")
+        if path not in self._seen or self._seen[path][0] != text:
+            self._seen[path] = text, self.now()
+        return self._seen[path]
 
 
 def wait_for_ranks(folder: str, ranks: int) -> None:
@@ -141,17 +165,17 @@ class Heartbeat:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Within: this process waits for others."""
-        self._waiting_since = time.time()
+        self._waiting_since = time.monotonic()
         try:
             yield
         finally:
             self._waiting_since = 0.0
 
     def _write(self, path: Path) -> None:
-        while True:
+        for beat in itertools.count():
             since = self._waiting_since
-            waited = time.time() - since if since else 0.0
-            text = f"{waited:12.1f}"
+            waited = time.monotonic() - since if since else 0.0
+            text = f"{waited:12.1f} {beat:12}"
             try:
                 write_whole(path, text)
             except OSError:  # the disk is full; overwriting takes no more space
@@ -168,7 +192,6 @@ def write_whole(path: Path, text: str) -> None:
 
 
 _PREFIX = ".job_"
-LOCK_FILE = ".held"  # a file that every process of the job holds a lock of
 
 
 @contextlib.contextmanager
@@ -182,6 +205,7 @@ def job_folder(logs: Path) -> Iterator[Path]:
         _lock(held.fileno(), fcntl.LOCK_SH)
         (folder / f"{LOCK_FILE}.new").rename(folder / LOCK_FILE)
         try:
+            make_secret(folder)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -3,9 +3,9 @@
     python -m cerebras_tf.swarmx.launch --wafers 2 --logs FOLDER -- COMMAND ...
 
 If Slurm answers, `srun` starts the processes, in its allocation if there is one; else mpich's
-`mpiexec` does, on this computer. A single wafer is a plain process. These launchers end the job if
-a process fails. This file adds detection of hangs and of ranks that end while others need them, and
-restarts.
+`mpiexec.gforker` does, on this computer. A single wafer is a plain process. These launchers end
+the job if a process fails. This file adds detection of hangs and of ranks that end while others
+need them, and restarts.
 """
 
 from __future__ import annotations
@@ -35,22 +35,18 @@ from cerebras_tf.run_module import module_command
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
     GRACE_S,
-    LOCK_FILE,
     MISTAKE_STATUS,
+    HeartbeatReader,
     checkpoint_file,
     failure_file,
     has_failed,
-    has_waited_since,
-    heartbeat_file,
     job_folder,
     over_file,
     reports_of,
     send_signal,
     signal_file,
-    waited_s,
 )
 from cerebras_tf.swarmx.rank import (
-    CONSOLE_VARIABLE,
     SHARED_MEMORY,
     THREADS_VARIABLE,
     end_with_parent,
@@ -63,6 +59,14 @@ _ANSWER_S = 15.0  # for Slurm to answer
 _TAIL_LINES = 8
 _MAX_RESTARTS_IN_VAIN = 3
 _HANG_S = 600.0
+# Local ranks use shared memory, and open no port that another computer reaches. mpich's general
+# launcher would start processes on the computers of a Slurm allocation.
+_LOCAL_NETWORK = {
+    "UCX_TLS": "self,sm",
+    **dict.fromkeys(("FI_TCP_IFACE", "FI_SOCKETS_IFACE"), "lo"),
+    "HYDRA_RMK": "user",
+    "HYDRA_LAUNCHER": "fork",
+}
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
     """Runs a job once; returns None if it succeeded."""
     launcher, what = launcher_of(args)
     for path in folder.iterdir():  # of an attempt before
-        if path.name not in (LOCK_FILE, checkpoint_file(str(folder)).name):
+        if path.name not in (*job.KEPT_FILES, checkpoint_file(str(folder)).name):
             path.unlink(missing_ok=True)
     print_line(f"{counted(args.wafers, 'wafer')}, {what}; logs in {folder.parent}")
     is_mpich = launcher[:1] == [str(_mpiexec())]
@@ -190,18 +194,25 @@ def run(args: Any, command: Sequence[str], folder: Path) -> Optional[Failure]:
 def _environment(args: Any, folder: Path, is_slurm: bool) -> dict[str, str]:
     """The environment of the processes."""
     found = {
-        **os.environ,
+        **{n: text for n, text in os.environ.items() if not n.startswith(job.TASK_VARIABLES)},
+        job.NUM_CSX_VARIABLE: str(args.wafers),
         job.WAFERS_VARIABLE: str(args.wafers),
         job.FOLDER_VARIABLE: str(folder),
-        CONSOLE_VARIABLE: f"{socket.gethostname()} /proc/{os.getpid()}/fd",
+        job.CONSOLE_VARIABLE: f"{socket.gethostname()} /proc/{os.getpid()}/fd",
     }
     found.pop(job.RANK_VARIABLE, None)
     if is_slurm:
         # UCX's addresses may be longer than the 1,024 bytes that Slurm reads of a request (PMI-1).
         found.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
+        if args.wafers > 1:
+            name = environment.FI_TCP_IFACE.get()
+            where = f"network interface {name}" if name else "all network interfaces"
+            advice = "" if name else "; set FI_TCP_IFACE to the name of one that only users reach"
+            print_line(f"the ranks listen on {where}{advice}")
         return found
     if args.wafers == 1:
         found[job.RANK_VARIABLE] = "0"
+    found |= _LOCAL_NETWORK
     cores = len(os.sched_getaffinity(0))
     threads = args.cpus_per_task or max(cores // args.wafers, 1)
     if threads > cores:
@@ -218,7 +229,9 @@ def _is_socket(stream: int) -> bool:
 
 
 def _mpiexec() -> Path:
-    return Path(sys.executable).with_name("mpiexec")
+    """Mpich's launcher of local processes, which opens no port; else its general one."""
+    found = Path(sys.executable).with_name("mpiexec.gforker")
+    return found if found.exists() else found.with_name("mpiexec")
 
 
 def launcher_of(args: Any) -> tuple[list[str], str]:
@@ -235,6 +248,8 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
                 f"no {mpiexec}. Start with csrun_wse, which installs them, or run "
                 f"`{pip_install('mpi4py mpich')}`."
             )
+        if mpiexec.name == "mpiexec":
+            print_line("mpiexec listens on a port of all network interfaces while the job runs")
         return [str(mpiexec), "-n", str(args.wafers)], "local processes of mpich's launcher"
     found = [
         srun,
@@ -248,7 +263,7 @@ def launcher_of(args: Any) -> tuple[list[str], str]:
         ("nodes", args.nodes or (1 if args.wafers == 1 else None)),
         ("ntasks-per-node", args.tasks_per_node),
         # srun does not take over the options of an allocation by itself.
-        ("cpus-per-task", args.cpus_per_task or environment.SLURM_CPUS_PER_TASK.get()),
+        ("cpus-per-task", args.cpus_per_task or job.cpus_per_task()),
     ):
         if value is not None:
             found.append(f"--{option}={value}")
@@ -290,10 +305,11 @@ def _passing_signals_on(process: subprocess.Popen[bytes], folder: Path) -> Itera
 def _watch(process: subprocess.Popen[bytes], args: Any, folder: Path) -> str:
     """Waits for the end; returns why the job was ended here, unless a process reports it."""
     failed_since: Optional[float] = None
+    beats = HeartbeatReader(str(folder))
     while process.poll() is None:
         time.sleep(_POLL_S)
-        reason = find_ended(args.wafers, folder) or find_hung(
-            args.wafers, folder, args.hang_timeout or _HANG_S
+        reason = find_ended(args.wafers, folder, beats) or find_hung(
+            args.wafers, folder, beats, args.hang_timeout or _HANG_S
         )
         if failed_since is None and _has_failed(args.wafers, folder):
             failed_since = time.monotonic()
@@ -323,17 +339,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(GRACE_S)
 
 
-def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:
+def find_hung(wafers: int, folder: Path, beats: HeartbeatReader, timeout_s: float) -> str:
     """Names the process for which others wait too long, or which is gone; "" for none."""
     waited: dict[int, float] = {}
+    now = beats.now()
     for rank in range(wafers):
         if failure_file(str(folder), rank).exists():  # it has ended
             continue
-        waited[rank] = waited_s(str(folder), rank) or 0.0
-        with contextlib.suppress(OSError):  # it has not begun
-            age = time.time() - heartbeat_file(str(folder), rank).stat().st_mtime
-            if age > _NO_HEARTBEAT_S:
-                return f"rank {rank} has had no heartbeat for {age:.0f} s"
+        waited[rank], since = beats.read(rank) or (0.0, now)  # now, if it has not begun
+        if now - since > _NO_HEARTBEAT_S:
+            return f"rank {rank} has had no heartbeat for {now - since:.0f} s"
     if max(waited.values(), default=0.0) < timeout_s:
         return ""
     busy = [rank for rank, seconds in waited.items() if not seconds]
@@ -343,15 +358,15 @@ def find_hung(wafers: int, folder: Path, timeout_s: float) -> str:
     return f"rank {named} made no progress while others waited for {max(waited.values()):.0f} s"
 
 
-def find_ended(wafers: int, folder: Path) -> str:
+def find_ended(wafers: int, folder: Path, beats: HeartbeatReader) -> str:
     """Names ranks that have ended with status 0 while others wait for them; "" for none."""
     reports = reports_of(str(folder), wafers)
     ended = [item["rank"] for item in reports]
     if not reports or signal_file(str(folder)).exists() or has_failed(str(folder), wafers):
         return ""
     others = [rank for rank in range(wafers) if rank not in ended]
-    since = max(failure_file(str(folder), rank).stat().st_mtime for rank in ended)
-    waiting = [rank for rank in others if has_waited_since(str(folder), rank, since)]
+    since = max(map(beats.ended_since, ended))
+    waiting = [rank for rank in others if beats.has_waited_since(rank, since)]
     if not waiting:
         return ""
     named, them = (", ".join(map(str, ranks)) for ranks in (ended, waiting))

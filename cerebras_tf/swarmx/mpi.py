@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import hmac
 import os
 import pickle
 import queue
@@ -30,16 +31,11 @@ import numpy as np
 from cerebras_tf.errors import ConfigError, SwarmError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.swarmx import job
-from cerebras_tf.swarmx.heartbeats import (
-    HEARTBEAT_S,
-    Heartbeat,
-    has_waited_since,
-    time_of_files,
-    wait_for_ranks,
-)
+from cerebras_tf.swarmx.heartbeats import HEARTBEAT_S, Heartbeat, HeartbeatReader, wait_for_ranks
 from cerebras_tf.swarmx.swarm import Alone, Array, Observer, Pending, Swarm, Traffic
 
 CHUNK_BYTES = 4 << 20
+_CODE_BYTES = 32  # of HMAC-SHA256
 # Sleep between two polls: the first, the longest, and the longest if computing waits. A poll takes
 # tens of microseconds of a core.
 _FIRST_NAP_S, _LONGEST_NAP_S, _AWAITED_NAP_S = 20e-6, 2e-3, 200e-6
@@ -102,6 +98,7 @@ class MpiSwarm:
         self._world = world
         self._small = world.Dup()
         self._gathered = Traffic()
+        self._messages = 0
         self._weights = _Lane(world.Dup(), "weights", self._heartbeat)
         self._gradients = _Lane(world.Dup(), "gradients", self._heartbeat)
         atexit.register(self._finalize)
@@ -132,12 +129,15 @@ class MpiSwarm:
         return result
 
     def objects(self, item: Any) -> list[Any]:
-        own = np.frombuffer(pickle.dumps(item), np.uint8)
+        text = pickle.dumps(item)
+        number, self._messages = self._messages, self._messages + 1
+        own = np.frombuffer(job.sign(text, self.rank, number) + text, np.uint8)
         sizes = self.gather(np.array(own.size, np.int64))
         padded = np.zeros(int(sizes.max()), np.uint8)
         padded[: own.size] = own
         found = self.gather(padded)
-        return [pickle.loads(row[:size].tobytes()) for row, size in zip(found, sizes)]
+        texts = [row[:size].tobytes() for row, size in zip(found, sizes)]
+        return [_loaded(text, rank, number) for rank, text in enumerate(texts)]
 
     @property
     def traffic(self) -> Traffic:
@@ -167,15 +167,28 @@ class MpiSwarm:
             return
         barrier = self._world.Ibarrier()
         folder = job.folder()
-        since = time_of_files(folder) if folder else 0.0
+        beats = HeartbeatReader(folder or "")
+        since = beats.now()
         look = time.monotonic() + HEARTBEAT_S
         while not barrier.Test():
             if folder and time.monotonic() > look:
-                if any(has_waited_since(folder, rank, since) for rank in range(self.size)):
+                beats.now()
+                if any(beats.has_waited_since(rank, since) for rank in range(self.size)):
                     return
                 look += HEARTBEAT_S
             time.sleep(_LONGEST_NAP_S)
         self._mpi.Finalize()
+
+
+def _loaded(message: bytes, rank: int, number: int) -> Any:
+    """The object of a message, which must come from a process of this job."""
+    code, text = message[:_CODE_BYTES], message[_CODE_BYTES:]
+    if not hmac.compare_digest(code, job.sign(text, rank, number)):
+        raise SwarmError(
+            f"wafers: message {number} of rank {rank} must be signed with the secret of this job. "
+            "Received: another code. Start all ranks with one csrun_wse."
+        )
+    return pickle.loads(text)
 
 
 def check_threads(mpi: Any) -> None:

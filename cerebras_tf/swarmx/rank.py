@@ -17,12 +17,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Optional
 
 from cerebras_tf import environment
-from cerebras_tf.environment import EnvironmentVariable
+from cerebras_tf.errors import CerebrasError
 from cerebras_tf.swarmx import job
 from cerebras_tf.swarmx.heartbeats import (
     MISTAKE_STATUS,
@@ -39,7 +38,7 @@ from cerebras_tf.swarmx.heartbeats import (
     write_whole,
 )
 
-CONSOLE_VARIABLE, THREADS_VARIABLE = environment.CONSOLE.name, environment.THREADS.name
+THREADS_VARIABLE = environment.THREADS.name
 _POLL_S = 0.1
 SHARED_MEMORY = Path("/dev/shm")
 _OVER = "was ended with its job"
@@ -49,16 +48,17 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 def main(command: list[str]) -> int:
     """Runs the command; returns its exit status, or 128 plus the signal that ended it."""
-    local_rank = _first_of(environment.RANK, environment.MPI_LOCALRANKID, environment.SLURM_LOCALID)
-    if local_rank == "0":  # before any here has begun
+    try:
+        task = job.task()
+    except CerebrasError as error:
+        raise SystemExit(f"cerebras_tf.swarmx.rank: {error}") from error
+    if task.is_first_on_host:  # before any here has begun
         remove_abandoned_segments(SHARED_MEMORY)
     received = _receive()
     parent = os.getppid()
-    folder = job.folder()
-    assert folder is not None, "csrun_wse makes the folder"
-    number = _first_of(environment.RANK, environment.PMI_RANK, environment.SLURM_PROCID)
+    folder, number = task.folder, str(task.rank)
     hold(folder)
-    cores = str(environment.THREADS.get() or cores_of_task(os.environ))
+    cores = str(environment.THREADS.get() or job.cores_of_task(os.environ))
     given = {
         "OMP_NUM_THREADS": cores,
         **os.environ,
@@ -86,7 +86,7 @@ def main(command: list[str]) -> int:
     ]
     for thread in threads:
         thread.start()
-    reason = _watch(process, folder, received, parent)
+    reason = _watch(process, task, received, parent)
     status: int = process.returncode
     for thread in threads:
         thread.join(timeout=1)
@@ -102,16 +102,6 @@ def main(command: list[str]) -> int:
         return 0
     _record(folder, number, status, process.pid, reason)
     return 128 - status if status < 0 else status
-
-
-def cores_of_task(variables: Mapping[str, str]) -> int:
-    """Cores of this task: those that Slurm assigned, if it may run on them; else all."""
-    allowed = len(os.sched_getaffinity(0))
-    ranks = environment.SLURM_GTIDS.get(variables) or "0"
-    tasks = ranks.count(",") + 1  # of this step, on this node
-    share = (environment.SLURM_CPUS_ON_NODE.get(variables) or allowed) // tasks
-    given = environment.SLURM_CPUS_PER_TASK.get(variables) or share
-    return max(min(given, allowed), 1)
 
 
 def remove_abandoned_segments(folder: Path) -> None:
@@ -132,29 +122,15 @@ def remove_abandoned_segments(folder: Path) -> None:
             os.unlink(path)
 
 
-def _first_of(*variables: EnvironmentVariable[Any]) -> str:
-    for variable in variables:
-        value = variable.get()
-        if variable.is_set and value is not None:
-            return str(value)
-    names = ", ".join(variable.name for variable in variables)
-    raise SystemExit(
-        f"cerebras_tf.swarmx.rank: one of {names} must be set. Received: none. "
-        "Start it with csrun_wse."
-    )
-
-
 def _console(number: int) -> int:
     """A standard stream of the launcher, or of this process if the launcher is on another host.
 
     MPI's launchers do not forward a terminal.
     """
-    try:
-        host, folder = (environment.CONSOLE.get() or "").split(" ", 1)
-        if host == socket.gethostname():
+    host, folder = job.console()
+    if host == socket.gethostname():
+        with contextlib.suppress(OSError):
             return os.open(f"{folder}/{number}", os.O_WRONLY | os.O_APPEND)
-    except (ValueError, OSError):
-        pass
     return number
 
 
@@ -177,11 +153,13 @@ def _receive() -> list[int]:
     received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: received.append(number))
+    # Mpich's last request before it kills. The command ends with this process.
+    signal.signal(signal.SIGQUIT, lambda number, frame: os._exit(1))
     return received
 
 
 def _watch(
-    process: subprocess.Popen[bytes], folder: str, received: list[int], parent: int
+    process: subprocess.Popen[bytes], task: job.Task, received: list[int], parent: int
 ) -> Optional[str]:
     """Waits for the end; returns the reason if the command was ended here.
 
@@ -190,7 +168,7 @@ def _watch(
         parent: the process that started this one; if it ends, the command is ended.
     """
     stopped_since: Optional[float] = None
-    passed_on = 0
+    folder, passed_on = task.folder, 0
     above = _name_of(parent)
     while process.poll() is None:
         time.sleep(_POLL_S)
@@ -200,8 +178,10 @@ def _watch(
             process.wait()
             return f"was ended, because its parent process ({above}) ended" if is_left else _OVER
         if received and not signal_file(folder).exists():
-            # MPI's launchers end the processes that remain.
-            if has_failed(folder, job.wafers()):
+            # Slurm forwards the requests of users; mpich ends the processes that remain.
+            if not task.is_slurm:
+                os._exit(1)  # without a report, and the command with it
+            elif has_failed(folder, task.wafers):
                 process.kill()
             else:
                 send_signal(folder, received[:1])

@@ -23,10 +23,11 @@ from cerebras_tf.checkpoints import saver
 from cerebras_tf.checkpoints.reader import first_line
 from cerebras_tf.checkpoints.writer import write_checkpoint
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.swarmx import job
+from cerebras_tf.swarmx.heartbeats import checkpoint_file
 from tests.estimator import regression
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
 from tests.messages import names, raises
+from tests.swarmx.ranks import join_job
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -332,8 +333,8 @@ def test_evaluation_and_prediction_may_read_less_than_a_checkpoint_holds(tmp_pat
 
 
 def test_training_continues_if_reporting_to_the_launcher_fails(tmp_path, monkeypatch, caplog):
-    (tmp_path / "logs").write_text("no folder", encoding="utf-8")
-    monkeypatch.setenv(job.FOLDER_VARIABLE, str(tmp_path / "logs"))
+    join_job(monkeypatch, tmp_path, wafers=1)
+    checkpoint_file(str(tmp_path)).mkdir()
     with caplog.at_level("WARNING", logger="tensorflow"):
         build(tmp_path / "run").train(dataset, max_steps=2)
     assert variables_of(tmp_path / "run")["global_step"] == 2

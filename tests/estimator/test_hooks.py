@@ -28,6 +28,7 @@ from cerebras_tf.estimator.hooks import (
     PerformanceSummaryHook,
     _earlier,
 )
+from tests.swarmx.ranks import join_job
 
 pytestmark = pytest.mark.tf
 
@@ -220,7 +221,7 @@ def test_the_second_signal_aborts_at_once():
 
 
 def test_in_a_job_signals_at_once_are_one_request(monkeypatch, tmp_path):
-    monkeypatch.setenv("CEREBRAS_TF_JOB", str(tmp_path))
+    join_job(monkeypatch, tmp_path, wafers=1)
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     codes = []

@@ -18,6 +18,7 @@ from cerebras_tf.environment import EXECUTION_MODE
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.estimator.run_config import CSRunConfig, as_cs_run_config
 from tests.messages import names
+from tests.swarmx.ranks import join_job
 
 pytestmark = pytest.mark.tf
 
@@ -88,8 +89,8 @@ def test_a_plain_run_config_gets_the_defaults(tmp_path):
     assert as_cs_run_config(default) is default
 
 
-def test_as_many_wafers_as_the_launcher_has_started(monkeypatch):
-    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+def test_as_many_wafers_as_the_launcher_has_started(monkeypatch, tmp_path):
+    join_job(monkeypatch, tmp_path)
     found = [CSRunConfig(num_csx=number).num_csx for number in (None, 1, 2, 4)]
     assert found == [2, 2, 2, 4]  # each process computes the batches of two wafers then
     with pytest.raises(ConfigError) as error:

@@ -20,6 +20,7 @@ from modelzoo.common.optimizers.training import make_train_op
 from tests.estimator.regression import assert_equal, build, dataset, variables_of
 from tests.estimator.test_activation_memory import Losses
 from tests.step.test_micro_batches import Traffic, moving
+from tests.swarmx.ranks import join_job
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -252,7 +253,7 @@ def test_wrong_numbers_of_batches_are_refused(tmp_path, given, named):
 
 
 def test_batches_must_divide_among_processes(tmp_path, monkeypatch):
-    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+    join_job(monkeypatch, tmp_path)
     with pytest.raises(ConfigError, match="multiple of the 2 processes.*Received: 3"):
         build(tmp_path, batches_per_step=3)
 

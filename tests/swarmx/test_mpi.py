@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.swarmx import mpi
+from cerebras_tf.swarmx import job, mpi
+from cerebras_tf.swarmx.heartbeats import heartbeat_file
 from cerebras_tf.swarmx.swarm import Alone, total
 from tests.swarmx.ranks import needs_mpi, on_ranks
 
@@ -95,6 +96,7 @@ def on_ranks_of_other_size(folder, monkeypatch):
     run = ranks.subprocess.run
 
     def fewer(command, **options):
+        heartbeat_file(options["env"][job.FOLDER_VARIABLE], 1).touch()
         return run([command[0], "-n", "1", *command[3:]], **options)
 
     monkeypatch.setattr(ranks.subprocess, "run", fewer)

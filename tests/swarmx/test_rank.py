@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from cerebras_tf.swarmx import rank
-from cerebras_tf.swarmx.rank import cores_of_task, remove_abandoned_segments
+from cerebras_tf.swarmx.job import cores_of_task
+from cerebras_tf.swarmx.rank import remove_abandoned_segments
 
 
 def test_shared_memory_that_nobody_has_any_more_is_removed(tmp_path):

@@ -5,7 +5,7 @@ Order of the pipeline: list files, shard, interleave, shuffle, batch, repeat, sk
 
 import tensorflow.compat.v1 as tf
 
-from cerebras_tf.environment import TF_CONFIG
+from cerebras_tf.api import job
 from cerebras_tf.errors import DataError
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.record_files import (
@@ -45,7 +45,7 @@ def find_damage(data_dir):
 
 def worker_position():
     """Returns (number of workers, index) by the environment variable TF_CONFIG."""
-    settings = TF_CONFIG.get()
+    settings = job.cluster()
     workers = settings.get("cluster", {}).get("worker", [None])
     return len(workers), settings.get("task", {}).get("index", 0)
 

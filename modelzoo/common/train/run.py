@@ -21,7 +21,7 @@ from cerebras_tf.api import (
     set_stop_message,
 )
 from cerebras_tf.config import schema
-from cerebras_tf.environment import EXECUTION_MODE, NUM_CSX, PROGRAM
+from cerebras_tf.environment import EXECUTION_MODE, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams
@@ -177,7 +177,7 @@ def given_keys(args):
 
 def launchers_overrides():
     """Returns the options of the launcher that override keys of the YAML, by dotted key."""
-    number = NUM_CSX.get()
+    number = job.num_csx()
     return {} if number is None else {"runconfig.num_csx": number}
 
 

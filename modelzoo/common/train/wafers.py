@@ -32,6 +32,8 @@ def main(arguments):
             f"--num_csx: must be the same for csrun_wse and for the command. Received: {given} and "
             f"{asked}. Remove one of them."
         )
+    if given:
+        args.given["num_csx"] = given
     runconfig = read_params(args).runconfig
     written = read_yaml(args.params)[0].get("runconfig") or {}
     is_set = "num_csx" in written or "runconfig.num_csx" in dict(args.settings)

@@ -79,7 +79,8 @@ def test_the_source_can_be_reversed_and_batches_skipped(texts):
 def test_every_worker_trains_on_a_part_of_the_pairs(texts, monkeypatch):
     sources = []
     for index in (0, 1):
-        task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": index}}
+        cluster = {"chief": ["z:1"], "worker": ["a:1", "b:1"]}
+        task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         pairs = processor(section(texts, use_multiple_workers=True)).pairs(training=True)
         sources.append([pairs.sources[number].tolist() for number in range(len(pairs))])

@@ -23,6 +23,7 @@ from modelzoo.common.config.params import (
 )
 from modelzoo.common.config.sections import OptimizerParams
 from tests.messages import names, raises
+from tests.swarmx.ranks import join_job
 
 TINY = """\
 model_name: gpt3
@@ -297,14 +298,14 @@ def test_inputs_inherit_the_named_keys_and_of_another_processor_their_shapes():
     assert tree["eval_input"]["batch_size"] == 4 and "buckets" not in tree["eval_input"]
 
 
-def test_a_step_reads_the_batches_of_all_wafers_and_accumulations(monkeypatch):
+def test_a_step_reads_the_batches_of_all_wafers_and_accumulations(monkeypatch, tmp_path):
     params = load_params(str(TINY_CONFIG))
     assert (params.batches_per_step, params.global_batch_size) == (1, 24)
     several = {"runconfig.num_csx": 4, "optimizer.grad_accum_steps": 3}
     params = load_params(str(TINY_CONFIG), several)
     assert (params.batches_per_step, params.global_batch_size) == (12, 288)
     assert params.batches_per_process == 12
-    monkeypatch.setenv("CEREBRAS_TF_WAFERS", "2")
+    join_job(monkeypatch, tmp_path)
     assert params.batches_per_process == 6
 
 

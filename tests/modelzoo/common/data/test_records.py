@@ -90,7 +90,8 @@ def test_skipping_gives_the_stream_an_uninterrupted_run_would_see(files, skip):
 def test_workers_read_disjoint_files(files, monkeypatch):
     seen = []
     for index in range(3):
-        place = {"cluster": {"worker": ["a", "b", "c"]}, "task": {"index": index}}
+        cluster = {"chief": ["z"], "worker": ["a", "b", "c"]}
+        place = {"cluster": cluster, "task": {"type": "worker", "index": index}}
         monkeypatch.setenv("TF_CONFIG", json.dumps(place))
         settings = section(use_multiple_workers=True, batch_size=5)
         seen.append(set(sum(read(settings, files, 2), [])))
