@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import MutableMapping
+from collections import Counter
+from collections.abc import Generator, MutableMapping
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -48,11 +50,12 @@ def freeze_what_lasts() -> None:
     gc.freeze()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Freezes what was loaded to find the tests."""
     if "tensorflow" in sys.modules:
         omit_graph_text()
     freeze_what_lasts()
+    session.config.stash[CPU_S] = cpu_seconds()
 
 
 def omit_graph_text() -> None:
@@ -67,6 +70,35 @@ def pytest_runtest_teardown(item: Any, nextitem: Any) -> None:
     """Freezes what was loaded and compiled by a module of tests, behind its last one."""
     if nextitem is not None and nextitem.path != item.path:
         freeze_what_lasts()
+
+
+CPU_S = pytest.StashKey[float]()  # processor seconds up to the last phase of a test
+
+
+def cpu_seconds() -> float:
+    """Processor seconds of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Adds the processor seconds of setup, call or teardown to its report."""
+    report = yield
+    before, now = item.config.stash.get(CPU_S, 0.0), cpu_seconds()
+    report.user_properties.append(("cpu_s", now - before))
+    item.config.stash[CPU_S] = now
+    return report
+
+
+def show_costs(terminalreporter: Any, count: int) -> None:
+    """Shows the modules of tests that took most processor seconds; other programs have no part."""
+    costs: Counter[str] = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            costs[report.nodeid.split("::")[0]] += dict(report.user_properties).get("cpu_s", 0.0)
+    terminalreporter.section(f"processor seconds: {sum(costs.values()):.0f}")
+    for module, seconds in costs.most_common(count):
+        terminalreporter.write_line(f"{seconds:8.1f}  {module}")
 
 
 LEFT_OUT = pytest.StashKey[int]()  # slow tests that -m left out
@@ -88,7 +120,9 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
-    """Repeats what scripts/run_tests found before it started pytest, and counts slow tests."""
+    """Shows costs, what scripts/run_tests found before it started pytest, and slow tests."""
+    if config.option.durations:
+        show_costs(terminalreporter, config.option.durations)
     if config.stash.get(LEFT_OUT, 0) and config.option.markexpr == "not slow":
         line = (
             f"slow tests left out: {config.stash[LEFT_OUT]}. scripts/run_tests -m slow runs them."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,14 +74,16 @@ def test_only_the_whole_run_spreads_over_the_cores(launchers, programs, cores, a
 
 
 @pytest.mark.parametrize("processes", [[], ["-n", "1"]])
-def test_slow_tests_that_were_left_out_are_counted(processes, tmp_path):
+def test_slow_tests_that_were_left_out_and_costs_are_shown(processes, tmp_path):
     (tmp_path / "conftest.py").symlink_to(ROOT / "tests" / "conftest.py")
     text = "import pytest\n@pytest.mark.slow\ndef test_a(): pass\ndef test_b(): pass\n"
     (tmp_path / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-m", "not slow", *processes, "test_it.py"]
+    command = [sys.executable, "-m", "pytest", "-m", "not slow", *processes]
+    command += ["--durations", "3", "test_it.py"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0
     assert "slow tests left out: 1. scripts/run_tests -m slow runs them." in ran.stdout
+    assert re.search(r"processor seconds: \d+ =+\n +\d+\.\d  \S*test_it\.py\n", ran.stdout)
 
 
 def test_processes_of_pytest_share_the_cores_and_keep_what_is_set():
