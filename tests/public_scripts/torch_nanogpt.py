@@ -33,7 +33,7 @@ device_type = "cpu"
 class GPTConfig:
     block_size: int = block_size
     vocab_size: int = 65
-    n_layer: int = 2
+    n_layer: int = 1
     n_head: int = 2
     n_embd: int = 48
     dropout: float = args.dropout

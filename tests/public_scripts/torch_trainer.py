@@ -63,7 +63,7 @@ set_seed(3)
 config = BertConfig(
     vocab_size=100,
     hidden_size=32,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=2,
     intermediate_size=64,
     max_position_embeddings=32,
