@@ -31,7 +31,9 @@ def test_torch_finds_the_backend_by_the_entry_point(tmp_path):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: cerebras_tf_entry\nVersion: 0\n")
     (folder / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
     path = os.pathsep.join([str(ROOT), str(folder.parent)])
-    program = "import torch\nprint(torch.compile(lambda x: x + 1, backend='cerebras')(torch.ones(1)))"
+    program = (
+        "import torch\nprint(torch.compile(lambda x: x + 1, backend='cerebras')(torch.ones(1)))"
+    )
     environment = {**os.environ, "PYTHONPATH": path}
     ran = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True
