@@ -87,6 +87,7 @@ def test_gptj_is_converted_trained_and_generates(tmp_path, capsys, monkeypatch):
     assert not list(model_dir.glob("model.ckpt-0.data*"))
 
 
+@pytest.mark.slow  # gptj takes the same stage
 def test_gpt3_is_trained_and_saved_once(tmp_path):
     given = given_of("gpt3", tmp_path)
     assert run_stage("train", given) == 0

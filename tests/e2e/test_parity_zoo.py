@@ -41,7 +41,7 @@ MODELS = {
         zoo.transformer_batches(),
     ),
 }
-SLOW = {"gpt_neox", "transformer"}
+SLOW = {"gpt", "gpt_neox", "transformer"}  # near others of the table
 
 
 @pytest.fixture(scope="module")

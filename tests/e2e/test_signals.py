@@ -80,7 +80,7 @@ def test_a_signal_ends_the_step_and_the_next_run_resumes(
     assert any(line.startswith(f"training from step {step} to") for line in result.lines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_tensorflow_loads_leaves_nothing(start, command_line, number):
     process = start()
     wait_for(process, "loading TensorFlow")
