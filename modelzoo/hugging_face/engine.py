@@ -5,6 +5,7 @@ from __future__ import annotations
 from cerebras_tf.errors import CheckpointError, ConfigError
 from modelzoo.common.train import torch_engine
 from modelzoo.common.train.console import logger, show_progress
+from modelzoo.common.train.trained_on import follow_data
 from modelzoo.hugging_face import scoring
 from modelzoo.hugging_face.data import make_batches
 from modelzoo.hugging_face.export import export_trained, write_export
@@ -86,6 +87,8 @@ def train(params, evaluates):
         return
     eval_batches = make_batches(params.eval_input, False, names) if evaluates else None
     optimizer, scheduler, update = make_optimizer(params, model.module)
+    if torch_engine.is_first():
+        follow_data(params, step)
     torch_engine.train(
         params,
         model.trainee,

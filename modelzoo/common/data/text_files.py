@@ -84,7 +84,7 @@ def _without_files(sources, patterns):
     if tuple(patterns) == TEXT_PATTERNS:
         patterns = (*patterns, *(f"*{end}" for end in ROW_SUFFIXES))
     return DataError(
-        f"data_dir: must contain files named {' or '.join(patterns)}. Received: "
+        f"data_dir: must contain files named {', '.join(patterns)}. Received: "
         f"{', '.join(sources)}, with {received}. {advice}"
     )
 

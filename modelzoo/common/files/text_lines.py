@@ -7,6 +7,7 @@ separated by what their format names. Quotes are characters in TSV, unlike in CS
 are not used on data.
 """
 
+import functools
 import logging
 import re
 from pathlib import Path
@@ -83,13 +84,18 @@ def warn_of_quotes(rows, path):
     for number, values in rows:
         if not warned and any(map(_is_quoted, values)):
             warned = True
-            logging.getLogger("cerebras_tf").warning(
-                "%s:%d: a column has doubled quotes within quotes, as in CSV. In TSV, quotes are "
-                "characters of the text. Convert the file to CSV, or write it without quoting",
-                path,
-                number,
-            )
+            _warn(str(path), number)
         yield number, values
+
+
+@functools.cache  # a file may be read twice
+def _warn(path, number):
+    logging.getLogger("cerebras_tf").warning(
+        "%s:%d: a column has doubled quotes within quotes, as in CSV. In TSV, quotes are "
+        "characters of the text. Convert the file to CSV, or write it without quoting",
+        path,
+        number,
+    )
 
 
 def _is_quoted(value):

@@ -42,14 +42,26 @@ def check_vocabulary(params, step, folder=None):
                 "the earlier vocabulary in train_input, or another folder with -o. If the tokens "
                 "are the same, remove this file."
             )
-    found = _find_data(params.train_input).get(DATA)
-    if found and DATA in before and before[DATA] != found:
+    _warn_of_other_data(before, _find_data(params.train_input))
+
+
+def follow_data(params, step):
+    """Checks and stores the data only, for a model without TensorFlow; see `check_vocabulary`."""
+    folder, found = params.runconfig.model_dir, _find_data(params.train_input)
+    before = _read(folder) if step else {}
+    _warn_of_other_data(before, found)
+    if found:
+        write_whole(Path(folder, TRAINED_ON), json.dumps({**before, **found}, indent=1) + "\n")
+
+
+def _warn_of_other_data(before, found):
+    if DATA in before and before[DATA] != found.get(DATA, before[DATA]):
         get_logger().warning(
             "train_input: the data are not those of the earlier steps. Before: %s. Now: %s. "
             "Training continues at its position in the new data, so that parts of them may be "
             "repeated or skipped. Use another folder with -o to begin again",
             before[DATA][0],
-            found[0],
+            found[DATA][0],
         )
 
 
