@@ -169,6 +169,7 @@ def test_commands_train_resume_and_evaluate(tmp_path):
     command("train", path, tmp_path / "parts")
     files = [tmp_path / out / "step-000004" / "model.safetensors" for out in ("whole", "parts")]
     assert files[0].read_bytes() == files[1].read_bytes()
+    assert "tokens" in json.loads((tmp_path / "parts/trained_on.json").read_text())["data"][0]
     command("eval", path, tmp_path / "whole")
     rows = [json.loads(line) for line in (tmp_path / "whole/eval/metrics.jsonl").open()]
     assert [row["step"] for row in rows] == [4, 4] and rows[0] == rows[1]
