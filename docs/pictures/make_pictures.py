@@ -24,9 +24,12 @@ from make_plots import COLORS, GRID, text, write
 PICTURES = Path(__file__).resolve().parent
 PROGRAM = str(Path(sys.executable).parent / "cerebras-tf")
 TRAIN = [PROGRAM, "train", "-p", "params_gpt3_tiny.yaml", "-o"]
+EVALUATE = [PROGRAM, "eval_all", "-p", "params_gpt3_tiny.yaml", "-o"]
 RUNS = {
     "wafer": [*TRAIN, "model_dir/gpt3_tiny"],
     "host": [*TRAIN, "model_dir/host", "--device", "/cpu:0"],
+    "wafer_eval": [*EVALUATE, "model_dir/gpt3_tiny"],
+    "host_eval": [*EVALUATE, "model_dir/host", "--device", "/cpu:0"],
     "profiled": [*TRAIN, "model_dir/profiled", "--max_steps", "20", "--profile", "5"],
     "report": [PROGRAM, "report", "-p", "params_gpt3_xl_pile.yaml", "--out", "xl.html"],
 }
@@ -155,7 +158,7 @@ def show_tensorboard(folder: Path) -> None:
                 continue
             if len(json.loads(answer)) >= 2:
                 break
-        page = f"{url}?darkMode=false#scalars&tagFilter=%5Eloss&_smoothingWeight=0"
+        page = f"{url}?darkMode=false#scalars&tagFilter=%5E(loss%7Cperplexity)&_smoothingWeight=0"
         screenshot("tensorboard.png", page, "1280,640")
     finally:
         server.terminate()
