@@ -91,6 +91,12 @@ class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
         if save_steps is not None:
             self._timer = MultiplesTimer(save_steps)
 
+    def begin(self) -> None:
+        """Opens the file of summaries, to which TensorFlow would write the unfinished graph."""
+        with tf.Graph().as_default():
+            tf.compat.v1.summary.FileWriterCache.get(self._checkpoint_dir)
+        super().begin()
+
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Writes the graph and the first checkpoint.
 

@@ -57,6 +57,11 @@ def test_checkpoints_are_written_at_the_steps_of_an_uninterrupted_run(
             for _ in range(7):
                 session.run(train_op)
     assert saved_steps(tmp_path) == saved
+    tf.compat.v1.summary.FileWriterCache.clear()
+    (events,) = map(str, tmp_path.glob("events.*"))
+    graphs = [event.graph_def for event in tf.compat.v1.train.summary_iterator(events)]
+    nodes = [len(tf.compat.v1.GraphDef.FromString(graph).node) for graph in graphs]
+    assert sum(map(bool, nodes)) == 1
 
 
 def test_a_hook_that_counts_seconds_has_the_timer_of_tensorflow(tmp_path):

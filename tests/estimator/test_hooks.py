@@ -16,6 +16,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from cerebras_tf.collector import paused_collector
 from cerebras_tf.console.graceful_stop import exit_code_of_signal
 from cerebras_tf.console.shown_steps import ShownSteps
 from cerebras_tf.errors import NumericsError
@@ -198,6 +199,18 @@ def test_nothing_is_collected_before_the_first_step():
         assert gc.isenabled()
     with FreezeObjectsHook():
         pass
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("frozen_before", [0, 1])
+def test_lasting_objects_are_moved_to_the_oldest_generation(frozen_before, monkeypatch):
+    calls = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen_before)
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: calls.append((name, gc.isenabled())))
+    with paused_collector(lasting=True):
+        pass
+    assert calls == ([] if frozen_before else [("freeze", False), ("unfreeze", False)])
     assert gc.isenabled()
 
 

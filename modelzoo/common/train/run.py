@@ -94,7 +94,7 @@ def execute(args, model_name=None):
     if will_train(params, args.mode) and not params.model.mixed_precision:
         precompile()  # kernels of float32
     loading = "stopped while TensorFlow was loading, before the start"
-    with exit_on_signal(loading), paused_collector():
+    with exit_on_signal(loading), paused_collector(lasting=True):
         log_loading(f"{args.mode}: {params.model_name} of {args.params}, in {runconfig.model_dir}")
         registry.load_model(params.model_name)
     place = "before its first step" if "train" in args.mode else "before its end"
