@@ -165,6 +165,9 @@ def test_commands_train_resume_and_evaluate(tmp_path):
     tree["runconfig"] |= {"max_steps": 4, "save_checkpoints_steps": 2, "eval_steps": 2}
     path.write_text(yaml.safe_dump(tree))
     command("train_and_eval", path, tmp_path / "whole")
+    events = b"".join(file.read_bytes() for file in (tmp_path / "whole").glob("events*"))
+    assert events.count(b"eval/loss") == 2  # of step 2, and with the scores of step 4
+    assert events.count(b"eval/accuracy") == 1
     command("train", path, tmp_path / "parts", "--steps", "2")
     command("train", path, tmp_path / "parts")
     files = [tmp_path / out / "step-000004" / "model.safetensors" for out in ("whole", "parts")]
