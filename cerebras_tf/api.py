@@ -59,6 +59,7 @@ _PUBLIC = {
     "checkpoint_before": "cerebras_tf.bundle.index",
     "data_path": "cerebras_tf.bundle.index",
     "data_paths": "cerebras_tf.bundle.index",
+    "checkpoint_state": "cerebras_tf.checkpoints.reader",
     "find_cut_files": "cerebras_tf.bundle.index",
     "locked": "cerebras_tf.checkpoints.folder_lock",
     "named": "cerebras_tf.checkpoints.reader",
@@ -68,6 +69,8 @@ _PUBLIC = {
     "remove_bundle": "cerebras_tf.bundle.links:remove_checkpoint",
     "saved_shapes": "cerebras_tf.checkpoints.reader",
     "warn_of_cut_files": "cerebras_tf.checkpoints.reader",
+    "whole_folder": "cerebras_tf.memoryx.folder_lock",
+    "writer_of": "cerebras_tf.memoryx.folder_lock",
     # Models of PyTorch.
     "LoraSettings": "cerebras_tf.torch_step.lora",
     "PretrainedModel": "cerebras_tf.torch_step.pretrained",

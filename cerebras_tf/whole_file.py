@@ -1,47 +1,115 @@
-"""Writes text files and folders atomically, and checks in advance whether files can be written."""
+"""Writes files atomically, and checks in advance whether they can be written."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Union
 
-from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.errors import ConfigError
 
-_UNFINISHED = ".unfinished"
+# Partial files and folders. A partial file is locked while it is written.
+UNFINISHED = ".unfinished"
+_PARTIAL = re.compile(r"\..+\.\d+")
 
 
-def write_whole(path: Union[str, Path], text: str) -> Path:
-    """Writes a text file under a temporary name, then renames it.
-
-    Pipes and devices are written directly; the target of a link is replaced.
+@contextlib.contextmanager
+def replacing(path: Union[str, Path], sync: bool = True) -> Iterator[Path]:
+    """Gives the path of a temporary file, which replaces `path` when the block ends well.
 
     Args:
-        path: the file. Its folder is created if it is missing.
+        path: the file; the target of a link is replaced.
+        sync: whether the content is on the disk before the file is renamed, so that it is also
+            whole after a power failure, and the folder is created if it is missing. False for
+            files of a running process.
 
-    Returns:
-        The path.
+    Yields:
+        Path of an empty file.
     """
-    path = Path(path)
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if _is_stream(path):
-        path.write_text(text, encoding="utf-8")
-        return path
+    target = Path(os.path.realpath(path))
+    if sync:
+        target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.unlink(missing_ok=True)  # of a process of this number that was killed
+        with open(partial, "xb") as file:
+            _lock(file.fileno())
+            yield partial
+            if sync:
+                os.fsync(file.fileno())
         partial.replace(target)
-        return path
     except OSError as error:  # such as a full disk
         partial.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Union[str, Path], content: Union[str, bytes], sync: bool = True) -> Path:
+    """Writes a file under a temporary name, then renames it; see `replacing`.
+
+    Pipes and devices are written directly.
+
+    Args:
+        content: the bytes, or a text that is encoded as UTF-8.
+
+    Returns:
+        The path.
+    """
+    path = Path(path)
+    content = content.encode("utf-8") if isinstance(content, str) else content
+    if _is_stream(path):
+        path.write_bytes(content)
+        return path
+    with replacing(path, sync) as partial:
+        partial.write_bytes(content)
+    return path
+
+
+def sync(path: Union[str, Path]) -> None:
+    """Waits until a file or a folder is on the disk, where its file system can do so."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_partial(folder: Union[str, Path]) -> None:
+    """Removes what `replacing` and `whole_folder` left in a folder when they were killed.
+
+    The caller holds the lock of the folder. Files of other users, and those that are being written,
+    stay.
+    """
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            if entry.name == UNFINISHED and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif _PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError), open(entry.path, "r+b") as file:
+                    if _lock(file.fileno()):
+                        os.unlink(entry.path)
+
+
+def _lock(descriptor: int) -> bool:
+    """Locks a file; False if another process holds the lock, or the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def require_place(path: Union[str, Path, None], option: str) -> None:
@@ -74,47 +142,3 @@ def _is_stream(path: Path) -> bool:
     """Whether a path is a pipe, device or socket."""
     opened = str(path).startswith(("/proc/", "/dev/fd/", "/dev/std"))
     return os.path.exists(path) and (opened or not (os.path.isfile(path) or os.path.isdir(path)))
-
-
-@contextlib.contextmanager
-def whole_folder(
-    target: Union[str, Path], patterns: Sequence[str], overwrite: bool
-) -> Iterator[Path]:
-    """Gives a folder to write files in, and moves them to `target` when the block ends well.
-
-    Args:
-        target: folder of the files; made where there is none.
-        patterns: file name patterns of what is written, the last of which comes last. Files of
-            these names that are there already are replaced.
-
-    Yields:
-        Path of the folder to write in.
-    """
-    target = Path(target)
-    old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
-    if old and not overwrite:
-        raise CheckpointError(
-            f"{target}: must not contain a checkpoint. Received: {old[-1].name}. Use another "
-            "folder, or --overwrite to replace it."
-        )
-    made = not target.exists()
-    partial = target / _UNFINISHED
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        new = [path for pattern in patterns for path in sorted(partial.glob(pattern))]
-        for path in reversed(old):
-            path.unlink()
-        for path in new:
-            os.replace(path, target / path.name)
-    except OSError as error:
-        raise CheckpointError(
-            f"{target}: must be a folder with disk space for the checkpoint. Received: "
-            f"{error.strerror or error}. Free disk space, or use another folder."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):
-                target.rmdir()  # only where nothing came of it

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cerebras_tf.errors import ConfigError
-from cerebras_tf.whole_file import require_place, write_whole
+from cerebras_tf.whole_file import remove_partial, replacing, require_place, write_whole
 
 
 def test_a_text_is_written_into_a_folder_that_is_made(tmp_path):
@@ -27,16 +27,44 @@ def test_a_full_disk_leaves_the_file_before_and_names_it(tmp_path, monkeypatch):
     path = tmp_path / "a.html"
     path.write_text("before")
 
-    def full(self, text, encoding):
-        self.touch()
+    def full(self, content):
         raise OSError(28, "No space left on device", str(self))
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with pytest.raises(OSError, match="No space") as refused:
         write_whole(path, "after")
     assert refused.value.filename == str(path) and "None" not in str(refused.value)
     assert path.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    kept = [tmp_path / name for name in ("a.1", ".a", ".a.b", ".vimrc.swp.1x")]
+    for path in [*kept, tmp_path / ".params.yaml.123", other / "file"]:
+        path.touch()
+    (tmp_path / ".unfinished").mkdir()
+    (tmp_path / ".link.1").symlink_to(other / "file")
+    with replacing(tmp_path / "being_written") as partial:
+        remove_partial(tmp_path)
+        found = {path.name for path in tmp_path.iterdir()}
+        assert found == {"other", ".link.1", partial.name, *(path.name for path in kept)}
+    (tmp_path / ".b.1").touch()
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    remove_partial(tmp_path)
+    assert (tmp_path / ".b.1").exists() and (other / "file").exists()
+
+
+def test_content_is_on_the_disk_before_it_replaces_a_file(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr("os.fsync", lambda file: order.append("sync"))
+    replace = Path.replace
+    monkeypatch.setattr(
+        "pathlib.Path.replace", lambda *paths: (order.append("replace"), replace(*paths))
+    )
+    write_whole(tmp_path / "a", b"\xff")
+    assert order == ["sync", "replace"] and (tmp_path / "a").read_bytes() == b"\xff"
 
 
 def test_links_and_pipes_stay_what_they_are(tmp_path):

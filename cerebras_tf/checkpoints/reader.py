@@ -117,7 +117,7 @@ class CheckpointReader:
 
         Training in the folder continues from it.
         """
-        found = tf.train.latest_checkpoint(model_dir)
+        found = latest_checkpoint(model_dir)
         return found if found and cls.is_a_checkpoint(found) else None
 
     @staticmethod
@@ -173,7 +173,7 @@ def warn_of_cut_files(path: str) -> None:
         path: prefix of the checkpoint, or a folder, which means its latest.
     """
     if os.path.isdir(path):
-        path = tf.train.latest_checkpoint(path) or path
+        path = latest_checkpoint(path) or path
     # Reading reports an index that is missing or of an older format.
     with contextlib.suppress(CheckpointError):
         for file in find_cut_files(path):
@@ -195,6 +195,37 @@ def _warn_once(path: str, file: CutFile) -> None:
     )
 
 
+def checkpoint_state(folder: str) -> Any:
+    """Returns TensorFlow's list of a folder's checkpoints; None if there is none, or it is damaged.
+
+    Raises:
+        CheckpointError: it names one of another folder, as in a copy of a folder whose list has
+            absolute paths. Training in the copy would remove the original's checkpoints.
+    """
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:  # no text
+        return None
+    if state is None or "://" in folder:
+        return state
+    own = os.path.realpath(folder)
+    for path in (state.model_checkpoint_path, *state.all_model_checkpoint_paths):
+        if os.path.realpath(os.path.dirname(path)) != own:
+            raise CheckpointError(
+                f"{os.path.join(folder, 'checkpoint')}: must name checkpoints of its own folder. "
+                f"Received: {path}. Set its content to the line model_checkpoint_path: "
+                f'"{os.path.basename(state.model_checkpoint_path)}".'
+            )
+    return state
+
+
+def latest_checkpoint(folder: str) -> Optional[str]:
+    """As tf.train.latest_checkpoint; raises as `checkpoint_state`."""
+    checkpoint_state(folder)
+    found: Optional[str] = tf.train.latest_checkpoint(folder)
+    return found
+
+
 def latest_listed(model_dir: str, instead: str) -> Optional[str]:
     """The checkpoint that the file `checkpoint` of a folder names, or None.
 
@@ -208,7 +239,7 @@ def latest_listed(model_dir: str, instead: str) -> Optional[str]:
     """
     path = os.path.join(model_dir, "checkpoint")
     fault = _fault_of_list(path)
-    found: Optional[str] = None if fault else tf.train.latest_checkpoint(model_dir)
+    found: Optional[str] = None if fault else latest_checkpoint(model_dir)
     if found or "://" in model_dir:
         return found
     complete = [prefix for prefix in all_checkpoints(model_dir) if step_of(prefix) > 0]

@@ -23,6 +23,7 @@ from cerebras_tf.wafer.prediction import STREAMING, Prediction, one_line
 from cerebras_tf.wafer.streaming import predict_streaming
 from cerebras_tf.wafer.system import load_system
 from cerebras_tf.wafer.validation import measured_rows
+from cerebras_tf.whole_file import write_whole
 
 SYSTEM = "cs2"
 
@@ -92,11 +93,7 @@ def write_report(found: Prediction, here: Sequence[str], folder: str, mode: str)
     """
     name = REPORT if mode == TRAINING else REPORT.replace(".html", f"_{name_of_mode(mode)}.html")
     path = Path(folder) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".html.part")
-    part.write_text(report_page(found, here, measured_rows(found.system)), encoding="utf-8")
-    os.replace(part, path)
-    return path
+    return write_whole(path, report_page(found, here, measured_rows(found.system)))
 
 
 class PredictionHook(tf.estimator.SessionRunHook):

@@ -1,15 +1,19 @@
-"""Locks a model folder, so that one process at a time trains in it; others may evaluate."""
+"""Locks a model folder, so that one process at a time writes in it; others may evaluate."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Optional, Union
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.memoryx import process_folder
+from cerebras_tf.whole_file import UNFINISHED, remove_partial, sync
 
 _FILE = ".lock"
 # Locked folders, with the process and the thread that hold the lock.
@@ -18,9 +22,12 @@ _held: set[tuple[str, int, int]] = set()
 
 @contextlib.contextmanager
 def locked_folder(
-    model_dir: str, writes: bool = True, clean: Callable[[str], Any] = lambda folder: None
+    model_dir: str,
+    writes: bool = True,
+    clean: Callable[[str], Any] = lambda folder: None,
+    name: str = "model_dir",
 ) -> Iterator[None]:
-    """Creates a folder and locks it for training.
+    """Creates a folder and locks it for training, or for another writer.
 
     The lock is reentrant: a runner takes it before it reads data, and the estimator again when it
     trains. It ends with the process. Folders of other file systems, such as gs://bucket/run, are
@@ -29,16 +36,17 @@ def locked_folder(
     Args:
         writes: False to write nothing, and to lock a folder only if it was locked before.
         clean: removes unfinished files from the folder, at both ends.
+        name: of the option, for errors.
 
     Raises:
-        ConfigError: the folder cannot be created, or another process or thread trains in it.
+        ConfigError: the folder cannot be created, or another process or thread writes in it.
     """
     holder = os.path.realpath(model_dir), os.getpid(), threading.get_ident()
     absent = not writes and not os.path.exists(os.path.join(model_dir, _FILE))
     if "://" in model_dir or holder in _held or absent:
         yield
         return
-    with _locked_file(model_dir, writes, clean):
+    with _locked_file(model_dir, writes, clean, name):
         _held.add(holder)
         try:
             yield
@@ -47,27 +55,30 @@ def locked_folder(
 
 
 @contextlib.contextmanager
-def _locked_file(model_dir: str, writes: bool, clean: Callable[[str], Any]) -> Iterator[None]:
+def _locked_file(
+    model_dir: str, writes: bool, clean: Callable[[str], Any], name: str
+) -> Iterator[None]:
     """Holds the lock file of the folder, which contains the id of this process."""
+    path = os.path.join(model_dir, _FILE)
     try:
         os.makedirs(model_dir, exist_ok=True)
-        file = open(  # noqa: SIM115 - held open by the block below
-            os.path.join(model_dir, _FILE), "ab+" if writes else "rb", buffering=0
-        )
+        file = open(path, "ab+" if writes else "rb", buffering=0)  # noqa: SIM115 - held open below
     except OSError as error:
         raise ConfigError(
-            f"model_dir: must be a writable folder. Received: {model_dir!r} ({error.strerror}). "
+            f"{name}: must be a writable folder. Received: {model_dir!r} ({error.strerror}). "
             "Use another folder."
         ) from error
     with file, process_folder.tracked(file.fileno()):
         try:
             process_folder.lock(file.fileno())
+            if not _is_same(path, file.fileno()):  # its owner has removed it
+                raise BlockingIOError
         except BlockingIOError as error:
             file.seek(0)
-            holder = file.read().decode().strip() or "unknown"
+            holder = file.read(20).decode(errors="replace").strip() or "unknown"
             raise ConfigError(
-                f"model_dir: must not be in use by another run. Received: {model_dir!r}, which "
-                f"process {holder} trains in. Wait until it ends, or use another folder."
+                f"{name}: must not be in use by another run. Received: {model_dir!r}, which "
+                f"process {holder} writes in. Wait until it ends, or use another folder."
             ) from error
         except OSError:  # a file system without locks
             pass
@@ -79,11 +90,93 @@ def _locked_file(model_dir: str, writes: bool, clean: Callable[[str], Any]) -> I
             file.write(f"{os.getpid()}\n".encode())
         except OSError as error:
             raise ConfigError(
-                f"model_dir: must have enough disk space. Received: {model_dir!r} "
+                f"{name}: must have enough disk space. Received: {model_dir!r} "
                 f"({error.strerror}). Free disk space, or use another folder."
             ) from error
+        remove_partial(model_dir)
         clean(model_dir)
         try:
             yield
         finally:
             clean(model_dir)
+
+
+def _is_same(path: str, descriptor: int) -> bool:
+    """Whether a path is that of an open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def writer_of(model_dir: str) -> Optional[str]:
+    """Id of another process that writes in a folder; None if there is none."""
+    try:
+        with locked_folder(model_dir, writes=False):
+            return None
+    except ConfigError as error:
+        found = re.search(r"process (\w+) writes", str(error))
+        return found and found[1]
+
+
+@contextlib.contextmanager
+def whole_folder(
+    target: Union[str, Path], patterns: Sequence[str], overwrite: bool
+) -> Iterator[Path]:
+    """Gives a folder to write files in, and moves them to `target` when the block ends well.
+
+    Meanwhile the target is locked, as by training.
+
+    Args:
+        target: folder of the files; made where there is none.
+        patterns: file name patterns of what is written, the last of which comes last. Files of
+            these names that are there already are replaced.
+
+    Yields:
+        Path of the folder to write in.
+
+    Raises:
+        CheckpointError: there are such files and `overwrite` is False; or they cannot be written.
+        ConfigError: another process writes in the target.
+    """
+    target = Path(target)
+    made, had_lock = not target.exists(), (target / _FILE).exists()
+    with locked_folder(str(target), name="output"):
+        try:
+            with _unfinished(target, patterns, overwrite) as partial:
+                yield partial
+        finally:
+            if not had_lock:  # no training there
+                (target / _FILE).unlink(missing_ok=True)
+            if made:
+                with contextlib.suppress(OSError):
+                    target.rmdir()  # only where nothing came of it
+
+
+@contextlib.contextmanager
+def _unfinished(target: Path, patterns: Sequence[str], overwrite: bool) -> Iterator[Path]:
+    old = [path for pattern in patterns for path in sorted(target.glob(pattern))]
+    if old and not overwrite:
+        raise CheckpointError(
+            f"{target}: must not contain a checkpoint. Received: {old[-1].name}. Use another "
+            "folder, or --overwrite to replace it."
+        )
+    partial = target / UNFINISHED
+    try:
+        partial.mkdir()
+        yield partial
+        new = [path for pattern in patterns for path in sorted(partial.glob(pattern))]
+        for path in new:
+            sync(path)
+        for path in reversed(old):
+            path.unlink()
+        for path in new:
+            os.replace(path, target / path.name)
+        sync(target)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: must be a folder with disk space for the checkpoint. Received: "
+            f"{error.strerror or error}. Free disk space, or use another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,7 +90,7 @@ class OwnFolder:
 def remove_abandoned(
     parent: Path, pattern: str, before: Callable[[Path], None] = lambda folder: None
 ) -> None:
-    """Removes the folders of killed processes, if permitted.
+    """Removes the folders of this user's killed processes, if permitted.
 
     Args:
         parent: where they are.
@@ -97,7 +98,10 @@ def remove_abandoned(
         before: called with each folder before it is removed.
     """
     for folder in parent.glob(pattern):
-        _remove_abandoned(folder, before)
+        with contextlib.suppress(OSError):
+            found = folder.lstat()  # a link may lead to a folder of others
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                _remove_abandoned(folder, before)
 
 
 def _made(parent: Path, prefix: str) -> tuple[Path, int]:

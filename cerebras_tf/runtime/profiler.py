@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from cerebras_tf.kernels.timeline import PART, Span, Timeline, record, recording
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.swarmx.swarm import Swarm
+from cerebras_tf.whole_file import write_whole
 
 # Kinds of spans besides those of schedule entries, which are Entry.kind.
 KERNEL = "kernel"  # an instruction, from the executor's thread
@@ -206,8 +206,4 @@ def write_trace(timeline: Timeline, path: Path) -> None:
                 "args": span.details,
             }
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".json.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
-    os.replace(part, path)
+    write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.swarmx.job import LOCK_FILE, make_secret
+from cerebras_tf.whole_file import write_whole
 
 HEARTBEAT_S = 1.0
 # Exit status of a mistake of the user that the process has reported. Another attempt would repeat
@@ -58,7 +59,7 @@ def over_file(folder: str) -> Path:
 
 def send_signal(folder: str, numbers: Iterable[int]) -> None:
     """Sends these signals to every process, except signals sent before."""
-    write_whole(signal_file(folder), "".join(f"{number} " for number in numbers))
+    write_whole(signal_file(folder), "".join(f"{number} " for number in numbers), sync=False)
 
 
 def sent_signals(folder: str) -> list[int]:
@@ -75,7 +76,7 @@ def checkpoint_file(folder: str) -> Path:
 def record_checkpoint(folder: Optional[str], prefix: str) -> None:
     """Records that a checkpoint was written; does nothing if `folder` is None."""
     if folder is not None:
-        write_whole(checkpoint_file(folder), prefix)
+        write_whole(checkpoint_file(folder), prefix, sync=False)
 
 
 class HeartbeatReader:
@@ -177,18 +178,11 @@ class Heartbeat:
             waited = time.monotonic() - since if since else 0.0
             text = f"{waited:12.1f} {beat:12}"
             try:
-                write_whole(path, text)
+                write_whole(path, text, sync=False)
             except OSError:  # the disk is full; overwriting takes no more space
                 with contextlib.suppress(OSError), open(path, "r+", encoding="utf-8") as file:
                     file.write(text)
             time.sleep(HEARTBEAT_S)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a small file atomically."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 _PREFIX = ".job_"

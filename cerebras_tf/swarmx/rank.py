@@ -35,8 +35,8 @@ from cerebras_tf.swarmx.heartbeats import (
     sent_signals,
     signal_file,
     state_of,
-    write_whole,
 )
+from cerebras_tf.whole_file import write_whole
 
 THREADS_VARIABLE = environment.THREADS.name
 _POLL_S = 0.1
@@ -214,7 +214,7 @@ def _record(folder: str, rank: str, status: int, process: int, reason: Optional[
         "reason": reason,
         "time": time.time(),
     }
-    write_whole(failure_file(folder, int(rank)), json.dumps(report))
+    write_whole(failure_file(folder, int(rank)), json.dumps(report), sync=False)
 
 
 if __name__ == "__main__":

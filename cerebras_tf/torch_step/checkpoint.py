@@ -59,7 +59,8 @@ def remove_unfinished(model_dir: str) -> None:
 def keep_newest(model_dir: str, count: int) -> None:
     """Removes the oldest checkpoints; 0 keeps all."""
     for path in checkpoints(model_dir)[:-count] if count else []:
-        _remove(path)
+        if not path.is_symlink():  # a link is the user's
+            _remove(path)
 
 
 def _remove(folder: Path) -> None:

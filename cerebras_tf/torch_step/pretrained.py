@@ -21,6 +21,7 @@ from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.types import HALF_TYPES
 from cerebras_tf.kernels.half_precision import as_float32, to_storage
+from cerebras_tf.memoryx.folder_lock import whole_folder
 from cerebras_tf.memoryx.safetensors_file import (
     INDEX,
     SHARD_BYTES,
@@ -44,7 +45,6 @@ from cerebras_tf.torch_step.adapter import (
 from cerebras_tf.torch_step.lora import LoraSettings, add_lora, lora_layers
 from cerebras_tf.torch_step.training import TorchTraining
 from cerebras_tf.user_files import read_weight_index
-from cerebras_tf.whole_file import whole_folder
 
 CONFIG = "config.json"
 # The files that are written, last the one that makes the others a model.

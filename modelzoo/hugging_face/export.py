@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from cerebras_tf.whole_file import whole_folder
 from modelzoo.common.train import torch_engine
 from modelzoo.common.train.console import logger
-from modelzoo.common.train.torch_engine import TensorFile, TensorType, write_shards
+from modelzoo.common.train.torch_engine import TensorFile, TensorType, whole_folder, write_shards
 from modelzoo.hugging_face.chat import load_tokenizer, read_template
 from modelzoo.hugging_face.model import ExtractiveSummarizer, LoadedModel, name_in_file
 

@@ -171,6 +171,13 @@ def test_a_damaged_list_of_checkpoints_is_refused(tmp_path, use_cs):
             with raises(CheckpointError, listed, 'model_checkpoint_path: "model.ckpt-2"'):
                 call()
     assert made.evaluate(dataset, 1, checkpoint_path=str(tmp_path / "model.ckpt-2"))
+    original = tmp_path / "original"
+    build(original, use_cs=use_cs).train(dataset, max_steps=1)
+    for path in (f"{original}/model.ckpt-1", "original/model.ckpt-1", "../model.ckpt-1"):
+        listed.write_text(f'model_checkpoint_path: "{path}"\nall_model_checkpoint_paths: "{path}"')
+        with raises(CheckpointError, listed, os.path.basename(path)):
+            build(tmp_path, use_cs=use_cs).train(dataset, max_steps=4)
+    assert len(list(original.glob("model.ckpt-1.*"))) > 1
     listed.write_text('model_checkpoint_path: "model.ckpt-2"')
     assert made.evaluate(dataset, steps=1)["global_step"] == 2
 

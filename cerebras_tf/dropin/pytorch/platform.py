@@ -15,6 +15,7 @@ from cerebras.pytorch import amp
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.torch_recording.recorded_loop import RecordedLoop
 from cerebras_tf.torch_step.settings import TrainingSettings
+from cerebras_tf.whole_file import replacing
 
 # Options of the original cluster that do not change results.
 _IGNORED = {
@@ -120,6 +121,7 @@ class Backend:
 
     def saved(self, path: str) -> None:
         """Deletes the oldest checkpoint of this run if there are more than `max_checkpoints`."""
+        path = os.path.abspath(path)
         self._saved = [*(name for name in self._saved if name != path), path]
         if self._max_checkpoints is not None and len(self._saved) > self._max_checkpoints:
             with contextlib.suppress(FileNotFoundError):
@@ -263,13 +265,8 @@ def _at_end(
 def save(state_dict: Any, path: Union[str, os.PathLike[str]]) -> None:
     """Writes a checkpoint that `torch.load` reads, completely or not at all."""
     path = os.fspath(path)
-    partial = f"{path}.{os.getpid()}"
-    try:
+    with replacing(path) as partial:
         torch.save(state_dict, partial)
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
     found = current_backend()
     if found is not None:
         found.saved(path)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from cerebras_tf.api import whole_folder
 from cerebras_tf.errors import CheckpointError, ConfigError
-from cerebras_tf.whole_file import whole_folder
 from modelzoo.common.config import registry
 from modelzoo.common.config.model_sections import count_lines
 from modelzoo.common.config.params import load_params, params_from_dict

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cerebras_tf.api import BundleWriter, checkpoint_before
+from cerebras_tf.api import BundleWriter, checkpoint_before, checkpoint_state, whole_folder
 from cerebras_tf.errors import CheckpointError
-from cerebras_tf.whole_file import whole_folder, write_whole
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.files.path_advice import CHECKPOINT_END, advice_on_checkpoint
 from modelzoo.common.model_dir.source_files import SOURCE_FILES, copy_between, find_source
 
@@ -72,6 +72,7 @@ class TensorFlowReader:
 def _find(tf, path):
     if not os.path.isdir(path):
         return CHECKPOINT_END.sub("", path)
+    checkpoint_state(path)  # names no checkpoint of another folder
     found = tf.train.latest_checkpoint(path)
     candidates = [str(index.with_suffix("")) for index in Path(path).glob("*.index")]
     if found or len(candidates) == 1:

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from cerebras_tf.api import (
     CheckpointReader,
     advice_on_damage,
+    checkpoint_state,
     data_path,
     data_paths,
     find_cut_files,
@@ -26,8 +27,10 @@ from cerebras_tf.api import (
     read_variable,
     remove_begun,
     remove_bundle,
+    writer_of,
 )
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
+from cerebras_tf.whole_file import remove_partial
 from modelzoo.common.config.params import saved_runconfig
 from modelzoo.common.files.path_advice import CHECKPOINT_END
 from modelzoo.common.model_dir.folder import LIST, TRAINED_ON, no_checkpoint
@@ -77,10 +80,7 @@ def latest_checkpoint(folder):
 
 def _listed(folder):
     """Returns the latest checkpoint by a folder's list, "" where that is damaged or empty."""
-    try:
-        state = tf.train.get_checkpoint_state(folder)
-    except ValueError:  # an empty file, or no text
-        state = None
+    state = checkpoint_state(folder)
     return state.model_checkpoint_path if state else ""
 
 
@@ -132,7 +132,9 @@ def check_sizes(prefix):
 
 def advice_instead(prefix):
     """Returns what to do about a damaged checkpoint: restore it, or take the one before."""
-    before = CheckpointReader.before(prefix)
+    before, writer = CheckpointReader.before(prefix), writer_of(os.path.dirname(prefix) or ".")
+    if writer:
+        return f"Process {writer} writes in its folder: wait until it ends."
     if before is None:
         return "Restore the files; there is no earlier checkpoint."
     return f"Restore the files, or use the earlier checkpoint: {INSTEAD.replace('{}', before)}."
@@ -154,10 +156,7 @@ def check_damaged(folder):
     They have an index, or the list of the folder names them; one without any file has been
     removed, unless the list calls it the latest.
     """
-    try:
-        state = tf.train.get_checkpoint_state(folder)
-    except ValueError:  # no text
-        state = None
+    state = checkpoint_state(folder)
     names = {path.stem for path in Path(folder).glob("*.index")}
     names.update(map(os.path.basename, state.all_model_checkpoint_paths if state else ()))
     latest = os.path.basename(state.model_checkpoint_path) if state else None
@@ -364,6 +363,7 @@ def copy_checkpoint(prefix, folder, name, others_there=()):
     files = [*data_files(prefix), *meta, f"{prefix}.index"]
     others = {path: os.path.join(folder, os.path.basename(path)) for path in others_there}
     remove_begun(folder)  # by a process that was killed
+    remove_partial(folder)
     try:
         for path in files:
             _place(path, made + path[len(prefix) :], _link)
@@ -379,7 +379,8 @@ def copy_checkpoint(prefix, folder, name, others_there=()):
 
 
 def _place(path, target, copy):
-    partial = f"{target}.{os.getpid()}"
+    folder, name = os.path.split(target)
+    partial = os.path.join(folder, f".{name}.{os.getpid()}")  # see cerebras_tf/whole_file.py
     _discard(partial)  # of a process of this number that was killed; it may be a link to `path`
     try:
         copy(path, partial)

@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+from cerebras_tf.whole_file import replacing
 from modelzoo.common.config.params import resolve_path, saved_runconfig
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -66,14 +67,8 @@ def copy_between(source, target, names=SOURCE_FILES):
     for name in names if source else ():
         path = Path(source, name)
         if path.is_file():
-            partial = Path(target, f".{name}.{os.getpid()}")
-            os.makedirs(target, exist_ok=True)
-            try:
+            with replacing(Path(target, name)) as partial:
                 shutil.copyfile(path, partial)
-                os.replace(partial, Path(target, name))
-            except BaseException:  # such as a full disk
-                partial.unlink(missing_ok=True)
-                raise
 
 
 def folder_of(checkpoint):

@@ -176,7 +176,7 @@ class Evaluations(tf.estimator.Exporter):
         copy_between(self._folder, folder)
         kept = os.path.basename(prefix)
         copy_checkpoint(prefix, folder, kept)
-        names = {CHECKPOINT_END.sub("", path.name) for path in Path(folder).glob("*.ckpt-*.*")}
+        names = {CHECKPOINT_END.sub("", path.name) for path in Path(folder).glob("model.ckpt-*.*")}
         for other in names - {kept}:
             remove_checkpoint(os.path.join(folder, other))
         metric = self._keep.metric

@@ -29,6 +29,7 @@ from cerebras_tf.api import LoraSettings as LoraSettings
 from cerebras_tf.api import PretrainedModel as PretrainedModel
 from cerebras_tf.api import TensorType as TensorType
 from cerebras_tf.api import load_tensors as load_tensors
+from cerebras_tf.api import whole_folder as whole_folder
 from cerebras_tf.api import write_shards as write_shards
 from cerebras_tf.errors import CheckpointError, DataError
 from modelzoo.common.config.params import save_params

@@ -10,6 +10,7 @@ from pathlib import Path
 from cerebras_tf import user_files
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.user_files import reason
+from cerebras_tf.whole_file import sync, write_whole
 from modelzoo.common.data.preparation import examples, record_stream
 
 MANIFEST = "manifest.json"
@@ -77,6 +78,7 @@ class RecordWriter:
         if self._file is None:
             return
         self._file.close()
+        sync(self._partial)
         final = self._folder / f"{self._prefix}-{len(self.files):05d}{self._suffix}"
         entry = {"file": final.name, "records": self._count, **content_of(self._partial)}
         self._partial.replace(final)
@@ -124,10 +126,7 @@ def json_text(value):
 
 def write_json(path, value):
     """Writes JSON, whole or not at all."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json_text(value), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json_text(value))
 
 
 def check_same(path, text):

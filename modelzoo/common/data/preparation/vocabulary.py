@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Optional
 
 from cerebras_tf.errors import ConfigError, DataError
+from cerebras_tf.whole_file import write_whole
 from modelzoo.common.data.preparation import documents, input_files, records
 from modelzoo.common.files import text_lines, text_sources
 from modelzoo.common.tokenizers import tokenizers
@@ -209,7 +209,5 @@ def _classic_files(tokenizer, settings):
 
 
 def _write(path, text):
-    partial = Path(path).with_name(f".{path.name}.partial")
-    partial.write_bytes(text.encode("utf-8"))
-    partial.replace(path)
+    write_whole(path, text)
     return {"file": path.name, **records.content_of(path)}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -13,15 +15,15 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow")
 
 from cerebras_tf.bundle import writer
-from cerebras_tf.errors import CheckpointError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.ir import TensorType
+from cerebras_tf.memoryx.folder_lock import whole_folder, writer_of
 from cerebras_tf.memoryx.safetensors_file import (
     TensorFile,
     rounded_to,
     split_into_shards,
     write_weights,
 )
-from cerebras_tf.whole_file import whole_folder
 from modelzoo.common.convert.hugging_face import HuggingFaceReader, TorchReader, write_hugging_face
 from modelzoo.common.convert.tensorflow_checkpoint import (
     TensorFlowReader,
@@ -245,8 +247,28 @@ def test_files_appear_when_the_block_ends_well(tmp_path):
     with whole_folder(tmp_path / "out", PATTERNS, False) as folder:
         (folder / "model-1").write_text("new")
         (folder / "last").write_text("new")
-        assert names_in(tmp_path / "out") == {folder.name}
+        assert names_in(tmp_path / "out") == {folder.name, ".lock"}
     assert names_in(tmp_path / "out") == {"model-1", "last"}
+
+
+def test_a_folder_that_another_process_writes_in_is_refused(tmp_path):
+    with whole_folder(tmp_path, PATTERNS, False) as folder:
+        (folder / "last").write_text("first")
+        refused = []
+
+        def second():
+            with raises(ConfigError, "output", os.getpid()), whole_folder(tmp_path, PATTERNS, True):
+                pass
+            refused.append(writer_of(str(tmp_path)))
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert refused == [str(os.getpid())]
+    assert (names_in(tmp_path), writer_of(str(tmp_path))) == ({"last"}, None)
+    (tmp_path / ".lock").touch()  # of a training
+    write_whole(tmp_path, ["last"], overwrite=True)
+    assert names_in(tmp_path) == {"last", ".lock"}
 
 
 def test_a_block_that_fails_leaves_what_was_there(tmp_path):
@@ -271,7 +293,7 @@ def test_old_files_are_refused_or_replaced_and_others_stay(tmp_path):
     assert names_in(tmp_path) == {"model-1", "last", "notes.txt"}
     write_whole(tmp_path, ["model-2", "last"], overwrite=True)
     assert names_in(tmp_path) == {"model-2", "last", "notes.txt"}
-    with raises(CheckpointError, "folder", "disk space"):
+    with raises(ConfigError, "output", "folder"):
         write_whole(tmp_path / "last" / "out", ["last"])
 
 

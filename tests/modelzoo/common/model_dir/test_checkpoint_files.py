@@ -223,7 +223,7 @@ def test_what_a_killed_copy_left_is_no_part_of_the_next(tmp_path):
     out.mkdir()
     write_steps(folder, 1)
     index = folder / "model.ckpt-1.index"
-    os.link(index, out / f"model.ckpt-1.index.{os.getpid()}")
+    os.link(index, out / f".model.ckpt-1.index.{os.getpid()}")
     (out / "data_position.json").write_text("[[0, 0, 7]]")  # the source has none
     (out / f"checkpoint.tmp{'0a' * 16}").touch()
     with resumed(SimpleNamespace(model_dir=str(out), resume_from=str(folder))):
