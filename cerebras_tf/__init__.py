@@ -6,6 +6,8 @@ Importing this package imports neither TensorFlow nor Numba, so that a command l
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import Any
 
 from cerebras_tf.tf_compat import loading
@@ -27,4 +29,18 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'cerebras_tf' has no attribute {name!r}")
 
 
+def _open_streams() -> None:
+    """Opens /dev/null as each standard stream that the process was started without.
+
+    Otherwise the next file that is opened, such as a checkpoint, would get its number, and native
+    libraries would log into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+_open_streams()
 loading.prepare()

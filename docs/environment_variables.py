@@ -29,7 +29,7 @@ OF_CHECKOUTS = {
     "CEREBRAS_TF_KILLS": ("How many kills the slow test of kills makes.", "100"),
     "CEREBRAS_TF_DEV_CLUSTER": (
         "Folder of `scripts/dev_cluster`, a small Slurm.",
-        "in the folder of temporary files",
+        "in the user's cache folder",
     ),
     "CEREBRAS_TF_DEV_NODES": ("Number of its nodes.", "4"),
     "CEREBRAS_TF_DEV_PORT": ("Its first port.", "17000"),

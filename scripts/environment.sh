@@ -145,7 +145,7 @@ run_on_wafers() {
   fi
   ensure_environment "${original[@]}"
   set_environment "$@"
-  read -r wafers asked logs < <(
+  { read -rd '' wafers && read -rd '' asked && IFS= read -rd '' logs; } < <(
     exec_quietly "$VENV/bin/python" "$RUN_MODULE" modelzoo.common.train.wafers "$given" "$@"
   )
   if [ -z "${logs-}" ]; then # the error is printed

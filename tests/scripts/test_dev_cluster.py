@@ -9,6 +9,10 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from tests.messages import names
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "dev_cluster"
 
 
@@ -21,6 +25,33 @@ def run(word, folder):
         timeout=60,
         check=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def private(tmp_path):
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("word", ["start", "stop", "status"])
+@pytest.mark.parametrize("place", ["open", "link", "owner"])
+def test_a_folder_that_others_can_write_in_is_refused(word, place, tmp_path):
+    folder = tmp_path / "cluster"
+    (tmp_path / "target").mkdir(mode=0o700)
+    if place == "link":
+        folder.symlink_to(tmp_path / "target")
+    else:
+        folder.mkdir(mode=0o777 if place == "open" else 0o700)
+        folder.chmod(0o777 if place == "open" else 0o700)
+    if place == "owner":
+        if os.getuid():
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 12345, 12345)
+    (tmp_path / "private").write_text("kept")
+    (folder / "slurm.conf").symlink_to(tmp_path / "private")
+    (folder / ".dev_cluster").touch()
+    done = run(word, folder)
+    assert done.returncode == 2 and names(done.stderr, folder, "mode 700")
+    assert (tmp_path / "private").read_text() == "kept" and (folder / ".dev_cluster").exists()
 
 
 def test_a_folder_with_other_files_is_neither_used_nor_removed(tmp_path):

@@ -21,8 +21,8 @@ LAUNCH = f"{RUN_MODULE} cerebras_tf.swarmx.launch"
 # A Python that says how many wafers a command asks for, and else what it was called with.
 WAFERS_PYTHON = """#!/bin/bash
 if [ "$2" != modelzoo.common.train.wafers ]; then echo "$*"
-elif [ "$3" = 0 ]; then echo "1 no /logs"
-else echo "$3 yes /logs"; fi
+elif [ "$3" = 0 ]; then printf '1\\0no\\0/logs\\0'
+else printf '%s\\0yes\\0/logs\\0' "$3"; fi
 """
 
 

@@ -22,8 +22,9 @@ def default_model_dir(params_path):
 
 def check_places(runconfig, mode):
     """Checks the places that a run names, as far as that needs no TensorFlow."""
-    for name in ("model_dir", "checkpoint_path", "resume_from"):
-        if getattr(runconfig, name):
+    for name in ("model_dir", "checkpoint_path", "resume_from", "memoryx_dir"):
+        check_text(getattr(runconfig, name) or "", name)
+        if getattr(runconfig, name) and name != "memoryx_dir":
             check_checkpoint_path(getattr(runconfig, name), name)
     folder = Path(os.path.abspath(runconfig.model_dir))
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
@@ -41,6 +42,14 @@ def check_places(runconfig, mode):
     weights = runconfig.memoryx_dir if streams else None
     if weights and "://" not in weights:
         require_usable(weights)
+
+
+def check_text(path, name):
+    """Raises a ConfigError for control characters, which logs and scripts take for line ends."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in path):
+        raise ConfigError(
+            f"{name}: must be a path without control characters. Received: {path!r}. Use another."
+        )
 
 
 def check_device(device):

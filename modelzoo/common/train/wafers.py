@@ -19,12 +19,12 @@ from modelzoo.common.train.run import read_params
 
 
 def main(arguments):
-    """Prints one line: processes, whether they are asked for, folder of logs."""
+    """Prints the number of processes, whether it is asked for, and the folder of logs."""
     given, command = int(arguments[0]), arguments[1:]
     args = runner_arguments(command)
     if args is None:
         check_script(command)
-        print(given or 1, "yes" if given else "no", os.path.abspath("csrun_logs"))
+        _print(given or 1, given, os.path.abspath("csrun_logs"))
         return
     asked = args.given.get("num_csx")
     if given and asked not in (None, given):
@@ -39,7 +39,12 @@ def main(arguments):
     is_set = "num_csx" in written or "runconfig.num_csx" in dict(args.settings)
     is_asked = given or asked or is_set
     logs = os.path.join(os.path.abspath(runconfig.model_dir), "logs")
-    print(given or runconfig.num_csx, "yes" if is_asked else "no", logs)
+    _print(given or runconfig.num_csx, is_asked, logs)
+
+
+def _print(wafers, is_asked, logs):
+    """Prints each with a null character after it, which no path contains."""
+    print(wafers, "yes" if is_asked else "no", logs, sep="\0", end="\0")
 
 
 def check_script(command):

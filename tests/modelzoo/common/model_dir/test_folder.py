@@ -35,6 +35,12 @@ def test_a_file_in_place_of_the_folder_is_refused(check, mode, place):
         check(mode, model_dir=place)
 
 
+@pytest.mark.parametrize("name", ["model_dir", "checkpoint_path", "resume_from", "memoryx_dir"])
+def test_control_characters_in_paths_are_refused(check, name):
+    with raises(ConfigError, name, r"Received: 'a\nb'"):
+        check("train", **{name: "a\nb"})
+
+
 def test_a_folder_of_weights_that_is_none_is_refused(check):
     for path in ("file", "/dev/null"):
         with raises(StoreError, "memoryx_dir", path):

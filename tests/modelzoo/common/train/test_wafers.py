@@ -20,7 +20,7 @@ TINY = str(CONFIGS / "params_gpt3_tiny.yaml")
 def test_wafers_are_found_in_any_order_of_the_arguments(words, tmp_path, capsys):
     assert is_runner_call(words)
     main(["0", "python-ws", *words, "--num_csx", "2", "-o", str(tmp_path)])
-    assert capsys.readouterr().out.split() == ["2", "yes", str(tmp_path / "logs")]
+    assert capsys.readouterr().out == f"2\0yes\0{tmp_path}/logs\0"
 
 
 def test_one_wafer_is_asked_for_only_where_it_is_written(tmp_path, capsys):
@@ -30,7 +30,7 @@ def test_one_wafer_is_asked_for_only_where_it_is_written(tmp_path, capsys):
     written.write_text(text.replace("runconfig:", "runconfig:\n    num_csx: 1"), encoding="utf-8")
     for path, given, asked in ((TINY, "0", "no"), (TINY, "1", "yes"), (str(written), "0", "yes")):
         main([given, "python-ws", "-m", "train", "-p", path])
-        assert capsys.readouterr().out.split()[:2] == ["1", asked]
+        assert capsys.readouterr().out.split("\0")[:2] == ["1", asked]
 
 
 @pytest.mark.parametrize("words", [["script.py"], ["-m", "my.module"], ["--version"], ["-c", "1"]])
@@ -38,7 +38,7 @@ def test_other_programs_ask_for_none(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").touch()
     main(["0", "python-ws", *words])
-    assert capsys.readouterr().out.split()[:2] == ["1", "no"]
+    assert capsys.readouterr().out.split("\0")[:2] == ["1", "no"]
 
 
 def test_numbers_that_contradict_one_another_are_refused():
