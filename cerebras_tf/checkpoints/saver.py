@@ -479,6 +479,8 @@ def _not_written(prefix: str, error: BaseException) -> CheckpointError:
         found = CheckpointReader.before(prefix)
     before = f"{found} is untouched" if found else "there is no earlier checkpoint"
     advice = "Free disk space or correct the folder's permissions"
+    if "Too many open files" in str(error):
+        advice = "Raise the number of files that a process may open (ulimit -n)"
     if isinstance(error, FileNotFoundError):
         advice = f"{error.filename} was deleted during the run; start again"
     return CheckpointError(

@@ -65,13 +65,18 @@ def _temporary_folder(prefix: str, marker: str) -> Iterator[str]:
     """Within: a folder of this process next to a checkpoint. Those of killed ones are removed."""
     parent = Path(os.path.abspath(prefix)).parent
     parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(parent, f"*{_UNFINISHED}*", _remove_unfinished)
-    remove_abandoned(parent, f"*{_CONVERTED}*")
+    remove_killed(parent)
     folder = OwnFolder(parent, os.path.basename(prefix) + marker)
     try:
         yield str(folder.path)
     finally:
         folder.remove()
+
+
+def remove_killed(model_dir: Path) -> None:
+    """Removes the unfinished checkpoints and folders that killed processes left."""
+    remove_abandoned(model_dir, f"*{_UNFINISHED}*", _remove_unfinished)
+    remove_abandoned(model_dir, f"*{_CONVERTED}*")
 
 
 def _remove_unfinished(folder: Path) -> None:

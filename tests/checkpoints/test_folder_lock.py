@@ -52,6 +52,27 @@ def test_a_lock_that_writes_nothing_is_held_where_there_was_one(tmp_path, other_
     assert (tmp_path / ".lock").read_text() == "123\n"
 
 
+def test_what_a_killed_training_left_is_removed(tmp_path):
+    build(tmp_path).train(dataset, max_steps=1)
+    kept = {path.name for path in tmp_path.iterdir()}
+    outside = tmp_path.parent / "outside"
+    outside.mkdir()
+    for folder in ("model.ckpt-7_writing_a", "model.ckpt-1_writing_b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "lock").touch()
+    for name in (
+        ".params.yaml.123",
+        "model.ckpt-7.data-00000-of-00001",
+        f"checkpoint.tmp{32 * 'a'}",
+    ):
+        (tmp_path / name).touch()
+    for path in (tmp_path / "link_writing_c", outside / "lock"):
+        path.symlink_to(outside) if path.parent == tmp_path else path.touch()
+    with locked(str(tmp_path)):
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, "link_writing_c"}
+    assert (outside / "lock").exists()
+
+
 def test_the_lock_is_reentrant_and_held_by_a_thread(tmp_path):
     refused = []
 
