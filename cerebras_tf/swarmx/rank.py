@@ -105,21 +105,25 @@ def main(command: list[str]) -> int:
 
 
 def remove_abandoned_segments(folder: Path) -> None:
-    """Removes shared memory that MPI has left in killed processes.
+    """Removes shared memory that MPI has left in killed processes of this user.
 
     Mpich names it by the job and the step. If Slurm counts steps from 0 again, as after a requeue,
     the next processes would use it and wait forever.
     """
-    segments = {str(path) for path in folder.glob(f"{_SEGMENT}*")}
+    segments = set()
+    for path in folder.glob(f"{_SEGMENT}*"):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                segments.add(str(path))
     if not segments:
         return
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):  # of a process that has ended, or of another user
             mapped = maps.read_text(encoding="utf-8", errors="replace")
             segments -= {path for path in segments if path in mapped}
-    for path in segments:
+    for name in segments:
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            os.unlink(name)
 
 
 def _console(number: int) -> int:

@@ -12,7 +12,7 @@ import shlex
 
 import pytest
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?:cerebras_tf|modelzoo|benchmarks|configs|scripts|tests|\.ci)/[\w./-]*\w/?")
