@@ -242,7 +242,9 @@ TF_CONFIG = EnvironmentVariable[dict[str, Any]](
     "a JSON object with a cluster that has one chief, and with a task of this cluster",
 )
 FI_TCP_IFACE = _text(
-    "FI_TCP_IFACE", "Network interface on which the ranks of a Slurm job listen.", "all interfaces"
+    "FI_TCP_IFACE",
+    "Network interface on which the ranks of a Slurm job listen.",
+    "libfabric's choice",
 )
 SLURM_CONF = _text(
     "SLURM_CONF", "Slurm's configuration file. Slurm is not used if the file does not exist."

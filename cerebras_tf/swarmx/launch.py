@@ -206,8 +206,10 @@ def _environment(args: Any, folder: Path, is_slurm: bool) -> dict[str, str]:
         found.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
         if args.wafers > 1:
             name = environment.FI_TCP_IFACE.get()
-            where = f"network interface {name}" if name else "all network interfaces"
-            advice = "" if name else "; set FI_TCP_IFACE to the name of one that only users reach"
+            if name:
+                found.setdefault("FI_SOCKETS_IFACE", name)  # mpich has one of the two providers
+            where = f"network interface {name}" if name else "an interface that libfabric chooses"
+            advice = "" if name else "; set FI_TCP_IFACE to the name of another"
             print_line(f"the ranks listen on {where}{advice}")
         return found
     if args.wafers == 1:
