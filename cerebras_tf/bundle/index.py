@@ -22,6 +22,7 @@ from cerebras_tf.bundle.sorted_table import read_table, read_varint, write_table
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.compiled_crc32c import mask_crc, unmask_crc
 from cerebras_tf.memoryx.store import FileRegion
+from cerebras_tf.user_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def data_paths(prefix: str) -> list[str]:
     Raises:
         CheckpointError: the index is missing, damaged, or of another format.
     """
-    with _reading(prefix), open(index_path(prefix), "rb") as file:
+    with _reading(prefix), open_regular(index_path(prefix)) as file:
         key, header = next(read_table(file.read()), (b"", b""))
         if key != _HEADER_KEY:
             raise ValueError("no header")
@@ -190,7 +191,7 @@ def find_cut_files(prefix: str) -> list[CutFile]:
 
 def _read_table(prefix: str) -> dict[bytes, Entry]:
     """All entries of an index by key, those of slices too; raises as `read_index` does."""
-    with _reading(prefix), open(index_path(prefix), "rb") as file:
+    with _reading(prefix), open_regular(index_path(prefix)) as file:
         items = dict(read_table(file.read()))
         header = _fields(items.pop(_HEADER_KEY))
         if _first(header, _ENDIANNESS):

@@ -28,6 +28,7 @@ from cerebras_tf.console.log import log_info
 from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
+from cerebras_tf.user_files import read_text
 
 # Entries that are not variables of a model: the object graph of tf.train.Checkpoint, its counter,
 # and the flag of tf.estimator's early stopping hooks.
@@ -265,8 +266,7 @@ def _fault_of_list(path: str) -> Optional[str]:
     state = tf.compat.v1.train.generate_checkpoint_state_proto("", "none", ["none"])
     state.Clear()
     try:
-        with open(path, encoding="utf-8") as file:
-            text_format.Parse(file.read(), state)
+        text_format.Parse(read_text(path), state)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import textwrap
 import threading
 import traceback
@@ -21,8 +22,9 @@ from cerebras_tf.installing import pip_install
 from cerebras_tf.user_files import printable
 
 SUCCESS = 0
-UNEXPECTED_ERROR = 1
+FAILURE = 1
 USER_ERROR = 2
+INTERNAL_ERROR = 70
 INTERRUPTED = 130
 NOBODY_READS = 128 + signal.SIGPIPE
 
@@ -125,11 +127,12 @@ def run_main(
     | Ctrl-C | what `set_stop_message` was given | 130 |
     | SIGTERM, SIGHUP | the same | 143, 129 |
     | SystemExit | what it carries, if that is text | its code |
+    | OSError of a path | a paragraph; the traceback with `--debug` | 2 |
     | nobody reads its output any more, as in `... | head` | - | 141 |
     | what is left of its output cannot be written, as on a full disk | a paragraph | 2 |
-    | another exception | the traceback | 1 |
+    | another exception | a paragraph with the place of the saved traceback | 70 |
     | the same, after Ctrl-C | what `set_stop_message` was given | 130 |
-    | the same, after another signal | that, else the traceback | 143, 129 |
+    | the same, after another signal | that, else the same | 143, 129 |
 
     Args:
       main: the program; takes the arguments without the program's name.
@@ -167,11 +170,13 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or SUCCESS
         print(stop.code, file=sys.stderr)
-        return UNEXPECTED_ERROR
+        return FAILURE
     except BrokenPipeError:
         _drop_output()
         return NOBODY_READS
     except Exception as error:
+        if isinstance(error, OSError) and error.errno and error.filename and not received:
+            return _report_system_error(error, program, "--debug" in arguments)
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             text = "tensorflow: must be installed for this. Received: an installation without it. "
             text += pip_install("'cerebras_tf[tensorflow]'") + " installs it."
@@ -179,6 +184,39 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
             return USER_ERROR
         # After a signal this may come from what was interrupted; else report what was not closed.
         if not received or (_last_line is None and signal.SIGINT not in received):
-            traceback.print_exc()
+            _report_internal_error(error, program, "--debug" in arguments)
         _print_stop_message(received)
-        return 128 + min(received) if received else UNEXPECTED_ERROR
+        return 128 + min(received) if received else INTERNAL_ERROR
+
+
+def _report_system_error(error: OSError, program: str, debug: bool) -> int:
+    """Prints what the system refused for a path, such as a name that is too long."""
+    if debug:
+        traceback.print_exc()
+    text = (
+        f"{str(error.filename)[:300]}: must be a path that can be used. Received: "
+        f"{error.strerror}. Use another path, or correct its permissions."
+    )
+    print(format_error(text, program, shutil.get_terminal_size().columns), file=sys.stderr)
+    return USER_ERROR
+
+
+def _report_internal_error(error: Exception, program: str, debug: bool) -> None:
+    """Prints a paragraph with the place of the saved traceback; with `debug` the traceback."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        handle, path = tempfile.mkstemp(".txt", "cerebras-tf-traceback-")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:  # such as a full disk
+        debug = True
+    if debug:
+        print(printable(text), end="", file=sys.stderr)
+        return
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    message = (
+        f"internal error: the command could not be finished. Received: {type(error).__name__}: "
+        f"{str(error)[:300]} (at {at.filename}:{at.lineno}). The traceback is in {path}. Report "
+        "it with the command; --debug shows it here."
+    )
+    print(format_error(message, program, shutil.get_terminal_size().columns), file=sys.stderr)

@@ -21,13 +21,23 @@ from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import Program
-from cerebras_tf.ir.program_file import load_origin, load_program, save_program
+from cerebras_tf.ir.program_file import load_origin, save_program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import lookup
+from cerebras_tf.runtime.verify_program import load_verified
+from cerebras_tf.user_files import check_types, reason
 
 # Packages whose code decides what a program is.
 _COMPILER = ("compiler", "ir", "kernels", "ops", "passes")
 _DIGITS = 12
+_ORIGIN_TYPES = {
+    "key": str,
+    "results": [str],
+    "seed": int,
+    "fitted": bool,
+    "needed_bytes": int,
+    "planned_bytes": int,
+}
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ class ProgramCache:
         """
         keys: dict[tuple[str, ...], Optional[str]] = {}
         for path in sorted(self._folder.glob(f"{self._prefix}*.zip")):
-            origin = _read_origin(path)
+            origin = self._origin_of(path)
             if origin is None or not origin.serves(available) or set(wanted) - set(origin.results):
                 continue
             if origin.results not in keys:
@@ -155,13 +165,27 @@ class ProgramCache:
             if keys[origin.results] != origin.key:
                 continue
             try:
-                program = load_program(path)
+                program = load_verified(path)
             except (GraphError, OSError) as error:
                 self._warn(f"{error}; compiling again")
                 continue
             program.replace_seed(origin.seed, seed, lambda item: lookup(item.op).draws(item.attrs))
             return program, origin.fitted
         return None
+
+    def _origin_of(self, path: Path) -> Optional[Origin]:
+        try:
+            found = load_origin(path)
+            check_types(found, _ORIGIN_TYPES)
+            if found.keys() != _ORIGIN_TYPES.keys():
+                raise ValueError(f"other keys, {', '.join(found)}")
+            return Origin(**{**found, "results": tuple(found["results"])})
+        except (OSError, ValueError) as error:
+            self._warn(
+                f"{path}: must be a complete saved program. Received: {reason(error)}; compiling "
+                "again"
+            )
+            return None
 
     def save(
         self, program: Program, text: str, key: CacheKey, seed: int, needed_bytes: int
@@ -183,11 +207,3 @@ class ProgramCache:
         stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
         save_program(program, stem.with_suffix(".zip"), asdict(origin))
         return stem.with_suffix(".zip")
-
-
-def _read_origin(path: Path) -> Optional[Origin]:
-    try:
-        found = load_origin(path)
-        return Origin(**{**found, "results": tuple(found["results"])})
-    except (OSError, TypeError, KeyError):
-        return None

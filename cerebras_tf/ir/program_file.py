@@ -1,12 +1,13 @@
 """Saves a program as one file and loads it again: a zip of JSON and .npy members.
 
 JSON holds the structure, with graphs in their text form; every array is a member of its own. No
-member is a pickle, so loading runs no code. Weights are not part of the file.
+member is a pickle, so loading runs no code. Weights are not part of the file. A digest of all
+members tells a damaged file; `runtime.verify_program` tells a program that is unsafe to run.
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import math
 import os
@@ -27,12 +28,14 @@ from cerebras_tf.ir.schedule import decode_entry
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.text import collect_constants, digest, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
+from cerebras_tf.user_files import open_regular, open_zip, parse_json, read_array, reason
 
 FORMAT = "cerebras_tf program"
 # Increased whenever an older reader could not read the file.
-VERSION = 4
+VERSION = 5
 _STRUCTURE = "program.json"
 _ORIGIN = "origin.json"
+_DIGEST = "digest"
 Json = dict[str, Any]
 
 
@@ -54,13 +57,14 @@ def save_program(program: Program, path: Union[str, Path], origin: Optional[Json
     structure = json.dumps(content, allow_nan=False)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "w+b") as file:
             with zipfile.ZipFile(file, "w") as archive:
                 archive.writestr(_ORIGIN, json.dumps(origin or {}, allow_nan=False))
                 archive.writestr(_STRUCTURE, structure)
                 for name, array in arrays.items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                         np.save(member, array, allow_pickle=False)
+                archive.writestr(_DIGEST, members_digest(archive))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -76,10 +80,10 @@ def load_origin(path: Union[str, Path]) -> Json:
         OSError: the file cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            found: Json = json.loads(archive.read(_ORIGIN))
+        with open_regular(path) as file, open_zip(file) as archive:
+            found: Json = parse_json(archive.read(_ORIGIN), dict)
             return found
-    except (zipfile.BadZipFile, KeyError, ValueError):
+    except ValueError:
         return {}
 
 
@@ -91,19 +95,28 @@ def load_program(path: Union[str, Path]) -> Program:
         OSError: the file cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            structure = json.loads(archive.read(_STRUCTURE))
+        with open_regular(path) as file, open_zip(file) as archive:
+            structure = parse_json(archive.read(_STRUCTURE), {"format": object, "version": object})
             if structure["format"] != FORMAT:
                 raise _fault(path, f"format must be '{FORMAT}'", structure["format"])
             if structure["version"] != VERSION:
                 raise _fault(path, f"version must be {VERSION}", structure["version"])
+            if archive.read(_DIGEST).decode() != members_digest(archive):
+                raise _fault(path, "file must be as it was written", "another digest")
             return _decode_program(structure, _Arrays(archive))
-    except GraphError:
-        raise
-    except zipfile.BadZipFile as error:
-        raise _fault(path, "file must be a complete saved program", error) from error
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxError) as error:
-        raise _fault(path, "file must contain what save_program writes", repr(error)) from error
+    except GraphError as error:
+        raise (error if str(path) in str(error) else GraphError(f"{path}: {error}")) from error
+    except ValueError as error:
+        raise _fault(path, "file must be a complete saved program", reason(error)) from error
+
+
+def members_digest(archive: zipfile.ZipFile) -> str:
+    """SHA-256, in hexadecimal, of the names and contents of all members but the digest itself."""
+    found = hashlib.sha256()
+    for name in sorted(set(archive.namelist()) - {_DIGEST}):
+        content = archive.read(name)
+        found.update(f"{name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def _fault(path: Union[str, Path], rule: str, received: Any) -> GraphError:
@@ -119,8 +132,7 @@ class _Arrays:
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._read:
-            content = io.BytesIO(self._archive.read(f"{name}.npy"))
-            array: Array = np.load(content, allow_pickle=False)
+            array: Array = read_array(self._archive, f"{name}.npy")
             self._read[name] = array
         return self._read[name]
 

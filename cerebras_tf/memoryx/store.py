@@ -18,6 +18,7 @@ from cerebras_tf.errors import CapacityError, CheckpointError
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.kernels.compiled_reduction import all_finite
 from cerebras_tf.kernels.half_precision import to_storage
+from cerebras_tf.user_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class FileRegion:
 
     def _bytes(self, count: int) -> Array:
         try:
-            found = np.fromfile(self.path, np.uint8, count, offset=self.offset)
+            with open_regular(self.path) as file:
+                found = np.fromfile(file, np.uint8, count, offset=self.offset)
         except OSError as error:
             raise self.damaged(error.strerror or str(error)) from error
         if found.nbytes < count:

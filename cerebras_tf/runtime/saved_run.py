@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from cerebras_tf.bundle.index import Entry, read_index
 from cerebras_tf.bundle.writer import BundleWriter
-from cerebras_tf.errors import CheckpointError, DataError
+from cerebras_tf.errors import CerebrasError, CheckpointError, DataError, GraphError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import CONSTANT, Program
-from cerebras_tf.ir.program_file import load_program
 from cerebras_tf.kernels.compiled_crc32c import crc32c
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.quantities import counted
@@ -23,7 +23,8 @@ from cerebras_tf.runtime.client import SavedProgram, SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.runtime.session import GLOBAL_STEP, Session
-from cerebras_tf.user_files import read_npz, reason
+from cerebras_tf.runtime.verify_program import load_verified
+from cerebras_tf.user_files import open_regular, read_npz, reason
 
 
 def read_features(path: str, program: Program) -> dict[str, Array]:
@@ -63,7 +64,8 @@ def read_variable(name: str, entry: Entry) -> Array:
     """
     kind = np.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
     try:
-        content = np.fromfile(entry.path, np.uint8, entry.size, offset=entry.offset)
+        with open_regular(entry.path) as file:
+            content = np.fromfile(file, np.uint8, entry.size, offset=entry.offset)
     except OSError as error:
         content = np.empty(0, np.uint8)
         found = error.strerror or str(error)
@@ -133,7 +135,7 @@ def run_saved(
     Raises:
         CerebrasError: a file does not fit the program, or the program does not fit into memory.
     """
-    program = load_program(path)
+    program = load_verified(path)
     features = read_features(inputs, program)
     specs = [Variable(name, program.slots[s].type) for name, s in program.variables.items()]
     if checkpoint is None and specs:
@@ -147,13 +149,28 @@ def run_saved(
         if checkpoint is not None:
             session.restore(checkpoint)
         client = SessionClient(session, SavedProgram(program), session.global_step)
-        for _ in range(steps):
-            results = client.run(features)
+        with running_saved(path):
+            for _ in range(steps):
+                results = client.run(features)
         if save is not None:
             session.save(save)
         return {**results, GLOBAL_STEP: np.array(session.global_step, np.int64)}
     finally:
         store.close()
+
+
+@contextlib.contextmanager
+def running_saved(path: Union[str, Path]) -> Iterator[None]:
+    """Within: what kernels raise for attributes of another kind becomes a GraphError."""
+    try:
+        yield
+    except CerebrasError:
+        raise
+    except Exception as error:
+        raise GraphError(
+            f"{path}: instructions must have attributes that their kernels know. Received: "
+            f"{type(error).__name__}: {error}. Compile the model again."
+        ) from error
 
 
 def _trains(program: Program) -> bool:
@@ -163,7 +180,7 @@ def _trains(program: Program) -> bool:
 
 def describe_saved(path: str) -> str:
     """The inputs and results of a saved program, one per line."""
-    program = load_program(path)
+    program = load_verified(path)
     lines = [
         ", ".join(
             (counted(len(program.layers), "layer"), counted(len(program.variables), "variable"))

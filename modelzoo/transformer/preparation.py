@@ -6,6 +6,7 @@ All pairs are written. The processor drops those that are empty or too long for 
 import functools
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import open_regular
 from modelzoo.common.data.preparation import documents, pipeline
 from modelzoo.common.files import text_lines, text_sources
 from modelzoo.transformer.vocabulary import load_joint_tokenizer
@@ -71,7 +72,7 @@ def write_unit(unit, output, tokenizer_file):
 
 def _lines(part, first):
     path, start, stop, end = part
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
         data = file.read(stop - start)
     return text_lines.split(text_lines.decode(data, path, first), end)

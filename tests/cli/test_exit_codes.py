@@ -11,6 +11,7 @@ import pytest
 
 from cerebras_tf.cli.exit_codes import format_error, run_main, set_stop_message
 from cerebras_tf.errors import CheckpointError, ConfigError
+from tests.messages import names
 
 
 def ends_with(exception):
@@ -59,9 +60,19 @@ def test_lines_of_a_message_stay_apart_and_paths_stay_whole():
     assert text.splitlines()[-1] == "- b"
 
 
-def test_an_unexpected_exception_keeps_its_traceback_and_exits_1(capsys):
-    assert run_main(ends_with(KeyError("x")), []) == 1
-    assert "KeyError: 'x'" in capsys.readouterr().err
+def test_an_unexpected_exception_is_a_paragraph_and_its_traceback_is_saved(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_main(ends_with(KeyError("x\x1b[2J")), []) == 70
+    (path,) = tmp_path.iterdir()
+    shown = capsys.readouterr().err
+    assert names(" ".join(shown.split()), "KeyError: 'x\\x1b[2J'", "test_exit_codes.py:", path)
+    assert "Traceback" not in shown and "\x1b" not in shown
+    assert names(path.read_text(), "Traceback (most recent call last)", "raise exception")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run_main(ends_with(KeyError("x")), ["--debug"]) == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 def test_ctrl_c_exits_130_silently(capsys):

@@ -24,8 +24,9 @@ from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.quantities import seconds
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.verify_program import verify_program
 from tests.graphs import graph_of
-from tests.machines import check_schedule, run_program
+from tests.machines import run_program
 from tests.steps import (
     BATCH,
     INNER,
@@ -97,7 +98,7 @@ def trained(build, options, steps=3):
     variables = starting_values(step)
     features = [features_of(step, seed) for seed in range(steps)]
     program = compile_step(step, options)
-    check_schedule(program)
+    verify_program(program)
     return program, run_program(program, step, variables, features)
 
 

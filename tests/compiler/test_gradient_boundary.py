@@ -9,7 +9,8 @@ from cerebras_tf.compiler import pipeline
 from cerebras_tf.compiler.pipeline import Options, compile_step
 from cerebras_tf.ir import StepGraph
 from cerebras_tf.ops import Builder
-from tests.machines import check_schedule, run_program
+from cerebras_tf.runtime.verify_program import verify_program
+from tests.machines import run_program
 from tests.steps import StepBuilder, expected, starting_values
 
 CLOSE = {"rtol": 2e-5, "atol": 1e-6}
@@ -135,7 +136,7 @@ def test_a_boundary_changes_no_number_and_costs_no_instruction(name):
     batches = [inputs_for(step, seed) for seed in range(3)]
     wanted = expected(STEPS[name](), variables, batches)
     program = compile_step(step)
-    check_schedule(program)
+    verify_program(program)
     found = run_program(program, step, variables, batches)
     for ours, theirs in zip(found, wanted):
         for key in theirs:

@@ -11,8 +11,9 @@ import pytest
 from cerebras_tf.compiler.pipeline import Options, compile_step, run_passes
 from cerebras_tf.errors import CapacityError, GraphError, StoreError, UnsupportedOpError
 from cerebras_tf.ops import OPS
+from cerebras_tf.runtime.verify_program import verify_program
 from tests.graphs import graph_of
-from tests.machines import check_schedule, run_program
+from tests.machines import run_program
 from tests.messages import raises
 from tests.steps import StepBuilder, residual_step, starting_values
 
@@ -39,7 +40,7 @@ def guarded_step():
 def test_the_branch_not_taken_does_not_reach_the_gradient():
     step = guarded_step()
     program = compile_step(step)
-    check_schedule(program)
+    verify_program(program)
     variables = {"w": np.zeros(4, np.float32), "w/Momentum": np.zeros(4, np.float32)}
     x = np.arange(4, dtype=np.float32)
     _, state = run_program(program, step, variables, [{"x": x}])

@@ -28,8 +28,9 @@ from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
+from cerebras_tf.runtime.verify_program import verify_program
 from tests.compiler.test_fit_activations import SPEEDS, STEPS, assert_equal_bits
-from tests.machines import check_schedule, contents, run_program
+from tests.machines import contents, run_program
 from tests.steps import features_of, gelu_step, starting_values
 
 ON_FILES = Options(staging=True, price=CpuBackend().price)
@@ -58,7 +59,7 @@ def trained(build, options, store=None, steps=3):
     variables = starting_values(step)
     features = [features_of(step, seed) for seed in range(steps)]
     program = compile_step(step, options)
-    check_schedule(program)
+    verify_program(program)
     if store is None:
         return program, run_program(program, step, variables, features)
     made = store(step.specs.values(), least_room(program, step))

@@ -14,7 +14,13 @@ from cerebras_tf.compiler.pipeline import compile_step
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, TensorType, print_graph
 from cerebras_tf.ir.program import Instruction, Program, Slot
-from cerebras_tf.ir.program_file import VERSION, load_origin, load_program, save_program
+from cerebras_tf.ir.program_file import (
+    VERSION,
+    load_origin,
+    load_program,
+    members_digest,
+    save_program,
+)
 from cerebras_tf.ir.text import print_attribute
 from tests.machines import run_program
 from tests.messages import raises
@@ -193,9 +199,11 @@ def rewritten(path, change):
     structure = json.loads(members["program.json"])
     change(structure)
     members["program.json"] = json.dumps(structure).encode()
+    del members["digest"]
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
+        archive.writestr("digest", members_digest(archive))
 
 
 WRONG = {

@@ -29,7 +29,8 @@ from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.executor import Executor
 from cerebras_tf.runtime.null import NullBackend
 from cerebras_tf.runtime.protocol import Request
-from tests.machines import check_schedule, client_of, content_of, contents
+from cerebras_tf.runtime.verify_program import verify_program
+from tests.machines import client_of, content_of, contents
 from tests.steps import features_of, residual_step, starting_values
 
 PAGE = ALIGNMENT_BYTES
@@ -89,7 +90,7 @@ def test_training_from_files_gives_the_bits_of_training_in_memory(clip, most, ma
     files = made(steps[1].specs.values(), most * PAGE)
     wanted, found = trained(steps[0], memory), trained(steps[1], files)
     assert wanted[0] == found[0]
-    check_schedule(found[1])
+    verify_program(found[1])
     assert bool(found[1].staged) == clip
     for name, content in contents(memory).items():
         np.testing.assert_array_equal(content_of(files, name), content)

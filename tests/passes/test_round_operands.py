@@ -16,10 +16,11 @@ from cerebras_tf.passes.differentiate import differentiate
 from cerebras_tf.passes.lower_products import lower_products
 from cerebras_tf.passes.round_operands import round_operands
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.verify_program import verify_program
 from tests.compiler.test_fit_activations import assert_equal_bits
 from tests.compiler.test_spilling import DEAR
 from tests.graphs import ops_of
-from tests.machines import check_schedule, run_program
+from tests.machines import run_program
 from tests.steps import StepBuilder, features_of, gelu_step, residual_step, starting_values
 
 SIDE = 128
@@ -108,7 +109,7 @@ def trained(build, monkeypatch, rounds, **options):
             patch.setattr(pipeline, "round_operands", lambda graph: None)
         given = Options(precision="bfloat16", price=CpuBackend().price, **options)
         program = compile_step(step, given)
-    check_schedule(program)
+    verify_program(program)
     resting = {slot.type.dtype for slot in program.slots if slot.kind == ARENA}
     assert ("bfloat16" in resting) == rounds
     return program, run_program(program, step, variables, features)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.user_files import open_regular
 from modelzoo.common.config.sections import build_initializer, field
 from modelzoo.common.files import text_lines
 from modelzoo.common.files.path_advice import unread
@@ -118,7 +119,7 @@ def count_vocabulary(section):
 def count_lines(path):
     """Returns the number of lines of a file, None if there is none."""
     try:
-        with open(path or "", "rb"):
+        with open_regular(path or ""):
             pass
     except OSError as error:
         if unread(error) is ConfigError:

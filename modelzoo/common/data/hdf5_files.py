@@ -14,6 +14,7 @@ import numpy as np
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
+from cerebras_tf.user_files import open_regular, reason
 from modelzoo.common.data.preparation import records
 from modelzoo.common.data.record_files import to_int32
 from modelzoo.common.files.folders import refuse_repeated
@@ -74,14 +75,15 @@ class Hdf5Records:
 
 def _open(h5py, path, length):
     try:
-        file = h5py.File(path, "r")
+        with open_regular(path):
+            file = h5py.File(path, "r")
         shape, kind = file["data"].shape, file["data"].dtype.kind
         if kind not in "iu":
             raise KeyError(f"data of {file['data'].dtype}, which are no integers")
-    except (OSError, KeyError, AttributeError) as error:
+    except (OSError, KeyError, AttributeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"{path}: must be a complete HDF5 file with the dataset data. Received: {error}. Make "
-            "or copy the file again."
+            f"{path}: must be a complete HDF5 file with the dataset data. Received: "
+            f"{reason(error)}. Make or copy the file again."
         ) from error
     if shape[1:] != (len(COLUMNS), length):
         raise DataError(

@@ -7,6 +7,7 @@ import struct
 import numpy as np
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import open_regular
 from modelzoo.common.config.model_sections import count_vocabulary
 from modelzoo.common.data.preparation.examples import decode_example
 from modelzoo.common.data.prepared import check_prepared, check_tokens
@@ -136,7 +137,7 @@ def find_frames(path):
     size, position, found = os.path.getsize(path), 0, []
     if not size:
         raise _truncated(path, 0)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while position < size:
             file.seek(position)
             head = file.read(FRAME.size)
@@ -152,7 +153,7 @@ def find_frames(path):
 
 def read_first_record(path):
     """Returns the bytes of the first record of `path`; raises a DataError if it is not whole."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return _read_frame(file, path)
 
 
@@ -190,7 +191,7 @@ class Records:
 
     def _row(self, number):
         path = self._files[np.searchsorted(self._ends, number, side="right")]
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(self._places[number])
             record = _read_frame(file, path)
         return read_example(f"{path}: record at byte {self._places[number]}", record, self._layout)

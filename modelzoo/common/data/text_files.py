@@ -20,7 +20,7 @@ import numpy as np
 
 from cerebras_tf.api import counted, get_logger, progress_bar
 from cerebras_tf.errors import ConfigError, DataError
-from cerebras_tf.user_files import read_bytes, read_json
+from cerebras_tf.user_files import open_regular, read_bytes, read_json
 from modelzoo.common.config.input_sections import TEXT_PATTERNS
 from modelzoo.common.data import token_cache
 from modelzoo.common.data.batches import EpochOrder
@@ -335,7 +335,7 @@ def _encoded(paths, text_key, tokenizer, on_read):
 
 def _blocks_of(path, on_read):
     """Yields the bytes of a text file."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         first = True
         while block := file.read(BLOCK_BYTES):
             if first:

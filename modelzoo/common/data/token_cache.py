@@ -19,6 +19,7 @@ import numpy as np
 from cerebras_tf.api import get_logger
 from cerebras_tf.environment import user_cache_folder
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import open_regular
 
 MAX_BYTES = 32 << 30  # of all files of the default folder
 ABANDONED_S = 24 * 3600  # age of the last write to a file that was not completed
@@ -66,7 +67,7 @@ def open_tokens(path, parts, dtype):
 def _read(path, dtype):
     """Returns what `open_tokens` returns; None without an undamaged file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             header = file.read(HEADER.size)
             start, crc = file.tell(), 0
             while block := file.read(BLOCK_BYTES):

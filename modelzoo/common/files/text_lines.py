@@ -10,11 +10,11 @@ are not used on data.
 import functools
 import logging
 import re
-from pathlib import Path
 
 import numpy as np
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import open_regular, read_bytes
 from modelzoo.common.files import compressed
 from modelzoo.common.files.path_advice import advice_on_path
 
@@ -31,7 +31,7 @@ def read_lines(path, advice="Check the path."):
     Returns list of str without line ends, and without a byte order mark before the first.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise _unreadable(path, error, advice) from error
     return split(decode(data, path))
@@ -129,7 +129,7 @@ def line_ends(path, every):
     ends, and how lines end, see `split`.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for end in (LF, CR):
                 count, places, size, last = _find_ends(file, end, every)
                 if count:

@@ -18,6 +18,7 @@ from typing import Any
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
+from cerebras_tf.user_files import open_regular
 from modelzoo.common.files import json_text, text_lines
 from modelzoo.common.files.compressed import is_compressed, open_decompressed
 from modelzoo.common.files.json_text import require_unicode
@@ -63,7 +64,7 @@ def form_of(path):
     """
     form = _form_of_name(path)
     if form == TEXT and not is_compressed(path):
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC:
                 return PARQUET
     return form
@@ -78,13 +79,13 @@ def require_text(path):
             f"{', compressed' if is_compressed(path) else ''}, according to its name or its first "
             "bytes. Convert it to lines of text."
         )
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         check_is_text(file.read(HEAD_BYTES), path, path)
 
 
 def has_rows(path):
     """Whether a file has rows with keys, or may have them because it is an archive."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return form_of(path) != TEXT or is_compressed(path) or _is_archive(file)
 
 
@@ -127,7 +128,7 @@ def _read(path, keys, start, end, on_read) -> Iterator[Any]:
     """Yields a dictionary a row, and the text of what has no rows."""
     form, packed = form_of(path), is_compressed(path)
     # A row belongs to the part in which it begins, so an incomplete first line is skipped.
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         if form == PARQUET and not packed:
             yield from _parquet_rows(file, path, keys, start, end, on_read)
             return
@@ -279,7 +280,7 @@ def _lines_before(path, position):
     if not position:
         return 0
     count = 0
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while position > 0:
             block = file.read(min(position, 1 << 20))
             count += block.count(b"\n")

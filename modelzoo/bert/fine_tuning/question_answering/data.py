@@ -8,6 +8,7 @@ are [B, 2] int32, the positions of an answer's first and last token.
 import tensorflow.compat.v1 as tf
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import open_regular
 from modelzoo.bert.data import bucketing, real_tokens
 from modelzoo.bert.fine_tuning.data import TOKENS, FineTuningProcessor
 from modelzoo.common.data import record_files
@@ -33,7 +34,7 @@ class QuestionAnsweringDataProcessor(FineTuningProcessor):
         if not path:
             return super().files()
         try:
-            open(path, "rb").close()
+            open_regular(path).close()
         except OSError as error:
             raise DataError(
                 f"{path}: data_file must be a TFRecord file. Received: {error.strerror}. Write it "

@@ -10,9 +10,9 @@ between ``<s>`` and ``</s>``.
 
 import os
 import re
-from pathlib import Path
 
 from cerebras_tf.errors import DataError
+from cerebras_tf.user_files import open_regular, read_bytes
 from modelzoo.common.data.preparation.input_files import named_like
 from modelzoo.common.files import text_lines, text_sources
 
@@ -53,7 +53,7 @@ def _joined(parts):
 
 
 def _story(path, on_read):
-    data = Path(path).read_bytes()
+    data = read_bytes(path)
     on_read(len(data))
     article, *highlights = text_lines.decode(data, path).split(MARK)
     return _texts(article), _joined(highlights)
@@ -62,7 +62,7 @@ def _story(path, on_read):
 def _records(path, start, end, on_read):
     """Reads the records that begin at `start` or later and before `end`; see `read_articles`."""
     size, position = os.path.getsize(path), 0
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while position < (size if end is None else end):
             header = file.read(LENGTH_BYTES)
             length = int.from_bytes(header, "little", signed=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cerebras_tf import user_files
 from cerebras_tf.errors import ConfigError, DataError
-from cerebras_tf.user_files import reason
+from cerebras_tf.user_files import open_regular, reason
 from cerebras_tf.whole_file import sync, write_whole
 from modelzoo.common.data.preparation import examples, record_stream
 
@@ -93,7 +93,7 @@ class RecordWriter:
 def sha256_of(path):
     """Returns the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
@@ -104,7 +104,7 @@ def ends_sha256(path):
 
     Cheap enough for every start of a run.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         first = file.read(ENDS_BYTES)
         file.seek(max(len(first), os.fstat(file.fileno()).st_size - ENDS_BYTES))
         return hashlib.sha256(first + file.read()).hexdigest()
