@@ -56,6 +56,8 @@ def within(what):
         yield
     except CerebrasError:
         pass
+    except OSError as error:  # which commands report for its path
+        assert error.errno and error.filename, what
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
     finally:

@@ -198,7 +198,8 @@ def _share_text(train, evaluation):
 
 def are_disjoint(first, second):
     """Returns whether two values of `data_dir` have no path in common."""
-    sets = [{value} if isinstance(value, str) else set(value or ()) for value in (first, second)]
+    lists = [value if isinstance(value, (list, tuple)) else [value] for value in (first, second)]
+    sets = [{path for path in paths if isinstance(path, str)} for paths in lists]
     return all(sets) and sets[0].isdisjoint(sets[1])
 
 
