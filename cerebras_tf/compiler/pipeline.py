@@ -32,6 +32,7 @@ from cerebras_tf.passes.fuse_linear_loss import (
 from cerebras_tf.passes.fuse_rms_norm import add_in_gradient, fuse_rms_norm
 from cerebras_tf.passes.fuse_rotary import fuse_rotary
 from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
+from cerebras_tf.passes.group_products import group_products
 from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
@@ -217,6 +218,8 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
             ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph, shared=True)),
             # Needs directions; before recomputation, which keeps what products read.
             ("round_operands", lambda s: round_operands(s.graph)),
+            # After the rounding of operands, which products share; before fusion, which hides sums.
+            ("group_products", lambda s: group_products(s.graph)),
             # Needs directions; before fusion, which hides single ops.
             ("recompute_elementwise", lambda s: recompute_elementwise(s.graph)),
             (

@@ -54,13 +54,13 @@ _MIN_PARALLEL_WORK = {isa.NONE: 1 << 21, isa.AVX512_BF16: 1 << 21, isa.AMX: 1 <<
 # Blocks per thread of a large product, so that a delayed thread hands work over.
 _BLOCKS_PER_THREAD = 4
 # Rows of a block are multiples of the micro-tile and of 16, which packing transposes.
-_ROW_UNITS = {isa.AVX512_BF16: 48, isa.AMX: TILE_ROWS}
+ROW_UNITS = {isa.AVX512_BF16: 48, isa.AMX: TILE_ROWS}
 # Bytes of the shared operand per block of K (at least SLABS_PER_PASS slabs), and of a thread's
 # block of the other. On a Zen 5, [1024, 50257] times [50257, 768] takes 0.196 s of processor time;
 # with four times these sizes 0.223, with all at once 0.209. Other products of training differ by
 # less.
 _SHARED_BYTES, _BLOCK_BYTES = 4 << 20, 1 << 20
-_TILE_BYTES = 4 * 32 * 32
+TILE_BYTES = 4 * 32 * 32
 _TRIAL_SHAPE, _TRIAL_S = (192, 768, 768), 0.1
 
 
@@ -96,10 +96,10 @@ def gemm(
         if not add:
             out[...] = 0
         return
-    parts = parts or _threads_for(kind, out.size * inner)
+    parts = parts or threads_for(kind, out.size * inner)
     if kind == isa.NONE:
         _float32_gemm(a, b, out, add, parts)
-    elif _is_row_major(out):
+    elif is_row_major(out):
         _packed_gemm(kind, a, b, out, add, parts)
     else:
         copied = np.array(out, order="C") if add else np.empty(out.shape, out.dtype)
@@ -113,7 +113,7 @@ def scratch_bytes(rows: int, inner: int, columns: int, parts: Optional[int] = No
     if not work:
         return 0
     kind = instructions().kind
-    parts = parts or _threads_for(kind, work)
+    parts = parts or threads_for(kind, work)
     if kind == isa.NONE:
         own = round_up(4 * rows * inner) + round_up(4 * inner * columns)
         return own + float_scratch_bytes(rows, inner, columns, 4)
@@ -121,7 +121,7 @@ def scratch_bytes(rows: int, inner: int, columns: int, parts: Optional[int] = No
     return blocks.shared_bytes + parts * (blocks.block_bytes + blocks.sums_bytes)
 
 
-def _threads_for(kind: str, work: int) -> int:
+def threads_for(kind: str, work: int) -> int:
     return num_threads() if work >= _MIN_PARALLEL_WORK[kind] else 1
 
 
@@ -151,23 +151,31 @@ class _Blocks(NamedTuple):
     @classmethod
     def of(cls, kind: str, rows: int, inner: int, columns: int, parts: int) -> _Blocks:
         by_rows = rows >= columns
-        length, unit = (rows, _ROW_UNITS[kind]) if by_rows else (columns, NR)
-        step = SLABS_PER_PASS * SLAB
-        inner = min(inner, max(step, _SHARED_BYTES // (2 * min(rows, columns)) // step * step))
+        length, unit = (rows, ROW_UNITS[kind]) if by_rows else (columns, NR)
+        inner = min(inner, longest_inner(min(rows, columns)))
 
         def size(of_rows: bool, many: int) -> int:
-            return _slab_bytes(kind, many, inner) if of_rows else _panel_bytes(inner, many)
+            return slab_bytes(kind, many, inner) if of_rows else panel_bytes(inner, many)
 
         units = -(-length // unit)
-        number = max(
-            min(units, 1 if parts == 1 else _BLOCKS_PER_THREAD * parts),
-            -(-units // max(1, _BLOCK_BYTES // size(by_rows, unit))),
-        )
+        number = count_blocks(units, size(by_rows, unit), parts)
         most = -(-units // number)
         pending = most if kind == isa.AMX and amx_kc(_round_up(inner, 32)) < inner else 1
         shared = size(not by_rows, min(rows, columns))
         block = size(by_rows, most * unit)
-        return cls(by_rows, inner, number, unit, units, shared, block, _TILE_BYTES * pending)
+        return cls(by_rows, inner, number, unit, units, shared, block, TILE_BYTES * pending)
+
+
+def longest_inner(shared: int) -> int:
+    """K block of a product whose shared operand has so many rows or columns."""
+    step = SLABS_PER_PASS * SLAB
+    return max(step, _SHARED_BYTES // (2 * shared) // step * step)
+
+
+def count_blocks(units: int, unit_bytes: int, parts: int) -> int:
+    """Number of blocks of an operand of so many units, each of so many bytes when packed."""
+    number = min(units, 1 if parts == 1 else _BLOCKS_PER_THREAD * parts)
+    return max(number, -(-units // max(1, _BLOCK_BYTES // unit_bytes)))
 
 
 def _trial() -> float:
@@ -219,27 +227,27 @@ def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _slab_bytes(kind: str, rows: int, inner: int) -> int:
+def slab_bytes(kind: str, rows: int, inner: int) -> int:
     if kind == isa.AMX:
-        return _panel_bytes(inner, rows)
-    return round_up(-(-inner // SLAB) * _round_up(rows, _ROW_UNITS[kind]) * PITCH)
+        return panel_bytes(inner, rows)
+    return round_up(-(-inner // SLAB) * _round_up(rows, ROW_UNITS[kind]) * PITCH)
 
 
-def _panel_bytes(inner: int, columns: int) -> int:
+def panel_bytes(inner: int, columns: int) -> int:
     return round_up(2 * _round_up(inner, 32) * _round_up(columns, NR))
 
 
-def _is_row_major(x: np.ndarray) -> bool:
+def is_row_major(x: np.ndarray) -> bool:
     """Whether rows are contiguous."""
     return x.strides[1] == x.itemsize or x.shape[1] == 1
 
 
-def _as_strided_rows(x: np.ndarray) -> np.ndarray:
+def as_strided_rows(x: np.ndarray) -> np.ndarray:
     """The matrix, copied if neither rows nor columns are contiguous."""
-    return x if _is_row_major(x) or _is_row_major(x.T) else np.ascontiguousarray(x)
+    return x if is_row_major(x) or is_row_major(x.T) else np.ascontiguousarray(x)
 
 
-class _Operand(NamedTuple):
+class Operand(NamedTuple):
     """An operand as compiled code takes it.
 
     Attributes:
@@ -254,8 +262,8 @@ class _Operand(NamedTuple):
     stored: tuple[int, int, int, int]
 
     @classmethod
-    def of(cls, x: np.ndarray) -> _Operand:
-        transposed = not _is_row_major(x)
+    def of(cls, x: np.ndarray) -> Operand:
+        transposed = not is_row_major(x)
         stored = x.T if transposed else x
         rows, columns = stored.shape
         given = stored.ctypes.data, stored.strides[0], rows, columns
@@ -264,18 +272,18 @@ class _Operand(NamedTuple):
 
 def _pack_a(kind: str, a: np.ndarray, workspace: np.ndarray, parts: int) -> tuple[int, int]:
     """Packs A [M, K]; returns (address, padded rows)."""
-    height = _round_up(a.shape[0], _ROW_UNITS[kind])
+    height = _round_up(a.shape[0], ROW_UNITS[kind])
     layout = (height, _round_up(a.shape[1], 32) if kind == isa.AMX else 0)
-    example, transposed, stored = _Operand.of(a)
+    example, transposed, stored = Operand.of(a)
     count, pack = -(-a.shape[0] // 16), pack_transposed_rows if transposed else pack_rows
     parallel_chunks(pack, count, min(count, parts), example, stored, workspace.ctypes.data, layout)
     return workspace.ctypes.data, height
 
 
-def _pack_b(b: np.ndarray, workspace: np.ndarray, parts: int) -> tuple[int, int]:
+def pack_b(b: np.ndarray, workspace: np.ndarray, parts: int) -> tuple[int, int]:
     """Packs B [K, N]; returns (address, 0)."""
     pairs = _round_up(b.shape[0], 32) // 2
-    example, transposed, stored = _Operand.of(b)
+    example, transposed, stored = Operand.of(b)
     count, pack = -(-b.shape[1] // NR), pack_transposed_columns if transposed else pack_columns
     parallel_chunks(pack, count, min(count, parts), example, stored, workspace.ctypes.data, pairs)
     return workspace.ctypes.data, 0
@@ -285,7 +293,7 @@ def _packed_gemm(
     kind: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool, parts: int
 ) -> None:
     """`gemm` of matrices by instructions; rows of `out` are contiguous, no size is 0."""
-    a, b = _as_strided_rows(a), _as_strided_rows(b)
+    a, b = as_strided_rows(a), as_strided_rows(b)
     (rows, columns), inner = out.shape, a.shape[1]
     blocks = _Blocks.of(kind, rows, inner, columns, parts)
     with borrow((blocks.shared_bytes,), np.uint8) as shared:
@@ -307,7 +315,7 @@ def _multiply_k_block(
 ) -> None:
     """Packs the shared operand, then multiplies it by blocks of the other one."""
     count = 1 if parts == 1 else 2 * parts
-    packed = _pack_b(b, shared, count) if blocks.by_rows else _pack_a(kind, a, shared, count)
+    packed = pack_b(b, shared, count) if blocks.by_rows else _pack_a(kind, a, shared, count)
     step = blocks.block_bytes + blocks.sums_bytes
     with borrow((parts * step,), np.uint8) as workspaces:
         parallel_chunks(
@@ -317,7 +325,7 @@ def _multiply_k_block(
             (blocks.number, blocks.units, blocks.unit),
             blocks.by_rows,
             (*out.shape, a.shape[1], int(add)),
-            tuple(_Operand.of(a if blocks.by_rows else b)),
+            tuple(Operand.of(a if blocks.by_rows else b)),
             packed,
             (out.ctypes.data, out.strides[0]),
             (workspaces.ctypes.data, step, blocks.block_bytes),
@@ -327,7 +335,7 @@ def _multiply_k_block(
 
 
 @jit()
-def _pack_block(by_rows, first, last, operand, target, unit, tiled):
+def pack_block(by_rows, first, last, operand, target, unit, tiled):
     """Packs rows of A, or columns of B, [first, last); returns (address, padded rows).
 
     Args:
@@ -372,7 +380,7 @@ def _packed_block(index, split, by_rows, bounds, operand, packed, target, worksp
     even = -(-inner // 32) * 32
     first = units * index // number * unit
     last = min(rows if by_rows else columns, units * (index + 1) // number * unit)
-    block = _pack_block(by_rows, first, last, operand, workspace, unit, tiled)
+    block = pack_block(by_rows, first, last, operand, workspace, unit, tiled)
     if by_rows:
         place = target[0] + first * target[1], target[1]
         return (last - first, columns, even, add), block, packed, place

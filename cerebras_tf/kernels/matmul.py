@@ -6,14 +6,16 @@ Products run on BLAS (blas.py), or in bfloat16 on the processor's instructions
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Optional
 
 import numpy as np
 
-from cerebras_tf.kernels import blas, compiled_bfloat16
+from cerebras_tf.kernels import blas, compiled_bfloat16, compiled_grouped_gemm
 from cerebras_tf.kernels.half_precision import as_bfloat16_operand, flush_subnormals
 from cerebras_tf.kernels.registry import Scratch, compiled, plain
+from cerebras_tf.ops.matmul import product_pairs
 
 
 def _operand(array: np.ndarray, transpose: bool) -> np.ndarray:
@@ -80,3 +82,50 @@ def matmul_into(a, b, *, out, transpose_a=False, transpose_b=False, compute=None
         result = result.reshape(-1, result.shape[-1])
     a, b = _operand(a, transpose_a), _operand(b, transpose_b)
     (blas.gemm if compute is None else compiled_bfloat16.gemm)(a, b, result)
+
+
+@plain("grouped_matmul")
+def grouped_matmul(*operands, lefts, summed, **attrs):
+    """Products of matrices b and of a, which may have leading dimensions.
+
+    Args:
+        operands: the left ones, `lefts` of them, then the right ones; a single one is an operand of
+            all products.
+        summed: whether to return the products' sum.
+        attrs: as of matmul.
+    """
+    found = [matmul(a, b, **attrs) for a, b in product_pairs(operands, lefts)]
+    return functools.reduce(np.add, found) if summed else tuple(found)
+
+
+def _group_scratch(
+    *operands: Any,
+    lefts: int,
+    summed: bool,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    compute: Optional[str] = None,
+) -> Scratch:
+    shapes = []
+    for a, b in product_pairs(operands, lefts):
+        rows, inner = math.prod(a.shape[:-1]), a.shape[-1]
+        rows, inner = (inner, rows) if transpose_a else (rows, inner)
+        shapes.append((rows, inner, b.shape[-2 if transpose_b else -1]))
+    shares_right = lefts > len(operands) - lefts
+    return Scratch(compiled_grouped_gemm.scratch_bytes(shapes, shares_right))
+
+
+def _is_rounded(*operands: Any, compute: Optional[str] = None, **attrs: Any) -> bool:
+    return compute is not None
+
+
+@compiled("grouped_matmul", _is_rounded, _group_scratch, reads_bfloat16=True)
+def grouped_matmul_into(
+    *operands, out, lefts, summed, transpose_a=False, transpose_b=False, compute
+):
+    """`grouped_matmul` into `out`."""
+    left = [_operand(a.reshape(-1, a.shape[-1]), transpose_a) for a in operands[:lefts]]
+    right = [_operand(b, transpose_b) for b in operands[lefts:]]
+    pairs = product_pairs([*left, *right], lefts)
+    results = [c.reshape(-1, c.shape[-1]) for c in out] * (len(pairs) if summed else 1)
+    compiled_grouped_gemm.gemm_group([(a, b, c) for (a, b), c in zip(pairs, results)])

@@ -6,7 +6,7 @@ Letters: M, K, N sizes of one product; ... leading dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import Optional, TypeVar
 
 from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
@@ -15,6 +15,20 @@ from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import sum_to
 from cerebras_tf.ops.inference import broadcast_shapes, require_same_dtype
 from cerebras_tf.ops.registry import Attrs, register
+
+_T = TypeVar("_T")
+
+
+def product_pairs(operands: Sequence[_T], lefts: int) -> list[tuple[_T, _T]]:
+    """Left and right operands of the products of a `grouped_matmul`.
+
+    Args:
+        operands: the left ones, `lefts` of them, then the right ones. A single one is an operand of
+            all products.
+    """
+    left, right = list(operands[:lefts]), list(operands[lefts:])
+    count = max(len(left), len(right))
+    return list(zip(left * (count // len(left)), right * (count // len(right))))
 
 
 def _sides(shape: Shape, transpose: bool) -> tuple[Optional[Size], Optional[Size]]:
@@ -91,9 +105,15 @@ def _flops(node: Node) -> Size:
 def _products(node: Node) -> tuple[Optional[Size], ...]:
     """M, K, N; where b is a matrix, leading dimensions count as rows of one product."""
     a, b = node.inputs
-    turned = bool(node.attrs.get("transpose_a", False))
+    turned, transpose_b = (bool(node.attrs.get(f"transpose_{x}", False)) for x in "ab")
+    return _sizes(a, b, turned, transpose_b)
+
+
+def _sizes(
+    a: Value, b: Value, turned: bool, transpose_b: bool
+) -> tuple[Optional[Size], Optional[Size], Optional[Size]]:
     rows, inner = _sides(a.shape, turned)
-    columns = _sides(b.shape, node.attrs.get("transpose_b", False))[1]
+    columns = _sides(b.shape, transpose_b)[1]
     if b.type.rank == 2 and not turned:
         for dim in a.shape[:-2]:
             rows = None if rows is None or dim is None else rows * dim
@@ -110,3 +130,39 @@ register(
     products=_products,
     rounded=(0, 1),
 )
+
+
+def _infer_group(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """grouped_matmul(a ..., b ...; lefts, summed [, attributes of matmul]) -> products, or their
+    sum
+
+    One operand is shared by all products, or they are summed.
+    """
+    lefts, summed = attrs["lefts"], attrs["summed"]
+    rights = len(inputs) - lefts
+    if lefts < 1 or rights < 1 or (lefts != rights if summed else 1 not in (lefts, rights)):
+        raise GraphError(
+            "grouped_matmul: products must share an operand, or be summed. "
+            f"Received: {lefts} left and {rights} right operands, summed={summed}. Pair them."
+        )
+    found = [_infer(pair, attrs)[0] for pair in product_pairs(inputs, lefts)]
+    if summed and any(type != found[0] for type in found):
+        raise GraphError(
+            f"grouped_matmul: products that are summed must have one type. Received: {found}. "
+            "Add them separately."
+        )
+    return found[:1] if summed else found
+
+
+def _group_flops(node: Node) -> Size:
+    turned = node.attrs.get("transpose_a", False)
+    total: Size = 0
+    for a, b in product_pairs(node.inputs, node.attrs["lefts"]):
+        rows, inner, columns = _sizes(a, b, turned, node.attrs.get("transpose_b", False))
+        total += (
+            0 if rows is None or inner is None or columns is None else 2 * rows * inner * columns
+        )
+    return total
+
+
+register("grouped_matmul", _infer_group, rows=rows.across, differentiable=False, flops=_group_flops)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from cerebras_tf.ir import TensorType, bound_of
+from cerebras_tf.ops.matmul import product_pairs
 
 WEIGHTS = "weights"  # activations by weights
 GRADIENT = "gradient"  # of weights: a sum over tokens
@@ -62,6 +63,16 @@ def _matmul(at: Places) -> list[ProductSize]:
     if many == 1:
         return [ProductSize(GRADIENT, inner, rows, columns)]
     return [ProductSize(ACTIVATIONS, rows, inner, columns, many)]
+
+
+def _grouped_matmul(at: Places) -> list[ProductSize]:
+    lefts = at.attrs["lefts"]
+    pairs = zip(product_pairs(at.inputs, lefts), product_pairs(at.weights, lefts))
+    return [
+        size
+        for types, weights in pairs
+        for size in _matmul(Places(types, at.outputs[:1], weights, at.attrs))
+    ]
 
 
 def _attention(at: Places, first: int = 0) -> list[ProductSize]:
@@ -118,6 +129,7 @@ def _convolution_filter(at: Places, depthwise: bool = False) -> list[ProductSize
 
 _FORWARD: dict[str, Callable[[Places], list[ProductSize]]] = {
     "matmul": _matmul,
+    "grouped_matmul": _grouped_matmul,
     "attention": _attention,
     "linear_softmax_xent": lambda at: [_linear(at, 0)[0]],
     "conv2d": _convolution,

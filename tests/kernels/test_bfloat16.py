@@ -16,15 +16,17 @@ import numpy as np
 import pytest
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.ir import TensorType
 from cerebras_tf.kernels import (
     cache_files,
     compiled_bfloat16,
     compiled_bfloat16_microkernels,
     compiled_threads,
+    scratch,
 )
 from cerebras_tf.kernels import instruction_set as isa
 from cerebras_tf.kernels.half_precision import as_bfloat16_operand, to_bfloat16, to_float32
-from cerebras_tf.kernels.registry import COMPILED, PLAIN
+from cerebras_tf.kernels.registry import COMPILED, PLAIN, evaluate
 
 SIZES = [(m, k, n) for m in (1, 12, 13, 33) for k in (1, 2, 31, 33) for n in (1, 16, 17, 33)]
 LARGER = [(100, 700, 97), (48, 3200, 40), (257, 768, 66)]
@@ -190,8 +192,6 @@ def test_a_product_for_one_thread_stays_on_it(kind, monkeypatch):
 
 @pytest.mark.parametrize(("m", "k", "n"), [(3000, 500, 200), (200, 500, 3000), (300, 9000, 200)])
 def test_scratch_memory_is_what_the_plan_counts(kind, m, k, n, monkeypatch):
-    from cerebras_tf.kernels import scratch
-
     monkeypatch.setattr(compiled_threads, "_pool", compiled_threads._Pool(2))
     monkeypatch.setattr(compiled_bfloat16, "_BLOCK_BYTES", 1 << 18)
     monkeypatch.setattr(compiled_bfloat16, "_SHARED_BYTES", 1 << 20)
@@ -465,3 +465,32 @@ def test_the_environment_variable_chooses_or_is_refused(monkeypatch):
     monkeypatch.setattr(isa, "_why_no_amx", lambda: "the processor has no AMX")
     with pytest.raises(ConfigError, match="but the processor has no AMX"):
         isa.choose(lambda: 9.0, None)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+@pytest.mark.parametrize("lefts, rights", [(1, 3), (3, 1), (3, 3)])
+@pytest.mark.parametrize("transposed", [(0, 0), (1, 0), (0, 1)])
+@pytest.mark.parametrize("rows", [40, 300])
+def test_grouped_products_are_those_of_single_products(
+    kind, dtype, lefts, rights, transposed, rows
+):
+    """Of 40 rows, products run one by one; a sum differs by the order of its float32 additions."""
+    random, inner = np.random.default_rng(8), (50, 70, 33) if lefts == rights else (70,) * 3
+    tall, wide = (rows, 90 if lefts > 1 == rights else rows, 33), (64, 97, 33)
+    a = [
+        stored(random, rows if lefts == rights else tall[i], inner[i], False) for i in range(lefts)
+    ]
+    b = [stored(random, inner[i], 64 if lefts == rights else wide[i], False) for i in range(rights)]
+    as_stored = [x.T if turned else x for xs, turned in zip((a, b), transposed) for x in xs]
+    operands = [np.ascontiguousarray(x) for x in as_stored]
+    given = [x if dtype == np.float32 else to_bfloat16(x) for x in operands]
+    turned = {"transpose_a": bool(transposed[0]), "transpose_b": bool(transposed[1])}
+    attrs = {"lefts": lefts, "summed": lefts == rights, "compute": "bfloat16", **turned}
+    wanted = evaluate("grouped_matmul", [as_bfloat16_operand(x) for x in operands], attrs)
+    out = tuple(np.full(x.shape, np.nan, np.float32) for x in wanted)
+    types = [TensorType("float32" if x.dtype == np.float32 else "bfloat16", x.shape) for x in given]
+    scratch.reset_peak()
+    COMPILED["grouped_matmul"].run(*given, out=out, **attrs)
+    assert scratch.peak_bytes() <= COMPILED["grouped_matmul"].scratch(*types, **attrs).shared
+    for found, expected in zip(out, wanted):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
