@@ -120,8 +120,9 @@ def softmax_scores(start, stop, scores, block):
         inverse = F(1) / total
         for j in range(seen):
             row[j] *= inverse
-        for j in range(seen, keys):
-            whole[j] = hidden
+        rest = whole[seen:]
+        for j in range(rest.size):  # a range that does not begin at 0 would not vectorise
+            rest[j] = hidden
         rows.lse[rows.head, rows.query + first + r] = top + log(total)
 
 
@@ -148,9 +149,11 @@ def softmax_scores_grad(start, stop, scores, dscores, block):
             along += p[j] * ds[j]
         for j in range(seen):
             ds[j] = p[j] * (ds[j] - along) * rows.scale
-        for j in range(seen, keys):
-            p[j] = F(0)
-            ds[j] = F(0)
+        p_rest, ds_rest = p[seen:], ds[seen:]
+        for j in range(p_rest.size):
+            p_rest[j] = F(0)
+        for j in range(ds_rest.size):
+            ds_rest[j] = F(0)
 
 
 class HeadDropout(NamedTuple):
