@@ -39,7 +39,8 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(descriptor, True)
-            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115
+            mode = "w" if number else "r"
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115
 
 
 _open_streams()

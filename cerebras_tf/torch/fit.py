@@ -115,12 +115,8 @@ def fit(
         )
     _check_steps(steps)
     chosen = FitOptions(**options)
-    for name in ("eval_every", "eval_steps"):
-        if eval_loader is None and getattr(chosen, name) is not None:
-            raise ConfigError(
-                f"{name}: needs eval_loader. Received: {getattr(chosen, name)} without it. Pass "
-                f"eval_loader, or remove {name}."
-            )
+    if eval_loader is None:
+        _refuse_evaluations(chosen)
     run = _Run(model, optimizer, loader, chosen, loss, scheduler, update)
     with _failing_together(), run.locked():
         return run.train(steps, eval_loader)
@@ -356,6 +352,16 @@ def _tokens(tensors: Any) -> int:
 def _check_steps(steps: Any) -> None:
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ConfigError(f"steps: must be a positive integer. Received: {steps!r}.")
+
+
+def _refuse_evaluations(options: FitOptions) -> None:
+    """Raises ConfigError if an option of evaluations is set."""
+    for name in ("eval_every", "eval_steps"):
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"{name}: needs eval_loader. Received: {getattr(options, name)} without it. Pass "
+                f"eval_loader, or remove {name}."
+            )
 
 
 def _check_objects(model: Any, optimizer: Any) -> None:
