@@ -77,13 +77,15 @@ def gemm_group(products: Sequence[Product]) -> None:
 
     Products of one `out` are summed; otherwise they have one a or one b.
     """
-    shares_right = len(products) > 1 and products[0][1] is products[1][1]
+    first, last = products[0], products[-1]
+    shares_right = first[1] is last[1] and first[2] is not last[2]
     plan = _Plan.of([(len(a), len(b), b.shape[1]) for a, b, _ in products], shares_right)
-    lefts = [single.Operand.of(single.as_strided_rows(a)) for a, *_ in products]
+    stored = [single.as_strided_rows(a) for a, *_ in products]  # copies live as long
+    lefts = [single.Operand.of(a) for a in stored]
     uniform = len({(type(x.example), x.transposed) for x in lefts}) == 1
     if plan is None or not uniform or not all(single.is_row_major(c) for *_, c in products):
         for i, (a, b, out) in enumerate(products):
-            single.gemm(a, b, out, add=i > 0 and out is products[0][2])
+            single.gemm(a, b, out, add=i > 0 and out is first[2])
         return
     kind, count = single.instructions().kind, 1 if plan.parts == 1 else 2 * plan.parts
     rights = {id(b): single.as_strided_rows(b) for _, b, _ in products}
@@ -97,7 +99,7 @@ def gemm_group(products: Sequence[Product]) -> None:
         table = np.array(
             [
                 (*left.stored, packed[id(b)], b.shape[1], -(-b.shape[0] // 32) * 32)
-                + (out.ctypes.data, out.strides[0], i > 0 and out is products[0][2], *blocks, id(a))
+                + (out.ctypes.data, out.strides[0], i > 0 and out is first[2], *blocks, id(a))
                 for i, ((a, b, out), left, blocks) in enumerate(zip(products, lefts, plan.blocks))
             ],
             np.int64,

@@ -494,3 +494,15 @@ def test_grouped_products_are_those_of_single_products(
     assert scratch.peak_bytes() <= COMPILED["grouped_matmul"].scratch(*types, **attrs).shared
     for found, expected in zip(out, wanted):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("same", [0, 1])
+def test_a_sum_of_products_may_have_one_operand_twice(kind, same):
+    random = np.random.default_rng(9)
+    a, b, other = (stored(random, 600, 600, False) for _ in range(3))
+    operands = [a, a, b, other] if same == 0 else [a, other, b, b]
+    attrs = {"lefts": 2, "summed": True, "compute": "bfloat16"}
+    (wanted,) = evaluate("grouped_matmul", operands, attrs)
+    out = np.full(wanted.shape, np.nan, np.float32)
+    COMPILED["grouped_matmul"].run(*operands, out=(out,), **attrs)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
