@@ -122,6 +122,7 @@ def scratch_bytes(rows: int, inner: int, columns: int, parts: Optional[int] = No
 
 
 def threads_for(kind: str, work: int) -> int:
+    """Threads of a product of so many multiplications."""
     return num_threads() if work >= _MIN_PARALLEL_WORK[kind] else 1
 
 
@@ -228,12 +229,14 @@ def _round_up(size: int, step: int) -> int:
 
 
 def slab_bytes(kind: str, rows: int, inner: int) -> int:
+    """Bytes of packed rows of A."""
     if kind == isa.AMX:
         return panel_bytes(inner, rows)
     return round_up(-(-inner // SLAB) * _round_up(rows, ROW_UNITS[kind]) * PITCH)
 
 
 def panel_bytes(inner: int, columns: int) -> int:
+    """Bytes of packed columns of B."""
     return round_up(2 * _round_up(inner, 32) * _round_up(columns, NR))
 
 
