@@ -14,6 +14,8 @@ from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
 
 Number = Any  # a Value, a Python number or a size
+# From here on, softplus(x) is x in float32.
+_SAME_SOFTPLUS = 20
 
 
 def _binary(op: str, *names: str) -> None:
@@ -56,6 +58,14 @@ def _unary(op: str, *names: str) -> None:
         return low.b.op(op, low.value(x))
 
 
+def _test(op: str, *names: str) -> None:
+    @lowers(*names)
+    def rule(low: Lowering, x: Value) -> Value:
+        if not x.type.is_floating:
+            return low.b.op("broadcast_to", low.value(op == "is_finite"), shape=x.shape)
+        return low.b.op(op, x)
+
+
 def _logical(op: str, *names: str) -> None:
     @lowers(*names)
     def rule(low: Lowering, x: Value, other: Value) -> Value:
@@ -65,6 +75,7 @@ def _logical(op: str, *names: str) -> None:
 _scaled("add", "add.Tensor", "add.Scalar")
 _scaled("sub", "sub.Tensor", "sub.Scalar")
 _binary("mul", "mul.Tensor", "mul.Scalar")
+_binary("atan2", "atan2")
 _choice("maximum", "maximum", "max.other")
 _choice("minimum", "minimum", "min.other")
 for _op, _name in {
@@ -93,6 +104,8 @@ for _name in ("cos", "erf", "erfc", "exp", "expm1", "log", "log1p", "sigmoid", "
     _unary(_name, _name)
 for _name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan"):
     _unary(_name, _name)
+for _name in ("finite", "inf", "nan"):
+    _test(f"is_{_name}", f"is{_name}")
 for _op, _name in {"logical_and": "and", "logical_or": "or"}.items():
     _logical(_op, f"logical_{_name}")
 
@@ -141,12 +154,14 @@ def _rsub(low: Lowering, x: Number, other: Number, alpha: Number) -> Value:
 
 @lowers("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(low: Lowering, x: Number, other: Number, rounding_mode: Optional[str]) -> Value:
-    if rounding_mode not in (None, "floor"):
-        raise UnsupportedOpError(
-            f"div: rounding_mode must be None or floor. Received: {rounding_mode}."
-        )
-    op = "div" if rounding_mode is None else "floor_div"
-    return low.b.op(op, low.value(x), low.value(other))
+    """Rounding toward zero is exact for integers, and that of the quotient for others."""
+    b, first, second = low.b, low.value(x), low.value(other)
+    if rounding_mode != "trunc":
+        return b.op("div" if rounding_mode is None else "floor_div", first, second)
+    if not first.type.is_floating:
+        return b.op("floor_div", b.op("sub", first, b.op("trunc_mod", first, second)), second)
+    quotient = b.op("div", first, second)
+    return b.op("mul", b.op("sign", quotient), b.op("floor", b.op("abs", quotient)))
 
 
 @lowers("div.Tensor", "div.Scalar")
@@ -201,8 +216,16 @@ def _leaky_relu(low: Lowering, x: Value, negative_slope: float) -> Value:
 
 
 @lowers("softplus")
-def _softplus(low: Lowering, x: Value) -> Value:
-    return low.b.op("softplus", x)
+def _softplus(low: Lowering, x: Value, beta: float, threshold: float) -> Value:
+    """log(1 + exp(beta x)) / beta; x, where beta x exceeds the threshold"""
+    b = low.b
+    if beta == 1:
+        result = b.op("softplus", x)
+        if threshold >= _SAME_SOFTPLUS:
+            return result
+    scaled = b.op("mul", x, float(beta))
+    result = b.op("mul", b.op("softplus", scaled), 1 / beta)
+    return b.op("select", b.op("greater", scaled, float(threshold)), x, result)
 
 
 @lowers("log_sigmoid")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import math
 import random
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
+from unittest import mock
 
 import numpy as np
 import torch
@@ -19,12 +23,14 @@ from cerebras_tf.capture_torch import (  # noqa: F401  # these register their ru
     losses,
     normalization,
     products,
+    random_numbers,
     shapes,
 )
 from cerebras_tf.capture_torch.autograd_functions import differentiated, trace_function
 from cerebras_tf.capture_torch.causal_masks import plain_causal_masks
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of, location
 from cerebras_tf.capture_torch.python_state import keeping_values
+from cerebras_tf.capture_torch.registry import RULES
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
 from cerebras_tf.ir import Size, TensorType, Value, Variable
 
@@ -229,7 +235,7 @@ class ExportedModel:
             name = self._names.get(str(role.target))
             if name in self._constants:
                 found[place] = self.tensors[name]
-            elif name is None and role.kind.name != "USER_INPUT":
+            elif name is None and role.target is not None:
                 found[place] = self._program.constants[role.target]
         return found
 
@@ -323,9 +329,11 @@ class ExportedModel:
         given = self._outputs if self._loss is None else {LOSS: self._loss, **self._outputs}
         return {name: low.values[node] for name, node in given.items()}, changed
 
-    def _placeholder(self, low: Lowering, role: Any, node: torch.fx.Node) -> Value:
+    def _placeholder(self, low: Lowering, role: Any, node: torch.fx.Node) -> Optional[Value]:
         if role.kind.name == "USER_INPUT":
             return low.step.features[self._places[node.name]]
+        if role.target is None:  # the order of effects
+            return None
         name = self._names.get(str(role.target))
         if name in self.specs:
             variable, dtype = low.step.variables[str(name)], DTYPES[self.tensors[str(name)].dtype]
@@ -360,21 +368,21 @@ class _WithLoss(torch.nn.Module):  # type: ignore[misc]
         self.training = model.training
         self.model = model
         self._on_names = on_names  # export restores attributes that forward sets
-        self._function = loss
+        self.loss_function = loss
 
     def forward(self, batch: dict[str, torch.Tensor]) -> Any:
         # Within forward, since export restores attributes of modules.
         fix = "Pass what changes from step to step as a tensor of the batch, or count in a buffer."
-        with keeping_values("model", fix, self.model, self._function):
+        with keeping_values("model", fix, self.model, self.loss_function):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> Any:
-        if self._function is None:
+        if self.loss_function is None:
             found = self.model(**batch)
             if isinstance(found, Mapping) and LOSS in found:
                 return found[LOSS]
             return found[0] if isinstance(found, tuple) else getattr(found, LOSS, found)
-        found = self._function(self.model, batch)
+        found = self.loss_function(self.model, batch)
         if isinstance(found, Mapping):
             self._on_names(list(found))
             return tuple(found.values())
@@ -442,8 +450,31 @@ def _require_no_draws(python_state: Any, numpy_state: Any) -> None:
             )
 
 
+@contextlib.contextmanager
+def _symbolic_lengths(module: _WithLoss) -> Iterator[None]:
+    """Within: len(tensor) in the files of the model and of the loss is a size that may differ."""
+
+    def length(x: Any) -> Any:
+        return x.shape[0] if isinstance(x, torch.Tensor) and x.ndim else len(x)
+
+    functions = [module.loss_function, *(type(item).forward for item in module.modules())]
+    files = {id(names): names for names in (_globals(f) for f in functions) if names}
+    with contextlib.ExitStack() as stack:
+        for names in files.values():
+            if names["__name__"].partition(".")[0] not in ("torch", "cerebras_tf"):
+                stack.enter_context(mock.patch.dict(names, {"len": length}))
+        yield
+
+
+def _globals(function: Any) -> dict[str, Any]:
+    """The global names of a function's file."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(inspect.unwrap(function), "__globals__", {}) if function else {}
+
+
 def _exported(
-    module: torch.nn.Module, example: Batch, open_axes: Optional[Mapping[str, Sequence[int]]]
+    module: _WithLoss, example: Batch, open_axes: Optional[Mapping[str, Sequence[int]]]
 ) -> torch.export.ExportedProgram:
     dynamic, given = {}, {}
     for name, tensor in example.items():
@@ -459,12 +490,16 @@ def _exported(
         "model: torch.export must be able to trace it",
         "Give it a batch that its forward accepts, and remove branches that depend on data.",
     )
-    with traced, warnings.catch_warnings():
+    with traced, internals.true_reductions(), warnings.catch_warnings():
         # torch's own use of its deprecated names
         warnings.filterwarnings("ignore", category=FutureWarning)
-        with internals.export_overrides(trace_function), plain_causal_masks():
+        with (
+            internals.export_overrides(trace_function),
+            plain_causal_masks(),
+            _symbolic_lengths(module),
+        ):
             states = random.getstate(), np.random.get_state(legacy=False)["state"]
             program = torch.export.export(module, (given,), dynamic_shapes=(dynamic,), strict=False)
             _require_no_draws(*states)
         internals.detach_no_grad(program)
-        return program.run_decompositions({})
+        return program.run_decompositions(dict(internals.decompositions(frozenset(RULES))))

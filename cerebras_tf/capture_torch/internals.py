@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import operator
 import os
 import traceback
@@ -13,10 +14,12 @@ from typing import Any, Optional
 from unittest import mock
 
 import torch
+from torch._decomp import decomposition_table, get_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import register_backend as register_backend
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext, tracing
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -29,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.nn.modules import module as modules
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from cerebras_tf.capture_torch.decompositions import DECOMPOSITIONS, KEPT, OF_PYTORCH
 from cerebras_tf.capture_torch.multi_head_attention import multi_head_attention_forward
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
 from cerebras_tf.ir.dimensions import Size
@@ -48,6 +52,12 @@ _SAVED_INPUTS = "_NoopSaveInputs"
 # Names of nodes of Dynamo's graphs.
 _CHECKPOINT, _AUTOGRAD_FUNCTION = "tag_activation_checkpoint", "autograd_function_apply"
 _SET_GRAD_ENABLED = "_set_grad_enabled"
+# Of an op that consists of others, also for its gradient.
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+# Starts of paths of files that are not the user's.
+OUTSIDE = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
 
 
 def schema(op: Any) -> Any:
@@ -130,12 +140,11 @@ def tracing_errors(what: str, fix: str) -> Iterator[None]:
 
 def _own_line(error: Exception) -> str:
     """The innermost line of the user's code in a traceback."""
-    outside = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         frame
         for frame in frames
-        if not frame.filename.startswith(outside) and not frame.filename.endswith("contextlib.py")
+        if not frame.filename.startswith(OUTSIDE) and not frame.filename.endswith("contextlib.py")
     ]
     return f", at {own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}" if own else ""
 
@@ -176,6 +185,8 @@ def export_overrides(tracer: FunctionTracer) -> Iterator[None]:
         mock.patch.object(torch.Tensor, "register_hook", register_hook),
         mock.patch.object(torch.autograd, "_engine_run_backward", run_backward),
         mock.patch.object(torch.amp.GradScaler, "scale", scale),
+        # whose order of products would depend on the sizes
+        mock.patch.object(torch.backends.opt_einsum, "enabled", False),
         mock.patch.object(
             torch.nn.functional, "multi_head_attention_forward", multi_head_attention_forward
         ),
@@ -298,6 +309,45 @@ def _line(node: torch.fx.Node) -> str:
     """The line of code that built a node."""
     lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines()]
     return next((line for line in reversed(lines) if line.strip("^~ ")), node.name)
+
+
+@functools.cache
+def decompositions(rules: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+    """What ops without a rule become; see `decompositions.py`.
+
+    Args:
+        rules: names of the ops that have a rule.
+    """
+    table = dict(torch.export.default_decompositions().items())
+    found = {
+        op: function
+        for op, function in table.items()
+        if str(op) not in rules | KEPT and op.has_kernel_for_dispatch_key(_COMPOSITE)
+    }
+    for name in OF_PYTORCH | set(DECOMPOSITIONS):
+        op = operator.attrgetter(name)(torch.ops)
+        own = DECOMPOSITIONS.get(name) or table.get(op)
+        found[op] = own or get_decompositions([op])[op]
+    return found
+
+
+def is_random(op: Any) -> bool:
+    """Whether an op draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@contextlib.contextmanager
+def true_reductions() -> Iterator[None]:
+    """Within: composite losses have the shape that their reduction gives.
+
+    PyTorch's own inference of their shape for symbolic sizes takes reduction="none" for "mean".
+    """
+    with mock.patch.dict(decomposition_table):
+        for op in list(decomposition_table):
+            composite = isinstance(op, OpOverload) and op.has_kernel_for_dispatch_key(_COMPOSITE)
+            if composite and any(item.name == "reduction" for item in op._schema.arguments):
+                del decomposition_table[op]
+        yield
 
 
 def leaves(nested: Any) -> list[Any]:
@@ -471,17 +521,23 @@ def with_floats(module: torch.fx.GraphModule, values: Mapping[int, float]) -> to
     return module
 
 
-def trace_functional(module: torch.fx.GraphModule) -> TracedFunction:
+def trace_functional(module: torch.fx.GraphModule, rules: frozenset[str]) -> TracedFunction:
     """Traces a graph of Dynamo, with the symbolic sizes that Dynamo gave its arguments.
+
+    Args:
+        rules: as for `decompositions`.
 
     Raises:
         UnsupportedOpError: it changes gradients in a way that is not captured.
     """
     examples = example_values(module)
     mode = _mode(examples)
-    composite, _ = exported_program._split_decomp_table_to_cia_and_python_decomp({})
+    composite, others = exported_program._split_decomp_table_to_cia_and_python_decomp(
+        dict(decompositions(rules))
+    )
     with (
         mode,
+        true_reductions(),
         exported_program._override_composite_implicit_decomp(composite),
         tracing(TracingContext(mode)),
     ):
@@ -489,7 +545,7 @@ def trace_functional(module: torch.fx.GraphModule) -> TracedFunction:
             _without_regions(module),
             [x.detach() if isinstance(x, torch.Tensor) else x for x in examples],
             trace_joint=False,
-            decompositions={},
+            decompositions=others,
         )
     positions = {name: at for at, name in enumerate(signature.user_inputs)}
     outputs = [str(node) for node in leaves(graph.graph.output_node().args[0])]

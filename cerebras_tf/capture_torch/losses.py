@@ -21,7 +21,7 @@ def _total(low: Lowering, x: Value) -> Value:
 
 def _reduced(low: Lowering, loss: Value, reduction: int) -> Value:
     if reduction == _NONE:
-        return reshape(low.b, loss, low.shape)
+        return loss if loss.shape == low.shape else reshape(low.b, loss, low.shape)
     if reduction == _SUM:
         return _total(low, loss)
     return low.b.op("mean", loss, axes=tuple(range(loss.type.rank)), keepdims=False)

@@ -42,14 +42,13 @@ _PYTHON = {
     "pow": "pow",
     "sqrt": "sqrt",
     "sub": "sub",
+    "sym_float": "identity",
     "sym_max": "maximum",
     "sym_min": "minimum",
     "truediv": "div",
 }
 # Calls that compute nothing.
 _SKIPPED = re.compile(r"assert|profiler\.|_set_grad_enabled|sym_constrain", re.IGNORECASE)
-# Files that are not the user's.
-_OUTSIDE = re.compile(r"/torch/|<eval|/capture_torch/export.py")
 # How many ops without a rule an error names.
 _NAMED = 8
 
@@ -223,6 +222,9 @@ class Lowering:
             python = _PYTHON[_python_name(node)]
             operands = [self.value(self.operand(x), "float64") for x in node.args]
             return self.b.op(python, *operands)
+        if str(node.target) not in RULES:
+            tensor = node.target(*node.args, **node.kwargs)
+            return self.b.constant(array_of(tensor), DTYPES[tensor.dtype])
         rule = RULES[str(node.target)]
         found = {key: self.operand(x) for key, x in arguments(rule, node).items()}
         return rule(self, **found)
@@ -236,6 +238,15 @@ def _computes_nothing(node: torch.fx.Node) -> bool:
 
 def _is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, torch.SymInt))
+
+
+def _is_fixed(node: torch.fx.Node) -> bool:
+    """Whether a node has the same result in every step, as torch.linspace of numbers."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or node.all_input_nodes:
+        return False
+    is_op, sizes = internals.schema(node.target) is not None, value.shape
+    return is_op and all(isinstance(n, int) for n in sizes) and not internals.is_random(node.target)
 
 
 def _python_name(node: torch.fx.Node) -> str:
@@ -260,9 +271,9 @@ def require_rules(graph: torch.fx.Graph) -> None:
         found = [f"{name} ({counts[name]}x, {location(n)})" for name, n in missing.items()]
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise UnsupportedOpError(
-            f"{len(found)} PyTorch ops have no IR form. Received: "
-            f"{'; '.join(found[:_NAMED])}{more}. Rewrite these layers with other ops, or add rules "
-            "in cerebras_tf/capture_torch."
+            "model: PyTorch operations must be supported ones. Received: "
+            f"{'; '.join(found[:_NAMED])}{more}. Replace them.",
+            code="pytorch-operations",
         )
 
 
@@ -270,7 +281,7 @@ def _has_rule(node: torch.fx.Node) -> bool:
     name = str(node.target)
     if name in RULES or _is_size(node) or node.target is operator.getitem:
         return True
-    if _computes_nothing(node):
+    if _computes_nothing(node) or _is_fixed(node):
         return True
     return internals.schema(node.target) is None and _python_name(node) in _PYTHON
 
@@ -287,8 +298,9 @@ def location(node: torch.fx.Node) -> str:
     stack = list(node.meta.get("nn_module_stack", {}).values())
     kind = stack[-1][1] if stack else ""
     path = str(stack[-1][0]).removeprefix("model").lstrip(".") if stack else ""
-    module = f"'{path}' ({getattr(kind, '__name__', str(kind).rpartition('.')[2])})"
+    kind = getattr(kind, "__name__", str(kind).rpartition(".")[2])
+    module = f"'{path}' ({kind})" if path else kind
     lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [line for line in lines if not _OUTSIDE.search(line[0])]
-    where = [f"{file.rpartition('/')[2]}:{number}" for file, number in (own or lines)[-1:]]
-    return ", ".join([*([module] if stack else []), *where]) or str(node.name)
+    own = [line for line in lines if not line[0].startswith(internals.OUTSIDE)]
+    where = [f"{file.rpartition('/')[2]}:{number}" for file, number in own[-1:]]
+    return ", ".join([*([module] if module else []), *where]) or str(node.name)

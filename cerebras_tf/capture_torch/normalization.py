@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -43,6 +43,7 @@ _reduction("sum", "sum", "sum.dim_IntList")
 _reduction("mean", "mean", "mean.dim")
 _reduction("max", "amax", "max")
 _reduction("min", "amin", "min")
+_reduction("prod", "prod", "prod.dim_int")
 
 
 @lowers("sum_to_size")
@@ -69,11 +70,31 @@ def _vector_norm(low: Lowering, x: Value, ord: float, dim: Any, keepdim: bool, d
     b, value = low.b, low.value(x)
     if ord == math.inf:
         return _reduced(low, "max", b.op("abs", value), dim, keepdim)
+    if ord == -math.inf:
+        return _reduced(low, "min", b.op("abs", value), dim, keepdim)
     if ord == 1:
         return _reduced(low, "sum", b.op("abs", value), dim, keepdim)
-    if ord != 2:
-        raise UnsupportedOpError(f"vector norm: ord must be 1, 2 or inf. Received: {ord}.")
-    return b.op("sqrt", _reduced(low, "sum", b.op("square", value), dim, keepdim))
+    if ord == 0:
+        return _reduced(low, "sum", b.op("abs", b.op("sign", value)), dim, keepdim)
+    if ord == 2:
+        total = _reduced(low, "sum", b.op("square", value), dim, keepdim)
+        return _at_zero(low, total, lambda x: b.op("sqrt", x))
+
+    def powers(x: Value) -> Value:
+        return b.op("pow", x, float(ord))
+
+    total = _reduced(low, "sum", _at_zero(low, b.op("abs", value), powers), dim, keepdim)
+    return _at_zero(low, total, lambda x: b.op("pow", x, 1 / ord))
+
+
+def _at_zero(low: Lowering, x: Value, function: Callable[[Value], Value]) -> Value:
+    """f(x) with f(0) = 0, and 0 as the gradient there."""
+    if not low.differentiates:
+        return function(x)
+    b, zero = low.b, low.b.constant(0.0, x.dtype)
+    is_zero = b.op("equal", x, zero)
+    safe = b.op("select", is_zero, b.constant(1.0, x.dtype), x)
+    return b.op("select", is_zero, zero, function(safe))
 
 
 @lowers("_weight_norm")
@@ -108,11 +129,39 @@ def _sample_var(
     return _var(low, x, dim, int(unbiased), keepdim)
 
 
-@lowers("argmax")
-def _argmax(low: Lowering, x: Value, dim: Optional[int], keepdim: bool) -> Value:
-    rows = reshape(low.b, x, (None,)) if dim is None else x
-    axis = 0 if dim is None else dim % x.type.rank
-    return reshape(low.b, low.b.op("argmax", rows, axis=axis, dtype="int64"), low.shape)
+def _position(op: str) -> None:
+    @lowers(op)
+    def rule(low: Lowering, x: Value, dim: Optional[int], keepdim: bool) -> Value:
+        rows = reshape(low.b, x, (None,)) if dim is None else x
+        axis = 0 if dim is None else dim % x.type.rank
+        return reshape(low.b, low.b.op(op, rows, axis=axis, dtype="int64"), low.shape)
+
+
+_position("argmax")
+_position("argmin")
+
+
+@lowers("topk")
+def _topk(low: Lowering, x: Value, k: Any, dim: int, largest: bool, sorted: Any) -> tuple[Any, ...]:
+    """Of equal elements, the first come first."""
+    b, order = low.b, list(range(max(x.type.rank, 1)))
+    if not isinstance(k, int):
+        raise UnsupportedOpError(
+            f"{low.node.target}: the axis must have a fixed size. Received: {k}. Pad to one size."
+        )
+    order[dim], order[-1] = order[-1], order[dim]
+    rows = transposed(low, x if x.type.rank else reshape(b, x, (1,)), order)
+    found = b.multi("top_k", rows if largest else b.op("neg", rows), k=k, dtype="int64")
+    values = found[0] if largest else b.op("neg", found[0])
+    return tuple(reshape(b, transposed(low, y, order), low.shape) for y in (values, found[1]))
+
+
+@lowers("sort", "sort.stable")
+def _sort(
+    low: Lowering, x: Value, dim: int, descending: bool, stable: Any = None
+) -> tuple[Any, ...]:
+    size = x.shape[dim] if x.type.rank else 1
+    return _topk(low, x, size, dim, descending, True)
 
 
 @lowers("cumsum")

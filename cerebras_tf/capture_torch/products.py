@@ -5,9 +5,12 @@ Images are [N, C, H, W] in torch and [N, H, W, C] in the IR.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+import numpy as np
+
+from cerebras_tf.capture_torch import shapes
 from cerebras_tf.capture_torch.lowering import Lowering
 from cerebras_tf.capture_torch.registry import lowers
 from cerebras_tf.capture_torch.shapes import transposed
@@ -16,6 +19,7 @@ from cerebras_tf.ir import Graph, Value
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.inference import broadcast_shapes
 from cerebras_tf.ops.shape import reshape
+from cerebras_tf.ops.slicing import cut
 
 
 def _product(low: Lowering, x: Value, y: Value, transpose_b: bool = False) -> Value:
@@ -33,8 +37,11 @@ def _linear(low: Lowering, x: Value, weight: Value, bias: Optional[Value]) -> Va
 
 
 @lowers("addmm")
-def _addmm(low: Lowering, x: Value, mat1: Value, mat2: Value) -> Value:
-    return low.b.op("add", _product(low, mat1, mat2), x)
+def _addmm(low: Lowering, x: Value, mat1: Value, mat2: Value, beta: float, alpha: float) -> Value:
+    result = _product(low, mat1, mat2)
+    if alpha != 1:
+        result = low.b.op("mul", result, low.value(alpha))
+    return low.b.op("add", result, x if beta == 1 else low.b.op("mul", x, low.value(beta)))
 
 
 @lowers("mm", "bmm")
@@ -139,23 +146,85 @@ def _conv2d(
     dilation: Any,
     groups: int,
 ) -> Value:
-    """x [N, C, H, W], weight [K, C, R, S]; depthwise with groups = C, weight [C M, 1, R, S]"""
+    """x [N, C, H, W], weight [K, C / groups, R, S]"""
     attrs = {"strides": _pair(stride), "padding": _around(padding), "dilations": _pair(dilation)}
     images = _nhwc(low, x)
-    if groups == 1:
-        result = low.b.op("conv2d", images, transposed(low, weight, (2, 3, 1, 0)), **attrs)
-    elif groups == x.shape[1]:
+    if groups == x.shape[1] and groups > 1:
         outputs, _, *window = weight.shape
         filters = transposed(low, weight, (2, 3, 1, 0))
         filters = reshape(low.b, filters, (*window, groups, (outputs or 0) // groups))
         result = low.b.op("depthwise_conv2d", images, filters, **attrs)
     else:
-        raise UnsupportedOpError(
-            f"conv2d: groups must be 1 or the channels, {x.shape[1]}. Received: {groups}."
-        )
+
+        def product(part: Value, filters: Value) -> Value:
+            return low.b.op("conv2d", part, transposed(low, filters, (2, 3, 1, 0)), **attrs)
+
+        result = _grouped(low, images, weight, groups, product)
     if bias is not None:
         result = low.b.op("add", result, bias)
     return _nchw(low, result)
+
+
+def _grouped(
+    low: Lowering,
+    images: Value,
+    weight: Value,
+    groups: int,
+    product: Callable[[Value, Value], Value],
+) -> Value:
+    """Groups of channels [N, H, W, C], each with its filters, concatenated."""
+    if groups == 1:
+        return product(images, weight)
+    channels, filters = images.shape[3] // groups, weight.shape[0] // groups  # type: ignore[operator]
+    parts = [
+        product(
+            cut(low.b, images, 3, i * channels, channels),
+            cut(low.b, weight, 0, i * filters, filters),
+        )
+        for i in range(groups)
+    ]
+    return low.b.op("concat", *parts, axis=3)
+
+
+@lowers("convolution")
+def _convolution(
+    low: Lowering,
+    x: Value,
+    weight: Value,
+    bias: Optional[Value],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    """In one or two dimensions, plain or transposed."""
+    b, shape = low.b, low.shape
+    if x.type.rank > 4:
+        raise UnsupportedOpError(
+            f"convolution: must have at most 2 dimensions. Received: {x.type.rank - 2}. Use 2-D "
+            "convolutions of the slices."
+        )
+    if x.type.rank == 3:  # as images of height 1
+        x = reshape(b, x, (*x.shape[:2], 1, x.shape[2]))
+        weight = reshape(b, weight, (*weight.shape[:2], 1, weight.shape[2]))
+        stride, dilation, padding = (1, *stride), (1, *dilation), (0, *padding)
+    if not transposed:
+        found = _conv2d(low, x, weight, bias, stride, padding, dilation, groups)
+        return reshape(b, found, shape)
+    size = (1, *shape[2:])[-2:]
+    attrs = {"strides": _pair(stride), "padding": _around(padding), "dilations": _pair(dilation)}
+
+    def product(part: Value, filters: Value) -> Value:
+        """filters [C / groups, K / groups, R, S]"""
+        turned = shapes.transposed(low, filters, (2, 3, 1, 0))
+        return b.op("conv2d_input_grad", turned, part, size=size, **attrs)
+
+    result = _grouped(low, _nhwc(low, x), weight, groups, product)
+    if bias is not None:
+        result = b.op("add", result, bias)
+    return reshape(b, _nchw(low, result), shape)
 
 
 @lowers("max_pool2d")
@@ -163,15 +232,29 @@ def _max_pool2d(low: Lowering, x: Value, kernel_size: Any, stride: Any, padding:
     return _nchw(low, low.b.op("max_pool", _nhwc(low, x), **_windows(kernel_size, stride, padding)))
 
 
+@lowers("max_pool2d_with_indices")
+def _max_pool2d_with_indices(
+    low: Lowering, x: Value, kernel_size: Any, stride: Any, padding: Any
+) -> tuple[Any, ...]:
+    return _images(low, x, lambda y: _max_pool2d(low, y, kernel_size, stride, padding)), None
+
+
+def _images(low: Lowering, x: Value, function: Callable[[Value], Value]) -> Value:
+    """A function of [N, C, H, W] on images that may lack the first axis."""
+    if x.type.rank == 4:
+        return function(x)
+    return reshape(low.b, function(reshape(low.b, x, (1, *x.shape))), low.shape)
+
+
 @lowers("avg_pool2d")
 def _avg_pool2d(
     low: Lowering, x: Value, kernel_size: Any, stride: Any, padding: Any, count_include_pad: bool
 ) -> Value:
     if count_include_pad and any(_pair(padding)):
-        raise UnsupportedOpError(
-            "avg_pool2d: count_include_pad must be False with padding. Received: True."
-        )
-    return _nchw(low, low.b.op("avg_pool", _nhwc(low, x), **_windows(kernel_size, stride, padding)))
+        around = ((0, 0),) * (x.type.rank - 2) + _around(padding)
+        x, padding = low.b.op("pad", x, paddings=around, value=0), 0
+    windows = _windows(kernel_size, stride, padding)
+    return _images(low, x, lambda y: _nchw(low, low.b.op("avg_pool", _nhwc(low, y), **windows)))
 
 
 def _windows(kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
@@ -182,10 +265,38 @@ def _windows(kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
     }
 
 
-@lowers("adaptive_avg_pool2d")
+@lowers("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) -> Value:
-    if list(output_size) != [1, 1]:
+    """Means over bins, as products with a matrix for each axis."""
+    axes = (x.type.rank - 2, x.type.rank - 1)
+    if list(low.shape[-2:]) == [1, 1]:
+        return low.b.op("mean", x, axes=axes, keepdims=True)
+    for axis in axes:
+        size, count = x.shape[axis], low.shape[axis]
+        if size == count:
+            continue
+        if not isinstance(size, int) or not isinstance(count, int):
+            raise UnsupportedOpError(
+                f"adaptive_avg_pool2d: sizes must be fixed. Received: {size} to {count}. Use an "
+                "output_size of 1, or images of one size."
+            )
+        weights = np.zeros((size, count), x.type.numpy_dtype)
+        for i in range(count):
+            start, end = i * size // count, -(-(i + 1) * size // count)
+            weights[start:end, i] = 1 / (end - start)
+        order = [*(i for i in range(x.type.rank) if i != axis), axis]
+        product = _batched(low, transposed(low, x, order), low.b.constant(weights))
+        x = transposed(low, product, [order.index(i) for i in range(len(order))])
+    return x
+
+
+@lowers("adaptive_max_pool2d")
+def _adaptive_max_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) -> tuple[Any, ...]:
+    sizes, counts = x.shape[-2:], low.shape[-2:]
+    if any(not isinstance(size, int) or size % n for size, n in zip(sizes, counts)):  # type: ignore[operator]
         raise UnsupportedOpError(
-            f"adaptive_avg_pool2d: output_size must be 1. Received: {list(output_size)}."
+            "adaptive_max_pool2d: sizes must be fixed multiples of output_size. Received: "
+            f"{sizes} to {counts}. Use max_pool2d."
         )
-    return low.b.op("mean", x, axes=(2, 3), keepdims=True)
+    window = [size // n for size, n in zip(sizes, counts)]  # type: ignore[operator]
+    return _images(low, x, lambda y: _max_pool2d(low, y, window, window, 0)), None

@@ -14,8 +14,10 @@ from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Size, Value
 from cerebras_tf.ops.inference import broadcast_shapes
 from cerebras_tf.ops.shape import reshape
-from cerebras_tf.ops.sizes import counted
+from cerebras_tf.ops.sizes import counted, counts
 from cerebras_tf.ops.slicing import cut
+
+_MASKS = "the mask must have the tensor's first sizes, and the value be one number."
 
 
 def transposed(low: Lowering, x: Value, permutation: Sequence[int]) -> Value:
@@ -207,7 +209,7 @@ def _pieces(low: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
     return tuple(found)
 
 
-@lowers("split.Tensor")
+@lowers("split.Tensor", "unsafe_split.Tensor")
 def _split(low: Lowering, x: Value, split_size: Any, dim: int) -> tuple[Value, ...]:
     return _pieces(low, x, dim)
 
@@ -250,14 +252,12 @@ def _constant_pad(low: Lowering, x: Value, pad: Sequence[int], value: float) -> 
     """`pad` holds pairs (before, after), the last axis first."""
     pairs = [(pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
     paddings = ((0, 0),) * (x.type.rank - len(pairs)) + tuple(reversed(pairs))
-    if min(pad, default=0) < 0:
-        raise UnsupportedOpError(f"pad: must not be negative. Received: {list(pad)}.")
+    for axis, pair in enumerate(paddings):
+        before, after = (max(0, -size) for size in pair)
+        if before or after:
+            x = cut(low.b, x, axis, before, x.shape[axis] - before - after)  # type: ignore[operator]
+    paddings = tuple((max(0, before), max(0, after)) for before, after in paddings)
     return low.b.op("pad", x, paddings=paddings, value=value or 0)
-
-
-@lowers("pad")
-def _pad(low: Lowering, x: Value, pad: Sequence[int], value: Optional[float]) -> Value:
-    return _constant_pad(low, x, pad, value or 0)
 
 
 @lowers("arange", "arange.start", "arange.start_step")
@@ -291,7 +291,7 @@ def _scalar_tensor(low: Lowering, s: Number, dtype: Any) -> Value:
 
 
 def _constructors(name: str, number: int) -> None:
-    @lowers(name)
+    @lowers(f"{name}.memory_format" if name == "empty" else name)
     def of_size(low: Lowering, size: Any, dtype: Any) -> Value:
         return _filled(low, number)
 
@@ -306,6 +306,12 @@ def _constructors(name: str, number: int) -> None:
 
 _constructors("zeros", 0)
 _constructors("ones", 1)
+_constructors("empty", 0)
+
+
+@lowers("empty_permuted")
+def _empty_permuted(low: Lowering, size: Any, physical_layout: Any, dtype: Any) -> Value:
+    return _filled(low, 0)
 
 
 @lowers("tril")
@@ -358,38 +364,128 @@ def _counted_axis(index: Value, size: Optional[Size]) -> Optional[int]:
     return axes[0] if counts else None
 
 
-@lowers("index.Tensor")
-def _index(low: Lowering, x: Value, indices: Sequence[Optional[Value]]) -> Value:
-    """The leading axes, all indexed by integers: gather_nd at the broadcast coordinates."""
-    b, found = low.b, [index for index in indices if index is not None]
-    if len(found) < len(indices) or any("int" not in index.dtype for index in found):
+def _coordinates(
+    low: Lowering, x: Value, indices: Sequence[Optional[Value]]
+) -> tuple[list[int], list[Value], tuple[Size, ...]]:
+    """The axes of x that are indexed, the index of each, not negative, and their common shape."""
+    b, pairs = low.b, [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if any("int" not in index.dtype for _, index in pairs):
         raise UnsupportedOpError(
-            "indexing by tensors: the first axes must be indexed by integers. "
-            f"Received: {list(indices)}. Use torch.where, gather or slices."
+            f"indexing by a mask: {_MASKS} Received: {list(indices)}. Use torch.where, or a sum "
+            "weighted by the mask."
         )
-    shape = broadcast_shapes([index.shape for index in found])
-    places = [_counted_axis(index, x.shape[axis]) for axis, index in enumerate(found)]
-    if None not in places and len(set(places)) == len(places):
+    shape = broadcast_shapes([index.shape for _, index in pairs])
+    found = []
+    for axis, index in pairs:
+        index = low.value(index, "int64")
+        if index.constant is None or (index.constant < 0).any():
+            negative = b.op("less", index, b.constant(0, "int64"))
+            size = counts(b, x.shape[axis], "int64")
+            index = b.op("select", negative, b.op("add", index, size), index)
+        found.append(index)
+    return [axis for axis, _ in pairs], found, shape
+
+
+def _joined_columns(low: Lowering, columns: Sequence[Value], shape: tuple[Size, ...]) -> Value:
+    """Coordinates [*shape, K] for gather_nd and its like."""
+    b, found = low.b, []
+    for index in columns:
+        whole = index if index.shape == shape else b.op("broadcast_to", index, shape=shape)
+        found.append(reshape(b, whole, (*shape, 1)))
+    return found[0] if len(found) == 1 else b.op("concat", *found, axis=len(shape))
+
+
+def _order(axes: Sequence[int], rank: int, span: int) -> tuple[list[int], list[int]]:
+    """How axes are moved for indexing by tensors.
+
+    Args:
+        axes: are indexed.
+        span: number of axes that come in their place.
+
+    Returns:
+        The permutation of x that moves the indexed axes to the front, and that of the result.
+    """
+    others = [axis for axis in range(rank) if axis not in axes]
+    first = axes[0] if list(axes) == list(range(axes[0], axes[-1] + 1)) else 0
+    moved = [*range(span, span + first), *range(span), *range(span + first, span + len(others))]
+    return [*axes, *others], moved
+
+
+@lowers("index.Tensor", "_unsafe_index.Tensor")
+def _index(low: Lowering, x: Value, indices: Sequence[Optional[Value]]) -> Value:
+    """Axes indexed by integers: gather along one, gather_nd along several."""
+    b, axes = low.b, [axis for axis, index in enumerate(indices) if index is not None]
+    given = [index for index in indices if index is not None]
+    shape = broadcast_shapes([index.shape for index in given])
+    places = [_counted_axis(index, x.shape[axis]) for axis, index in zip(axes, given)]
+    if axes[-1] < len(axes) and None not in places and len(set(places)) == len(places):
         # Whole axes, such as mask[batch[:, None], position[None]] in transformers.
         order = sorted(range(len(places)), key=lambda axis: places[axis] or 0)
         moved = transposed(low, x, [*order, *range(len(places), x.type.rank)])
         return reshape(b, moved, (*shape, *x.shape[len(places) :]))
+    axes, columns, shape = _coordinates(low, x, indices)
+    if len(axes) == 1 and axes[0]:
+        return b.op("gather", x, columns[0], axis=axes[0], batch_dims=0)
+    before, after = _order(axes, x.type.rank, len(shape))
+    found = b.op("gather_nd", transposed(low, x, before), _joined_columns(low, columns, shape))
+    return transposed(low, found, after)
+
+
+@lowers("index_put", "_unsafe_index_put")
+def _index_put(
+    low: Lowering, x: Value, indices: Sequence[Optional[Value]], values: Value, accumulate: bool
+) -> Value:
+    """`x[mask] = number`, for a mask of x's first axes, or `x[integers] = values`"""
+    b, mask = low.b, indices[0]
+    if mask is not None and mask.dtype == "bool" and len(indices) == 1:
+        if mask.shape != x.shape[: mask.type.rank] or values.type.size != 1:
+            raise UnsupportedOpError(
+                f"assignment by a mask: {_MASKS} Received: {indices} and {values!r}. Use "
+                "torch.where."
+            )
+        number = reshape(b, low.value(values), ())
+        if accumulate:
+            number = b.op("add", x, number)
+        mask = reshape(b, mask, (*mask.shape, *(1,) * (x.type.rank - mask.type.rank)))
+        return b.op("select", mask, number, x)
+    axes, columns, shape = _coordinates(low, x, indices)
+    before, after = _order(axes, x.type.rank, len(shape))
+    table = transposed(low, x, before)
+    updates, kept = low.value(values), table.shape[len(axes) :]
+    whole = (*shape, *kept)
+    moved = tuple(whole[axis] for axis in after)
+    if updates.shape != moved:
+        updates = b.op("broadcast_to", updates, shape=moved)
+    updates = transposed(low, updates, [after.index(axis) for axis in range(len(after))])
+    op = "scatter_nd_add" if accumulate else "scatter_nd_update"
+    found = b.op(op, table, _joined_columns(low, columns, shape), updates)
+    return transposed(low, found, [before.index(axis) for axis in range(len(before))])
+
+
+def _scattered(low: Lowering, op: str, x: Value, dim: int, index: Value, src: Value) -> Value:
+    """x with elements of src at positions along an axis; src may be longer than the index."""
+    b, axis, shape = low.b, _axis(x, dim), index.shape
+    if not x.type.rank:
+        return src if op == "scatter_nd_update" else b.op("add", x, src)
     columns = []
-    for axis, index in enumerate(found):
-        index = low.value(index, "int64")
-        if index.constant is None or (index.constant < 0).any():
-            size = x.shape[axis]
-            if not isinstance(size, int):
-                raise UnsupportedOpError(
-                    f"indexing by tensors: axis {axis} must have a fixed size. Received: {x!r}."
-                )
-            negative = b.op("less", index, b.constant(0, "int64"))
-            index = b.op("select", negative, b.op("add", index, b.constant(size, "int64")), index)
-        if index.shape != shape:
-            index = b.op("broadcast_to", index, shape=shape)
-        columns.append(reshape(b, index, (*shape, 1)))
-    joined = columns[0] if len(columns) == 1 else b.op("concat", *columns, axis=len(shape))
-    return b.op("gather_nd", x, joined)
+    for other, size in enumerate(shape):
+        column = counted(b, size, 1, "int64")
+        src = cut(b, src, other, 0, size)
+        whole = (1,) * other + (size,) + (1,) * (len(shape) - other - 1)
+        columns.append(index if other == axis else reshape(b, column, whole))
+    return b.op(op, x, _joined_columns(low, columns, shape), src)
+
+
+@lowers("scatter_add", "scatter.src")
+def _scatter(low: Lowering, x: Value, dim: int, index: Value, src: Value) -> Value:
+    op = "scatter_nd_add" if "scatter_add" in str(low.node.target) else "scatter_nd_update"
+    return _scattered(low, op, x, dim, index, src)
+
+
+@lowers("scatter.value")
+def _scatter_value(low: Lowering, x: Value, dim: int, index: Value, value: Number) -> Value:
+    src = low.b.op("broadcast_to", low.value(value), shape=index.shape)
+    return _scattered(low, "scatter_nd_update", x, dim, index, src)
 
 
 @lowers("gather")
@@ -408,20 +504,3 @@ def _gather(low: Lowering, x: Value, dim: int, index: Value) -> Value:
 @lowers("index_select")
 def _index_select(low: Lowering, x: Value, dim: int, index: Value) -> Value:
     return low.b.op("gather", x, index, axis=_axis(x, dim), batch_dims=0)
-
-
-@lowers("index_put")
-def _index_put(
-    low: Lowering, x: Value, indices: Sequence[Optional[Value]], values: Value, accumulate: bool
-) -> Value:
-    """`x[mask] = number`, for a mask of x's shape."""
-    mask = indices[0] if len(indices) == 1 else None
-    if mask is None or mask.dtype != "bool" or mask.shape != x.shape or values.type.size != 1:
-        raise UnsupportedOpError(
-            "index_put: indices must be one bool mask of the tensor's shape, and values one "
-            f"number. Received: {indices} and {values!r}. Use torch.where or scatter."
-        )
-    number = reshape(low.b, low.value(values), ())
-    if accumulate:
-        number = low.b.op("add", x, number)
-    return low.b.op("select", mask, number, x)

@@ -10,6 +10,7 @@ import torch
 
 from cerebras_tf.capture_torch import export, internals  # noqa: F401  # registers the rules
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of, require_rules, source_of
+from cerebras_tf.capture_torch.registry import RULES
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, Size, StepGraph, TensorType, Value, bound_of
 
@@ -51,7 +52,7 @@ class CapturedGraph:
         self._symbols = _symbols(examples)
         with internals.tracing_errors("graph: torch must be able to trace it without data", ""):
             after, self.outputs = internals.propagate(module)
-            self._traced = internals.trace_functional(module)
+            self._traced = internals.trace_functional(module, frozenset(RULES))
         self.changed = self._traced.changed
         self.same_as_input = {
             at: position
