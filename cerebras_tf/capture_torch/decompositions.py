@@ -37,7 +37,6 @@ _NAMES = """
 """
 OF_PYTORCH = {f"aten.{name if '.' in name else f'{name}.default'}" for name in _NAMES.split()}
 # Loops over time are not unrolled.
-_LIMITS = ("from", "to")
 KEPT = {
     f"aten.{name}.{overload}"
     for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")
@@ -100,7 +99,8 @@ def _rrelu(
 
 @decomposes("uniform")
 def _uniform(x: Tensor, *limits: float, generator: Any = None, **named: float) -> Tensor:
-    first, end = (*limits, *(named.get(key, 1.0 * at) for at, key in enumerate(_LIMITS)))[-2:]
+    given = {"from": 0.0, "to": 1.0, **dict(zip(("from", "to"), limits)), **named}
+    first, end = given["from"], given["to"]
     return torch.rand_like(x) * (end - first) + first
 
 
