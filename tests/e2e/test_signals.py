@@ -137,7 +137,7 @@ def test_a_second_run_is_refused_and_a_killed_one_resumes_exactly(start, command
     wait_for(process, "global_step = 10, ")
     second = command_line("train")
     assert second.exit_code == 2
-    assert f"process {process.pid} trains in" in second.error
+    assert f"process {process.pid} writes in" in second.error
     process.kill()
     process.communicate(timeout=120)
     step = command_line.steps()[-1]
