@@ -34,6 +34,7 @@ from cerebras_tf.passes.fuse_rotary import fuse_rotary
 from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
 from cerebras_tf.passes.group_products import group_products
 from cerebras_tf.passes.inline_regions import inline_regions
+from cerebras_tf.passes.localize_views import localize_views
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
 from cerebras_tf.passes.merge_common import merge_common
@@ -228,6 +229,7 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
             ),
         ]
         run_passes(step, groups)
+    run_passes(step, [("localize_views", localize_views)])
     if options.wafers > 1:
         run_passes(step, [("sink_views", sink_views)])
     owned = ALONE
@@ -251,7 +253,7 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
         "recompute",
         lambda s: spilled.update(fit_activations(s, layers, fitted, budget, streaming)),
     )
-    run_passes(step, [again])
+    run_passes(step, [again, ("localize_views", localize_views)])
     return assemble(step, layers, streaming, options.price, staging, spilled, owned)
 
 

@@ -211,10 +211,8 @@ class _Verifier:
 
     def _free(self, entry: Free) -> None:
         for slot in entry.slots:
-            if self._slot(slot, (HEAP, VIEW, VARIABLE)).kind == VARIABLE:
-                self._readable.discard(slot)  # views keep the array
-            else:
-                self._drop(slot)
+            self._slot(slot, (HEAP, VIEW, VARIABLE))
+            self._drop(slot)
 
     def _share(self, entry: Share) -> None:
         _number(entry.wafer, "wafer", 0, self.program.wafers)
