@@ -11,7 +11,7 @@ from cerebras_tf.capture_torch.elementwise import Number
 from cerebras_tf.capture_torch.lowering import Lowering
 from cerebras_tf.capture_torch.registry import lowers
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Size, Value
+from cerebras_tf.ir import Shape, Size, Value
 from cerebras_tf.ops.inference import broadcast_shapes
 from cerebras_tf.ops.shape import reshape
 from cerebras_tf.ops.sizes import counted, counts
@@ -366,7 +366,7 @@ def _counted_axis(index: Value, size: Optional[Size]) -> Optional[int]:
 
 def _coordinates(
     low: Lowering, x: Value, indices: Sequence[Optional[Value]]
-) -> tuple[list[int], list[Value], tuple[Size, ...]]:
+) -> tuple[list[int], list[Value], Shape]:
     """The axes of x that are indexed, the index of each, not negative, and their common shape."""
     b, pairs = low.b, [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if any("int" not in index.dtype for _, index in pairs):
@@ -380,13 +380,13 @@ def _coordinates(
         index = low.value(index, "int64")
         if index.constant is None or (index.constant < 0).any():
             negative = b.op("less", index, b.constant(0, "int64"))
-            size = counts(b, x.shape[axis], "int64")
+            size = counts(b, x.shape[axis], "int64")  # type: ignore[arg-type]
             index = b.op("select", negative, b.op("add", index, size), index)
         found.append(index)
     return [axis for axis, _ in pairs], found, shape
 
 
-def _joined_columns(low: Lowering, columns: Sequence[Value], shape: tuple[Size, ...]) -> Value:
+def _joined_columns(low: Lowering, columns: Sequence[Value], shape: Shape) -> Value:
     """Coordinates [*shape, K] for gather_nd and its like."""
     b, found = low.b, []
     for index in columns:
@@ -469,7 +469,7 @@ def _scattered(low: Lowering, op: str, x: Value, dim: int, index: Value, src: Va
         return src if op == "scatter_nd_update" else b.op("add", x, src)
     columns = []
     for other, size in enumerate(shape):
-        column = counted(b, size, 1, "int64")
+        column = counted(b, size, 1, "int64")  # type: ignore[arg-type]
         src = cut(b, src, other, 0, size)
         whole = (1,) * other + (size,) + (1,) * (len(shape) - other - 1)
         columns.append(index if other == axis else reshape(b, column, whole))
