@@ -10,7 +10,12 @@ pytest.importorskip("expecttest", reason="torch's samples import it")
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-from cerebras_tf.capture_torch import export, internals, registry  # noqa: F401  # has the rules
+from cerebras_tf.capture_torch import (  # noqa: F401  # export has the rules
+    decompositions,
+    export,
+    internals,
+    registry,
+)
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import Graph, StepGraph, TensorType
@@ -18,7 +23,8 @@ from cerebras_tf.passes.differentiate import differentiate
 from tests.graphs import run_plain
 
 SAMPLES = 5  # of each op
-NAMES = {name.split(".")[1] for name in registry.RULES} | {"nn.functional.cross_entropy"}
+KNOWN = {*registry.RULES, *decompositions.DECOMPOSITIONS, *decompositions.OF_PYTORCH}
+NAMES = {name.split(".")[1] for name in KNOWN} | {"nn.functional.cross_entropy", "einsum"}
 # Random, or without a deterministic result to compare with.
 LEFT_OUT = ("dropout", "embedding_bag", "item", "_native_batch_norm_legit")
 OPS = [
@@ -59,7 +65,8 @@ class Call(torch.nn.Module):
 
 def lowered(call):
     """The graph of a call, with inputs for its tensors and the outputs' values."""
-    program = torch.export.export(call, (call.tensors,), strict=False).run_decompositions({})
+    program = torch.export.export(call, (call.tensors,), strict=False)
+    program = program.run_decompositions(dict(internals.decompositions(frozenset(registry.RULES))))
     step = StepGraph(Graph("sample"))
     low = Lowering(step, 0, {})
     roles = {spec.arg.name: spec for spec in program.graph_signature.input_specs}

@@ -397,7 +397,10 @@ FALLBACKS = {
     "autograd function": (lambda self, x: Doubled.apply(self.layer(x)).mean(), ["Doubled"]),
     "view": (lambda self, x: (self.layer(x).mean(), x.view(2, 12)), ["view"]),
     "in place without gradient": (changed_gradient, ["no_grad", "mul_(3.0)"]),
-    "argument": (lambda self, x: F.softplus(self.layer(x), beta=2.0).mean(), ["beta"]),
+    "argument": (
+        lambda self, x: F.max_pool2d(self.layer(x)[None], 2, ceil_mode=True).mean(),
+        ["ceil_mode"],
+    ),
 }
 
 
