@@ -175,7 +175,8 @@ def _grouped(
     """Groups of channels [N, H, W, C], each with its filters, concatenated."""
     if groups == 1:
         return product(images, weight)
-    channels, filters = images.shape[3] // groups, weight.shape[0] // groups  # type: ignore[operator]
+    whole: Any = images.shape[3], weight.shape[0]
+    channels, filters = (size // groups for size in whole)
     parts = [
         product(
             cut(low.b, images, 3, i * channels, channels),
@@ -293,7 +294,8 @@ def _adaptive_avg_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) ->
 @lowers("adaptive_max_pool2d")
 def _adaptive_max_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) -> tuple[Any, ...]:
     sizes, counts = x.shape[-2:], low.shape[-2:]
-    if any(not isinstance(size, int) or size % n for size, n in zip(sizes, counts)):  # type: ignore[operator]
+    pairs = zip(sizes, counts)
+    if any(not isinstance(size, int) or size % n for size, n in pairs):  # type: ignore[operator]
         raise UnsupportedOpError(
             "adaptive_max_pool2d: sizes must be fixed multiples of output_size. Received: "
             f"{sizes} to {counts}. Use max_pool2d."

@@ -254,8 +254,9 @@ def _constant_pad(low: Lowering, x: Value, pad: Sequence[int], value: float) -> 
     paddings = ((0, 0),) * (x.type.rank - len(pairs)) + tuple(reversed(pairs))
     for axis, pair in enumerate(paddings):
         before, after = (max(0, -size) for size in pair)
+        size: Any = x.shape[axis]
         if before or after:
-            x = cut(low.b, x, axis, before, x.shape[axis] - before - after)  # type: ignore[operator]
+            x = cut(low.b, x, axis, before, size - before - after)
     paddings = tuple((max(0, before), max(0, after)) for before, after in paddings)
     return low.b.op("pad", x, paddings=paddings, value=value or 0)
 

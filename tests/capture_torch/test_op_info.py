@@ -10,12 +10,7 @@ pytest.importorskip("expecttest", reason="torch's samples import it")
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-from cerebras_tf.capture_torch import (  # noqa: F401  # export has the rules
-    decompositions,
-    export,
-    internals,
-    registry,
-)
+from cerebras_tf.capture_torch import decompositions, export, internals, registry
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import Graph, StepGraph, TensorType
@@ -23,6 +18,7 @@ from cerebras_tf.passes.differentiate import differentiate
 from tests.graphs import run_plain
 
 SAMPLES = 5  # of each op
+assert export  # its import registers the rules
 KNOWN = {*registry.RULES, *decompositions.DECOMPOSITIONS, *decompositions.OF_PYTORCH}
 NAMES = {name.split(".")[1] for name in KNOWN} | {"nn.functional.cross_entropy", "einsum"}
 # Random, or without a deterministic result to compare with.
