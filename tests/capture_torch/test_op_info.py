@@ -10,7 +10,8 @@ pytest.importorskip("expecttest", reason="torch's samples import it")
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-from cerebras_tf.capture_torch import decompositions, export, internals, registry
+from cerebras_tf.capture_torch import decompositions, internals, registry
+from cerebras_tf.capture_torch import export as export  # registers the rules
 from cerebras_tf.capture_torch.lowering import DTYPES, Lowering, array_of
 from cerebras_tf.errors import CerebrasError
 from cerebras_tf.ir import Graph, StepGraph, TensorType
