@@ -266,13 +266,15 @@ _extremes("min", torch.argmin)
 
 
 def _ranked(x: Tensor, place: int, dim: int, keepdim: bool) -> Any:
+    if not x.dim():
+        return x, torch.zeros_like(x, dtype=torch.int64)
     values, index = (part.narrow(dim, place, 1) for part in torch.sort(x, dim=dim))
     return (values, index) if keepdim else (values.squeeze(dim), index.squeeze(dim))
 
 
 @decomposes("median.dim")
 def _median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    return _ranked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    return _ranked(x, (x.shape[dim] - 1) // 2 if x.dim() else 0, dim, keepdim)
 
 
 @decomposes("kthvalue")

@@ -97,33 +97,40 @@ def score_block(rows, start, queries, keys, seen):
 
 
 @jit(any_order=True)
-def softmax_scores(start, stop, scores, block):
-    """softmax(scale scores + bias) of rows [start, stop) of [Q, K], in place, and their lse.
+def softmax_row(r, scores, block):
+    """softmax(scale scores + bias) of row r of [Q, K], in place; returns its lse.
 
     A row that sees no key becomes NaN.
     """
-    keys, (rows, first, visible, step) = scores.shape[1], block
-    for r in range(start, stop):
-        whole = scores[r]
-        seen = max(0, min(keys, visible + step * r))
-        row = whole[:seen]
-        if rows.bias.size:
-            added = rows.bias[rows.bias_row + rows.bias_query * (first + r)]
-            for j in range(seen):
-                row[j] = row[j] * rows.scale + added[j]
-        else:
-            for j in range(seen):
-                row[j] *= rows.scale
-        hidden = F(0) if seen else F(np.nan)
-        top = row_max(row)
-        total = exp_in_place(row, top)
-        inverse = F(1) / total
+    rows, first, visible, step = block
+    whole = scores[r]
+    seen = max(0, min(scores.shape[1], visible + step * r))
+    row = whole[:seen]
+    if rows.bias.size:
+        added = rows.bias[rows.bias_row + rows.bias_query * (first + r)]
         for j in range(seen):
-            row[j] *= inverse
-        rest = whole[seen:]
-        for j in range(rest.size):  # a range that does not begin at 0 would not vectorise
-            rest[j] = hidden
-        rows.lse[rows.head, rows.query + first + r] = top + log(total)
+            row[j] = row[j] * rows.scale + added[j]
+    else:
+        for j in range(seen):
+            row[j] *= rows.scale
+    hidden = F(0) if seen else F(np.nan)
+    top = row_max(row)
+    total = exp_in_place(row, top)
+    inverse = F(1) / total
+    for j in range(seen):
+        row[j] *= inverse
+    rest = whole[seen:]
+    for j in range(rest.size):  # a range that does not begin at 0 would not vectorise
+        rest[j] = hidden
+    return top + log(total)
+
+
+@jit(any_order=True)
+def softmax_scores(start, stop, scores, block):
+    """softmax(scale scores + bias) of rows [start, stop) of [Q, K], in place, and their lse."""
+    rows, first = block.rows, block.start
+    for r in range(start, stop):
+        rows.lse[rows.head, rows.query + first + r] = softmax_row(r, scores, block)
 
 
 @jit(any_order=True)
@@ -136,7 +143,7 @@ def softmax_scores_grad(start, stop, scores, dscores, block):
         seen = max(0, min(keys, visible + step * r))
         shift = rows.lse[rows.head, rows.query + first + r]
         if abs(shift) > ROUNDED_LSE:
-            softmax_scores(r, r + 1, scores, block)
+            softmax_row(r, scores, block)
         elif rows.bias.size:
             added = rows.bias[rows.bias_row + rows.bias_query * (first + r)]
             for j in range(seen):
