@@ -139,7 +139,7 @@ def _log10(x: Tensor) -> Tensor:
 
 @decomposes("hypot")
 def _hypot(x: Tensor, other: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack([x, other]), dim=0)
+    return torch.linalg.vector_norm(torch.stack(torch.broadcast_tensors(x, other)), dim=0)
 
 
 @decomposes("sinc")
@@ -297,6 +297,8 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
 
 @decomposes("unfold")
 def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    if not x.dim():
+        return x.reshape(1)[:size]
     axis = dimension % x.dim()
     count = (x.shape[axis] - size) // step + 1
     positions = torch.arange(count).unsqueeze(1) * step + torch.arange(size)

@@ -237,7 +237,16 @@ def _max_pool2d(low: Lowering, x: Value, kernel_size: Any, stride: Any, padding:
 def _max_pool2d_with_indices(
     low: Lowering, x: Value, kernel_size: Any, stride: Any, padding: Any
 ) -> tuple[Any, ...]:
+    _refuse_positions(low)
     return _images(low, x, lambda y: _max_pool2d(low, y, kernel_size, stride, padding)), None
+
+
+def _refuse_positions(low: Lowering) -> None:
+    """Refuses a max pooling whose second result is used."""
+    if any(user.args[1] == 1 and user.users for user in low.node.users):
+        raise UnsupportedOpError(
+            f"{low.node.target}: return_indices must be False. Received: a use of the indices."
+        )
 
 
 def _images(low: Lowering, x: Value, function: Callable[[Value], Value]) -> Value:
@@ -293,6 +302,7 @@ def _adaptive_avg_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) ->
 
 @lowers("adaptive_max_pool2d")
 def _adaptive_max_pool2d(low: Lowering, x: Value, output_size: Sequence[int]) -> tuple[Any, ...]:
+    _refuse_positions(low)
     sizes, counts = x.shape[-2:], low.shape[-2:]
     pairs = zip(sizes, counts)
     if any(not isinstance(size, int) or size % n for size, n in pairs):  # type: ignore[operator]
