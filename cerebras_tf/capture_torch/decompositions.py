@@ -14,6 +14,8 @@ from typing import Any, Optional, TypeVar
 import torch
 from torch import Tensor
 
+from cerebras_tf.errors import UnsupportedOpError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 # By the name of the op, as in registry.RULES.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
@@ -24,7 +26,7 @@ _NAMES = """
     binary_cross_entropy block_diag channel_shuffle col2im copysign.Scalar copysign.Tensor
     count_nonzero count_nonzero.dim_IntList deg2rad diag_embed eye eye.m frac glu
     grid_sampler_2d hann_window hardshrink heaviside huber_loss im2col index_add index_copy
-    index_fill.int_Scalar index_fill.int_Tensor isin.Scalar_Tensor isin.Tensor_Scalar
+    index_fill.int_Scalar isin.Scalar_Tensor isin.Tensor_Scalar
     isin.Tensor_Tensor isneginf isposinf linalg_cross linspace logaddexp logaddexp2 logit
     logspace logsumexp mish multi_margin_loss nan_to_num nansum native_group_norm
     pixel_shuffle pixel_unshuffle rad2deg reflection_pad1d reflection_pad2d replication_pad1d
@@ -311,5 +313,8 @@ def _scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     if reduce != "sum" or not include_self:
-        raise NotImplementedError("scatter_reduce: reduce must be sum, and include_self True")
+        raise UnsupportedOpError(
+            "scatter_reduce: reduce must be sum, and include_self True. Received: "
+            f"{reduce}, {include_self}."
+        )
     return torch.scatter_add(x, dim, index, src)
