@@ -119,11 +119,6 @@ def _trunc(x: Tensor) -> Tensor:
     return torch.sign(x) * torch.floor(torch.abs(x)) if x.is_floating_point() else x
 
 
-@decomposes("fmod.Scalar", "fmod.Tensor")
-def _fmod(x: Tensor, other: Any) -> Tensor:
-    return x - torch.div(x, other, rounding_mode="trunc") * other
-
-
 @decomposes("exp2")
 def _exp2(x: Tensor) -> Tensor:
     return torch.exp(x * math.log(2))
@@ -160,8 +155,8 @@ def _fmin(x: Tensor, other: Tensor) -> Tensor:
     return torch.where((x <= other) | other.isnan(), x, other)
 
 
-@decomposes("logical_xor", "bitwise_xor.Tensor", "__xor__.Tensor")
-def _xor(x: Tensor, other: Tensor) -> Tensor:
+@decomposes("logical_xor")
+def _logical_xor(x: Tensor, other: Tensor) -> Tensor:
     return x.bool() != other.bool()
 
 

@@ -122,6 +122,7 @@ def _bitwise(op: str, *names: str) -> None:
 
 _bitwise("logical_and", "bitwise_and.Tensor", "__and__.Tensor")
 _bitwise("logical_or", "bitwise_or.Tensor", "__or__.Tensor")
+_bitwise("not_equal", "bitwise_xor.Tensor", "__xor__.Tensor")
 
 
 @lowers("logical_not")
@@ -162,6 +163,20 @@ def _div_mode(low: Lowering, x: Number, other: Number, rounding_mode: Optional[s
         return b.op("floor_div", b.op("sub", first, b.op("trunc_mod", first, second)), second)
     quotient = b.op("div", first, second)
     return b.op("mul", b.op("sign", quotient), b.op("floor", b.op("abs", quotient)))
+
+
+@lowers("fmod.Scalar", "fmod.Tensor")
+def _fmod(low: Lowering, x: Number, other: Number) -> Value:
+    """The exact remainder, with the gradients of x - trunc(x / other) other."""
+    b, first, second = low.b, low.value(x), low.value(other)
+    found = b.op("trunc_mod", first, second)
+    if not low.differentiates or not found.type.is_floating:
+        return found
+    # Both differences are 0.
+    linear = b.op("sub", first, b.op("stop_gradient", first))
+    change = b.op("sub", second, b.op("stop_gradient", second))
+    change = b.op("mul", _div_mode(low, x, other, "trunc"), change)
+    return b.op("add", found, b.op("sub", linear, change))
 
 
 @lowers("div.Tensor", "div.Scalar")

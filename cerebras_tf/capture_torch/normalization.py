@@ -83,18 +83,22 @@ def _vector_norm(low: Lowering, x: Value, ord: float, dim: Any, keepdim: bool, d
     def powers(x: Value) -> Value:
         return b.op("pow", x, float(ord))
 
-    total = _reduced(low, "sum", _at_zero(low, b.op("abs", value), powers), dim, keepdim)
-    return _at_zero(low, total, lambda x: b.op("pow", x, 1 / ord))
+    at_zero = math.inf if ord < 0 else 0.0
+    found = _at_zero(low, b.op("abs", value), powers, at_zero)
+    total = _reduced(low, "sum", found, dim, keepdim)
+    return _at_zero(low, total, lambda x: b.op("pow", x, 1 / ord), at_zero)
 
 
-def _at_zero(low: Lowering, x: Value, function: Callable[[Value], Value]) -> Value:
-    """f(x) with f(0) = 0, and 0 as the gradient there."""
+def _at_zero(
+    low: Lowering, x: Value, function: Callable[[Value], Value], result: float = 0.0
+) -> Value:
+    """f(x) with f(0) = result, and 0 as the gradient there."""
     if not low.differentiates:
         return function(x)
-    b, zero = low.b, low.b.constant(0.0, x.dtype)
-    is_zero = b.op("equal", x, zero)
+    b = low.b
+    is_zero = b.op("equal", x, b.constant(0.0, x.dtype))
     safe = b.op("select", is_zero, b.constant(1.0, x.dtype), x)
-    return b.op("select", is_zero, zero, function(safe))
+    return b.op("select", is_zero, b.constant(result, x.dtype), function(safe))
 
 
 @lowers("_weight_norm")
@@ -151,9 +155,18 @@ def _topk(low: Lowering, x: Value, k: Any, dim: int, largest: bool, sorted: Any)
         )
     order[dim], order[-1] = order[-1], order[dim]
     rows = transposed(low, x if x.type.rank else reshape(b, x, (1,)), order)
-    found = b.multi("top_k", rows if largest else b.op("neg", rows), k=k, dtype="int64")
-    values = found[0] if largest else b.op("neg", found[0])
+    found = b.multi("top_k", rows if largest else _reversed(low, rows), k=k, dtype="int64")
+    values = found[0] if largest else _reversed(low, found[0])
     return tuple(reshape(b, transposed(low, y, order), low.shape) for y in (values, found[1]))
+
+
+def _reversed(low: Lowering, x: Value) -> Value:
+    """Numbers in reverse order; those of the result are x again. No integer overflows."""
+    if x.type.is_floating:
+        return low.b.op("neg", x)
+    if x.dtype == "bool":
+        return low.b.op("logical_not", x)
+    return low.b.op("sub", low.b.constant(255 if x.dtype == "uint8" else -1, x.dtype), x)
 
 
 @lowers("sort", "sort.stable")

@@ -18,8 +18,8 @@ from tests.capture_torch.test_op_info import OPS, outcomes
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pytorch-ops.md"
 TEXT = """# PyTorch operations
 
-PyTorch comes with sample inputs of its operations. For each supported operation, the table lists how many of the
-samples that were tried have PyTorch's results and gradients, within 1e-4.
+PyTorch comes with sample inputs of its operations. For each supported operation, the table lists
+how many of the samples that were tried have PyTorch's results and gradients, within 1e-4.
 All other samples are refused with an error; none has other results. A model can use further
 operations, if PyTorch decomposes them into these.
 

@@ -17,6 +17,7 @@ from torch import nn
 from cerebras_tf.capture_torch.capture import GRADIENT_OF, capture_step
 from cerebras_tf.capture_torch.export import ExportedModel
 from cerebras_tf.capture_torch.lowering import DTYPES, array_of
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType
 from cerebras_tf.ir.program import RANDOM_STEP
 from cerebras_tf.passes.differentiate import differentiate
@@ -294,6 +295,24 @@ def test_common_functions_equal_pytorchs():
 )
 def test_functions_equal_pytorchs(table):
     check(table, [1.0, -0.7, 0.6], [0.4, 1.3])
+
+
+EXACT = {
+    "norm": lambda x: torch.linalg.vector_norm(x * torch.tensor([0.0, 1, 2]), -1, dim=-1),
+    "int8": lambda x: x + (0 * x + torch.tensor([0.0, 3, -128])).to(torch.int8).sort()[0],
+    "uint8": lambda x: x + (0 * x + torch.tensor([0.0, 3, 255])).to(torch.uint8).sort()[0],
+    "bool": lambda x: x + (x > 0).sort()[0],
+    "fmod": lambda x: (0 * x + torch.tensor([1.0, 5.3, -1])).fmod(0.1) + x.fmod(x * 0 + 0.7),
+}
+
+
+def test_remainders_and_integers_are_exact():
+    check({name: (function, (3,)) for name, function in EXACT.items()}, [1.0, -0.7], [0.4])
+
+
+def test_bitwise_operations_on_integers_are_refused():
+    with pytest.raises(UnsupportedOpError, match="int64"):
+        check({"xor": (lambda x: x + (x.long() ^ x.long()), (3,))}, [1.0, 2.0])
 
 
 DRAWN = {
