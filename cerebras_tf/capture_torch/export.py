@@ -461,7 +461,8 @@ def _symbolic_lengths(module: _WithLoss) -> Iterator[None]:
     files = {id(names): names for names in (_globals(f) for f in functions) if names}
     with contextlib.ExitStack() as stack:
         for names in files.values():
-            if names["__name__"].partition(".")[0] not in ("torch", "cerebras_tf"):
+            package = str(names.get("__name__")).partition(".")[0]  # none in code of exec
+            if package not in ("torch", "cerebras_tf") and "len" not in names:
                 stack.enter_context(mock.patch.dict(names, {"len": length}))
         yield
 

@@ -37,48 +37,52 @@ def keeping_values(what: str, fix: str, *reads: Any) -> Iterator[None]:
     before = _values(reads)
     yield
     after = _values(reads)
-    for name, value in after.items():
-        if repr(value) != repr(before.get(name)):
+    for place, value in after.items():
+        if repr(value) != repr(before.get(place)):
             raise UnsupportedOpError(
                 f"{what}: its Python code runs once, so it must not change values. Received: "
-                f"{name} was {before.get(name)}, then {value}. {fix}"
+                f"{place[0]} was {before.get(place)}, then {value}. {fix}"
             )
 
 
-def _values(reads: Iterable[Any]) -> dict[str, Any]:
-    """Numbers and texts that functions and modules hold, by name."""
-    found: dict[str, Any] = {}
+# Name of a value, and id of the function that reads it: several may have variables of one name.
+_Place = tuple[str, int]
+
+
+def _values(reads: Iterable[Any]) -> dict[_Place, Any]:
+    """Numbers and texts that functions and modules hold."""
+    found: dict[_Place, Any] = {}
     seen: set[int] = set()
-    for item in reads:
-        found.update(_held("", item, seen))
+    for number, item in enumerate(reads):
+        found.update(_held(("", number), item, seen))
     return found
 
 
-def _held(name: str, item: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _held(place: _Place, item: Any, seen: set[int]) -> Iterator[tuple[_Place, Any]]:
     """What an object holds: of modules and functions all, of other objects their attributes."""
-    plain = _plain(item)
+    plain, reader = _plain(item), place[1]
     if plain is not None:
-        yield name, plain
+        yield place, plain
     if plain is not None or id(item) in seen:
         return
     seen.add(id(item))
     if isinstance(item, torch.nn.Module):
         for path, module in item.named_modules():
             if not _is_of_library(type(module)):
-                yield from _attributes(path, module)
-                yield from _held(path, type(module).forward, seen)
+                yield from _attributes((path, reader), module)
+                yield from _held((path, reader), type(module).forward, seen)
     elif isinstance(item, functools.partial):
         for each in (item.func, *item.args, *item.keywords.values()):
-            yield from _held(name, each, seen)
+            yield from _held(place, each, seen)
     elif inspect.ismethod(item):
         for each in (item.__func__, item.__self__):
-            yield from _held(name, each, seen)
+            yield from _held(place, each, seen)
     elif isinstance(item, FunctionType):
         for key, each in _of_function(item):
-            yield from _held(key, each, seen)
+            yield from _held((key, id(item)), each, seen)
     elif isinstance(item, LRScheduler) or not _is_of_library(type(item)):
-        yield from _attributes(name, item)
-        yield from _held(name, vars(type(item)).get("__call__"), seen)
+        yield from _attributes(place, item)
+        yield from _held(place, vars(type(item)).get("__call__"), seen)
 
 
 def _is_of_library(kind: type) -> bool:
@@ -90,11 +94,11 @@ def _is_file_of_library(path: str) -> bool:
     return any(each in path for each in _LIBRARIES) and not path.startswith(_OWN)
 
 
-def _attributes(name: str, item: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(place: _Place, item: Any) -> Iterator[tuple[_Place, Any]]:
     for key, value in getattr(item, "__dict__", {}).items():
         plain = _plain(value)
         if plain is not None:
-            yield f"{name}.{key}".lstrip("."), plain
+            yield (f"{place[0]}.{key}".lstrip("."), place[1]), plain
 
 
 def _plain(value: Any) -> Any:

@@ -351,3 +351,10 @@ def test_random_numbers_have_pytorchs_distribution_and_are_repeatable():
         assert abs(drawn.var() - variance) < 0.25 * variance, name
     slopes = -first["rrelu"]
     assert 0.25 <= slopes.min() < 0.3 and 0.45 < slopes.max() <= 0.5
+
+
+def test_a_loss_of_exec_is_captured_for_batches_of_any_size():
+    names = {}
+    exec("def loss(module, batch):\n    return module(batch['x']).sum() / len(batch['x'])", names)
+    exported = ExportedModel(nn.Linear(3, 1), {"x": torch.ones(2, 3)}, names["loss"])
+    exported.check_sizes({"x": (5, 3)})
