@@ -233,14 +233,13 @@ def check_yaml_nodes(node: Any) -> None:
 
 
 def read_npz(path: File) -> dict[str, Any]:
-    """The arrays of an .npz file, by name; it may hold no Python objects."""
-    with open_regular(path) as file, parsing(), open_zip(file) as archive:
+    """The arrays of an .npz file, by name; it may hold nothing else, and no Python objects."""
+    with open_regular(path) as file, open_zip(file) as archive:
         names = archive.namelist()
-        return {
-            name.removesuffix(".npy"): read_array(archive, name)
-            for name in names
-            if name.endswith(".npy")
-        }
+        for name in names:
+            if not name.endswith(".npy"):
+                raise ValueError(f"{name!r:.60}, which is no array")
+        return {name.removesuffix(".npy"): read_array(archive, name) for name in names}
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> Any:
@@ -289,7 +288,7 @@ def read_torch(path: File, mmap: bool = True) -> dict[str, Any]:
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise ValueError(f"{name!r:.60}, which is no tensor with a name")
         if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized:
-            raise ValueError(f"the sparse, quantized or empty tensor {name:.60}")
+            raise ValueError(f"tensor {name:.60}, which is sparse, quantized or on the meta device")
     return dict(found)
 
 

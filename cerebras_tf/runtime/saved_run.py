@@ -164,7 +164,7 @@ def running_saved(path: Union[str, Path]) -> Iterator[None]:
     """Within: what kernels raise for attributes of another kind becomes a GraphError."""
     try:
         yield
-    except CerebrasError:
+    except (CerebrasError, MemoryError, OSError):
         raise
     except Exception as error:
         raise GraphError(

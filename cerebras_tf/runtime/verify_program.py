@@ -52,7 +52,7 @@ def load_verified(path: Union[str, Path]) -> Program:
         with parsing():
             verify_program(program)
     except ValueError as error:
-        raise GraphError(f"{path}: {error} Compile the model again.") from error
+        raise GraphError(f"{path}: {str(error).rstrip('.')}. Compile the model again.") from error
     return program
 
 
@@ -362,12 +362,12 @@ def _check_regions(item: Instruction, inputs: list[TensorType], outputs: list[Te
         for table, wanted in ((region.features, types), (region.results, outputs)):
             found = [region.slots[slot].type for slot in table.values()]
             named = list(table) == [str(at) for at in range(len(wanted))]
-            holds = named and all(map(_is_such, found, wanted))
+            holds = named and all(map(_has_type, found, wanted))
             _require(holds, f"a region of {item.op} must have {list(map(str, wanted))}", found)
 
 
-def _is_such(found: TensorType, wanted: TensorType) -> bool:
-    """Whether a type is another one whose unknown dimensions may have any size."""
+def _has_type(found: TensorType, wanted: TensorType) -> bool:
+    """Whether a type is the wanted one, whose unknown dimensions may have any size."""
     same = [other is None or dim == other for dim, other in zip(found.shape, wanted.shape)]
     return found.dtype == wanted.dtype and found.rank == wanted.rank and all(same)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -77,8 +79,11 @@ def test_what_is_missing_is_named(files, tmp_path):
     np.savez(tmp_path / "more.npz", **more)
     with pytest.raises(DataError, match="Received: y besides"):
         run_saved(program, str(tmp_path / "more.npz"), checkpoint)
-    with pytest.raises(DataError, match="must be an .npz file"):
-        run_saved(program, str(tmp_path / "none.npz"), checkpoint)
+    with zipfile.ZipFile(tmp_path / "more.npz", "a") as archive:
+        archive.writestr("notes.txt", "text")
+    for name, fault in {"none": "No such file", "more": "notes.txt"}.items():
+        with pytest.raises(DataError, match=f"must be an .npz file.*{fault}"):
+            run_saved(program, str(tmp_path / f"{name}.npz"), checkpoint)
     with pytest.raises(CheckpointError, match="has 28 variables. Received: no checkpoint"):
         run_saved(program, inputs)
     with pytest.raises(CheckpointError, match="its index must be readable"):
