@@ -79,7 +79,7 @@ def _open(h5py, path, length):
             file = h5py.File(path, "r")
         shape, kind = file["data"].shape, file["data"].dtype.kind
         if kind not in "iu":
-            raise KeyError(f"data of {file['data'].dtype}, which are no integers")
+            raise ValueError(f"data of {file['data'].dtype}, which are no integers")
     except (OSError, KeyError, AttributeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{path}: must be a complete HDF5 file with the dataset data. Received: "

@@ -3,8 +3,7 @@
 Lines end with LF or CRLF, or with CR in a text without LF. Nothing else ends a line: U+2028,
 U+0085 and form feeds are characters, as is a CR within a line that ends with LF. Columns are
 separated by what their format names. Quotes are characters in TSV, unlike in CSV.
-`str.splitlines` and `str.split()` separate at more, so they
-are not used on data.
+`str.splitlines` and `str.split()` separate at more, so they are not used on data.
 """
 
 import functools

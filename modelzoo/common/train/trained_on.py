@@ -50,8 +50,7 @@ def follow_data(params, step):
     folder, found = params.runconfig.model_dir, _find_data(params.train_input)
     before = _read(folder) if step else {}
     _warn_of_other_data(before, found)
-    if found:
-        write_whole(Path(folder, TRAINED_ON), json.dumps({**before, **found}, indent=1) + "\n")
+    _write(folder, {**before, **found})
 
 
 def _warn_of_other_data(before, found):
@@ -92,14 +91,18 @@ def _is_data(path):
 
 
 def save_vocabulary(params, step):
-    """Writes the vocabularies of training from a global step on; others stay as they were."""
+    """Writes vocabularies and data of training from a global step on; others stay as they were."""
     folder = params.runconfig.model_dir
     before = _read(folder) if step and not params.runconfig.restore_partially else {}
     found = {key: list(of) for key, of in find_vocabularies(params.train_input).items()}
-    found |= _find_data(params.train_input)
+    _write(folder, {**before, **found, **_find_data(params.train_input)})
+
+
+def _write(folder, content):
+    """Writes the file, or removes it if there is nothing to store."""
     path = Path(folder, TRAINED_ON)
-    if {**before, **found}:
-        write_whole(path, json.dumps({**before, **found}, indent=1) + "\n")
+    if content:
+        write_whole(path, json.dumps(content, indent=1) + "\n")
     else:
         path.unlink(missing_ok=True)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from cerebras_tf.errors import CapacityError, DataError
 from modelzoo.common.data.preparation import documents, records
@@ -180,15 +181,15 @@ def _run_in_worker(job):
 
 
 def _run_in_processes(jobs, processes, on_progress):
-    # A worker does not import from the current folder.
-    os.environ["PYTHONSAFEPATH"] = "1"
     # Not forked: TensorFlow's threads do not survive that.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
     amounts = context.Queue()
     executor = concurrent.futures.ProcessPoolExecutor(processes, context, _start_worker, (amounts,))
     try:
-        waiting = {executor.submit(_run_in_worker, job) for job in jobs}
+        # A worker does not import from the current folder.
+        with mock.patch.dict(os.environ, {"PYTHONSAFEPATH": "1"}):
+            waiting = {executor.submit(_run_in_worker, job) for job in jobs}
         while waiting:
             ended, waiting = concurrent.futures.wait(
                 waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION

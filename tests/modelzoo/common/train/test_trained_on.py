@@ -19,7 +19,7 @@ from modelzoo.common.config.params import load_params
 from modelzoo.common.data.preparation.records import RecordWriter
 from modelzoo.common.model_dir.checkpoint_files import resumed
 from modelzoo.common.train import run
-from modelzoo.common.train.trained_on import check_vocabulary, save_vocabulary
+from modelzoo.common.train.trained_on import check_vocabulary, follow_data, save_vocabulary
 from tests.messages import names, raises
 
 S, V = 8, 40
@@ -120,6 +120,11 @@ def test_text_that_has_grown_is_logged(load, tmp_path, caplog):
         file.write("cd")
     check_vocabulary(params, 3)
     assert names(caplog.text, "Before: 39 tokens", "Now: 41 tokens")
+    follow_data(params, 3)
+    assert (tmp_path / "out" / "trained_on.json").exists()
+    nothing = SimpleNamespace(data_dir=None)
+    follow_data(dataclasses.replace(params, train_input=nothing), 0)
+    assert not (tmp_path / "out" / "trained_on.json").exists()
 
 
 def test_what_a_checkpoint_was_trained_on_goes_with_it_and_leaves_with_a_failed_start(

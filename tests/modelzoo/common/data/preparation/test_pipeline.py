@@ -82,6 +82,7 @@ def test_processes_make_the_same_files_as_one(tmp_path):
     pipeline.prepare(UNITS, count_down, tmp_path / "one", {})
     pipeline.prepare(UNITS, count_down, tmp_path / "two", {}, 2, on_progress=seen.append)
     assert contents(tmp_path / "one") == contents(tmp_path / "two") and sum(seen) == 10
+    assert "PYTHONSAFEPATH" not in os.environ
 
 
 @pytest.mark.parametrize("processes", [1, 2])
