@@ -109,7 +109,7 @@ _TRUST_NOTE = (
 
 
 def _introduction(found: Prediction) -> str:
-    system = f"{counted(found.num_csx, f'{found.system.name} system')}"
+    system = counted(found.num_csx, f"{found.system.name} system")
     passes = "training" if found.workload.trains else "the forward pass"
     how = (
         "in weight streaming mode: layers run sequentially on the whole wafer"
