@@ -1,8 +1,7 @@
 """Reads files that others may have written: JSON, YAML, npz, zip and PyTorch's files.
 
 Every reader opens a regular file only, within a size, and returns values of the expected types.
-What is wrong with a file is an OSError, or a ValueError whose text says it; `reason` returns the
-text of both.
+For a file that cannot be used it raises OSError or ValueError; `reason` returns the text of both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Saves a program as one file and loads it again: a zip of JSON and .npy members.
 
 JSON holds the structure, with graphs in their text form; every array is a member of its own. No
-member is a pickle, so loading runs no code. Weights are not part of the file. A digest of all
-members tells a damaged file; `runtime.verify_program` tells a program that is unsafe to run.
+member is a pickle, so loading runs no code. Weights are not part of the file. The digest of all
+members detects damage; `runtime.verify_program` refuses a program that is unsafe to run.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _remove_unused(path: Path) -> None:
 
 
 def read(path: Path) -> Optional[memoryview]:
-    """The content that `write` wrote; None if there is none, or another."""
+    """The content that `write` wrote; None if there is no such file, or it was changed."""
     with contextlib.suppress(OSError):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -2,8 +2,8 @@
 
 Letters: A [M, K], B [K, N]. The products share A, or share B, or are summed. Every B is packed once
 by all threads; then blocks of rows of every A are packed once, each by the thread that multiplies
-it by all B that it meets. Otherwise as compiled_bfloat16.py, which multiplies one by one where
-this does not pay off.
+it by every B of its products. Everything else is as in compiled_bfloat16.py, which multiplies one
+by one where a group would be slower.
 """
 
 from __future__ import annotations

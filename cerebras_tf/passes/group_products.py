@@ -51,8 +51,8 @@ def _is_product(node: Node) -> bool:
 
 def _kind(node: Node) -> tuple[Any, ...]:
     """What is equal for the members of a group."""
-    turned = (bool(node.attrs.get(f"transpose_{side}")) for side in "ab")
-    return node.layer, node.direction, *turned
+    transposed = (bool(node.attrs.get(f"transpose_{side}")) for side in "ab")
+    return node.layer, node.direction, *transposed
 
 
 def _levels(graph: Graph) -> dict[Node, int]:

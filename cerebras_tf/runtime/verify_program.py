@@ -71,7 +71,7 @@ def _number(value: Any, what: str, low: int = 0, end: int = _MAX) -> int:
     return int(value)
 
 
-def _names(value: Iterable[Any], what: str, known: Iterable[str]) -> None:
+def _require_names(value: Iterable[Any], what: str, known: Iterable[str]) -> None:
     known = set(known)
     for name in value:
         _require(isinstance(name, str) and name in known, f"{what} must be a known name", name)
@@ -162,21 +162,23 @@ class _Verifier:
             self._value[number] = Value("", type, node, 0)
             node.outputs = [self._value[number]]
         for name, gradients in program.gradients.items():
-            _names([name], "a gradient", program.variables)
+            _require_names([name], "a gradient", program.variables)
             for slot in (slot for slots in gradients for slot in slots):
                 self._slot(slot)
         for layer in program.layers:
             _require(isinstance(layer.name, str), "a layer has a name", layer.name)
-            _names((*layer.variables, *layer.slots), "variables of a layer", program.variables)
+            _require_names(
+                (*layer.variables, *layer.slots), "variables of a layer", program.variables
+            )
             _number(layer.weight_bytes, "weight_bytes"), _number(layer.slot_bytes, "slot_bytes")
         for name, draw in program.draws.items():
-            _names([name], "draws", program.features)
+            _require_names([name], "draws", program.features)
             _number(draw.key, "key", -(1 << 63), 1 << 63)
             _number(draw.stream, "stream", -(1 << 63), 1 << 63)
         for name, rank in program.owners.items():
-            _names([name], "an owner", {**program.variables, **program.staged})
+            _require_names([name], "an owner", {**program.variables, **program.staged})
             _number(rank, "owner", 0, program.wafers)
-        _names(filter(None, [program.global_step]), "global_step", program.features)
+        _require_names(filter(None, [program.global_step]), "global_step", program.features)
         if program.packing is not None:
             _check_packing(program.packing, program.features)
 
@@ -202,7 +204,7 @@ class _Verifier:
     def _stream_out(self, entry: StreamOut) -> None:
         places = {**self.program.variables, **self.program.staged}
         for name, slot in entry.stores:
-            _names([name], "a stored value", places)
+            _require_names([name], "a stored value", places)
             _require(name not in self._stored, "a value is stored once", name)
             self._stored.add(name)
             self._read_late(slot, name)
@@ -216,7 +218,7 @@ class _Verifier:
 
     def _share(self, entry: Share) -> None:
         _number(entry.wafer, "wafer", 0, self.program.wafers)
-        _names(entry.variables, "variables that are shared", self.program.variables)
+        _require_names(entry.variables, "variables that are shared", self.program.variables)
         for slot in entry.slots:
             self._read(slot, "share")
 
@@ -383,7 +385,7 @@ def _check_packing(packing: Packing, features: Mapping[str, int]) -> None:
             _number(value, "value of packing", 0, count)
     for check in packing.checks:
         _require(check.kind in _OF_CHECKS, "packing has known checks", check.kind)
-        _names(filter(None, (check.space, check.among)), "a token space", spaces)
+        _require_names(filter(None, (check.space, check.among)), "a token space", spaces)
         _number(check.value, "value of packing", -1, count)
         _number(check.layout, "layout"), _number(check.number, "number")
     _require(all(isinstance(name, str) for name in (*spaces, *features)), "names are texts", spaces)

@@ -44,11 +44,11 @@ class BatchForm:
         return _filled(self._example, found)
 
 
-def arrays_of_batch(model: ExportedModel, batch: Any, parts: int = 1) -> dict[str, Array]:
+def arrays_of_batch(model: ExportedModel, batch: Any, micro_batches: int = 1) -> dict[str, Array]:
     """The arrays of a batch of a model.
 
     Args:
-        parts: number of micro-batches that it is split into.
+        micro_batches: number of micro-batches that it is split into.
 
     Raises:
         DataError: it has other tensors than the model, or sizes that do not fit together.
@@ -69,7 +69,7 @@ def arrays_of_batch(model: ExportedModel, batch: Any, parts: int = 1) -> dict[st
             )
     model.symbols({name: TensorType(a.dtype.name, a.shape) for name, a in arrays.items()})
     shapes = {name: array.shape for name, array in arrays.items()}
-    model.check_sizes({n: s and (s[0] // parts, *s[1:]) for n, s in shapes.items()})
+    model.check_sizes({n: s and (s[0] // micro_batches, *s[1:]) for n, s in shapes.items()})
     return arrays
 
 

@@ -317,8 +317,8 @@ class TorchTraining:
         if not batches:
             raise DataError("batch: must be a batch, or a list of batches. Received: none.")
         rates = self.model.update.rates() if self.model.update is not None else {}
-        exported, parts = self.model.exported, self.settings.micro_batches
-        return [{**arrays_of_batch(exported, each, parts), **rates} for each in batches]
+        exported, count = self.model.exported, self.settings.micro_batches
+        return [{**arrays_of_batch(exported, each, count), **rates} for each in batches]
 
     def _step_for(self, given: Sequence[Mapping[str, Array]], fills: bool = True) -> ModelStep:
         """The step for this number of batches."""

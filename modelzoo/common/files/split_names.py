@@ -29,9 +29,9 @@ def split_of_name(name):
 
 
 def files_of_split(files, training, log):
-    """Returns the files for training or for evaluation; None if their names do not tell.
+    """Returns the files for training or for evaluation; None if their names do not determine it.
 
-    They tell if every name is of a split, and there are files for both. Evaluation reads validation
+    They do if every name is of a split, and there are files for both. Evaluation reads validation
     if there is any, and else test.
 
     Args:
