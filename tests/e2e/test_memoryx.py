@@ -159,7 +159,7 @@ def test_every_checkpoint_keeps_its_own_step(make):
 def test_a_disk_that_is_too_small_is_refused_for_training_alone(begun, monkeypatch):
     monkeypatch.setattr(disk_speed, "free_bytes", lambda folder: 1000)
     assert begun.evaluate(input_fn, steps=1)["loss"] > 0  # shares what the checkpoint holds
-    with raises(StoreError, "memoryx_dir", " GB"):
+    with raises(StoreError, "memoryx_dir", " kB"):
         begun.train(input_fn, max_steps=2)
 
 

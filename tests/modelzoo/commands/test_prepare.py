@@ -163,7 +163,7 @@ def test_squad_makes_records_once_and_names_bad_answers(prepare, tmp_path):
     flags += ["--vocab_file", write_vocabulary(tmp_path), "--do_lower_case", "--max_seq_length", 24]
     code, out, err = prepare("squad", *flags)
     assert code == 0 and names(err, "article 2", "q2-0")
-    assert "20 questions, 1 skipped_answers, 0 without_answer, " in out
+    assert "20 questions, 1 skipped_answer, 0 without_answer, " in out
     assert "19 records in 2 files" in out
     assert "nothing left to do" in prepare("squad", *flags)[1]
 

@@ -209,7 +209,7 @@ def test_last_words_are_summed_up_as_accuracy_and_perplexity():
         ("multiple_choice", choice_row(choices=["a"]), ("choices",)),
         ("multiple_choice", choice_row(choices=["a", 3]), ("choices",)),
         ("multiple_choice", choice_row(choices=["a", ""]), ("choices",)),
-        ("multiple_choice", choice_row(choices=["a", "b\ud800"]), ("valid Unicode",)),
+        ("multiple_choice", choice_row(choices=["a", "b\ud800"]), ("Unicode",)),
         ("multiple_choice", choice_row(answer=2), ("answer", "0 to 1", 2)),
         ("multiple_choice", choice_row(answer="woof"), ("answer",)),
         ("last_word", {"text": "one"}, ("two words", "'one'")),

@@ -80,7 +80,7 @@ def test_files_skipped_for_their_names_are_logged_in_a_line(tmp_path, monkeypatc
     assert "in/b.md" in line
     assert listed(["in/b.md"], lines.append) == ["in/b.md"] and len(lines) == 1
     fill("other", ["b.md"])
-    with raises(DataError, "other", "1 others"):
+    with raises(DataError, "other", "1 other"):
         listed(["other"])
 
 
