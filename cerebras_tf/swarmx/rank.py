@@ -182,8 +182,8 @@ def _watch(
             process.wait()
             return f"was ended, because its parent process ({above}) ended" if is_left else _OVER
         if received and not signal_file(folder).exists():
-            # Slurm forwards the requests of users; mpich ends the processes that remain.
-            if not task.is_slurm:
+            # Slurm forwards the requests of users; mpich ends the processes that remain by SIGINT.
+            if not task.is_slurm and received[0] == signal.SIGINT:
                 os._exit(1)  # without a report, and the command with it
             elif has_failed(folder, task.wafers):
                 process.kill()
