@@ -213,8 +213,9 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
     if step.updates:  # other modes may lack the loss
         check_kept(step.graph, options.keep_float32)
     order_nodes(step, layers)
+    passes: list[Pass] = []
     if options.fuse:
-        groups: list[Pass] = [
+        passes += [
             # After the order, which finds the update of a norm by the squares that both read.
             ("fuse_sum_of_squares", lambda s: fuse_sum_of_squares(s.graph, shared=True)),
             # Needs directions; before recomputation, which keeps what products read.
@@ -228,10 +229,10 @@ def compile_layers(step: StepGraph, layers: int, options: Options = Options()) -
                 lambda s: fuse_elementwise(s.graph, lambda n: (n.direction, n.layer)),
             ),
         ]
-        run_passes(step, groups)
-    run_passes(step, [("localize_views", localize_views)])
+    passes.append(("localize_views", localize_views))
     if options.wafers > 1:
-        run_passes(step, [("sink_views", sink_views)])
+        passes.append(("sink_views", sink_views))
+    run_passes(step, passes)
     owned = ALONE
     if options.wafers > 1 and options.owners is not None and not step.updates:
         owned = Ownership(options.wafers, owners=dict(options.owners))

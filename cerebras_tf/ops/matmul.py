@@ -98,22 +98,20 @@ def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Va
 
 
 def _flops(node: Node) -> Size:
-    _, inner = _sides(node.inputs[0].shape, node.attrs.get("transpose_a", False))
-    return 2 * node.output.type.size * (0 if inner is None else inner)
+    return _product_flops(node, node.inputs[0], node.output)
+
+
+def _product_flops(node: Node, a: Value, product: Value) -> Size:
+    _, inner = _sides(a.shape, node.attrs.get("transpose_a", False))
+    return 2 * product.type.size * (0 if inner is None else inner)
 
 
 def _products(node: Node) -> tuple[Optional[Size], ...]:
     """M, K, N; where b is a matrix, leading dimensions count as rows of one product."""
     a, b = node.inputs
-    turned, transpose_b = (bool(node.attrs.get(f"transpose_{x}", False)) for x in "ab")
-    return _sizes(a, b, turned, transpose_b)
-
-
-def _sizes(
-    a: Value, b: Value, turned: bool, transpose_b: bool
-) -> tuple[Optional[Size], Optional[Size], Optional[Size]]:
+    turned = bool(node.attrs.get("transpose_a", False))
     rows, inner = _sides(a.shape, turned)
-    columns = _sides(b.shape, transpose_b)[1]
+    columns = _sides(b.shape, node.attrs.get("transpose_b", False))[1]
     if b.type.rank == 2 and not turned:
         for dim in a.shape[:-2]:
             rows = None if rows is None or dim is None else rows * dim
@@ -155,13 +153,11 @@ def _infer_group(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
 
 
 def _group_flops(node: Node) -> Size:
-    turned = node.attrs.get("transpose_a", False)
+    pairs = product_pairs(node.inputs, node.attrs["lefts"])
+    products = node.outputs * (len(pairs) // len(node.outputs))
     total: Size = 0
-    for a, b in product_pairs(node.inputs, node.attrs["lefts"]):
-        rows, inner, columns = _sizes(a, b, turned, node.attrs.get("transpose_b", False))
-        total += (
-            0 if rows is None or inner is None or columns is None else 2 * rows * inner * columns
-        )
+    for (a, _), product in zip(pairs, products):
+        total += _product_flops(node, a, product)
     return total
 
 

@@ -105,8 +105,6 @@ def shapes_of(reader):
 def _open(path):
     if path.suffix != ".bin":
         return TensorFile(path)
-    from modelzoo.common.convert.hugging_face import TorchReader
-
     return TorchReader(path)
 
 
