@@ -13,7 +13,7 @@ WORKDIR /opt/cerebras_tf
 # The packages change less often than the source. --no-deps: tf_keras requires the distribution
 # tensorflow, whose place tensorflow-cpu takes on x86-64.
 COPY scripts/requirements.lock scripts/
-RUN pip install --no-deps --requirement scripts/requirements.lock
+RUN pip install --require-hashes --no-deps --requirement scripts/requirements.lock
 
 COPY . .
 RUN pip install --no-deps --no-build-isolation .

@@ -1,7 +1,7 @@
 """The distribution: its packages, requirements and files.
 
-Requirements are ranges of versions. Exact versions of everything, transitive ones included, are in
-scripts/requirements.lock and scripts/peers.lock; scripts/update_lock.py writes them from this file.
+Requirements are ranges of versions. Exact versions of everything, transitive ones included, and
+hashes are in the lock files of scripts/; scripts/update_lock.py writes them from this file.
 The launchers in scripts/ set up a checkout.
 """
 

@@ -81,28 +81,42 @@ ensure_environment() {
 # PyTorch's builds without CUDA, as in cerebras_tf/installing.py.
 CPU_TORCH=https://download.pytorch.org/whl/cpu
 
-# Installs PyTorch without CUDA, where it can be had. Argument: a log file.
+# Installs PyTorch of torch.lock without CUDA, where it can be had. torch.lock has no hashes of these
+# builds: pip compares the files with the hashes that their index lists. Argument: a log file.
 install_cpu_torch() {
   if ! "$VENV/bin/python" -I -m pip install --no-deps --retries 1 --index-url "$CPU_TORCH" \
-    --constraint "$SCRIPTS/peers.lock" torch >"$1" 2>&1; then
+    --requirement <(sed -n 's/^\(torch==.*\) \\$/\1/p' "$SCRIPTS/torch.lock") >"$1" 2>&1; then
     echo "cerebras_tf: $CPU_TORCH has no PyTorch that can be installed here. The package index is" \
       "used; on Linux its PyTorch may require 7 GB of CUDA packages" >&2
+    return 1
   fi
 }
 
 # Returns when the environment also holds the packages of NAME.lock, or fails with the reason.
 # Arguments: NAME, and an example of the packages for the log.
 install_extra() {
-  local lock=$1.lock stamp log=$VENV/$1.log
-  stamp=$(cat "$SCRIPTS/$lock" "$VENV/.complete" | cksum)
+  local lock=$1.lock torch=() stamp log=$VENV/$1.log locked other
+  locked=(--requirement "$SCRIPTS/$lock")
+  [ "$1" != peers ] || torch=("$SCRIPTS/torch.lock")
+  stamp=$(cat "$SCRIPTS/$lock" ${torch[@]+"${torch[@]}"} "$VENV/.complete" | cksum)
   if [ -r "$VENV/.$1" ] && [ "$(<"$VENV/.$1")" = "$stamp" ]; then
     return 0
   fi
   echo "cerebras_tf: installing the packages of scripts/$lock, $2" >&2
   : >"$log"
-  [ "$1" != peers ] || install_cpu_torch "$log"
-  if ! "$VENV/bin/python" -I -m pip install --requirement "$SCRIPTS/$lock" \
-    --constraint "$SCRIPTS/requirements.lock" >>"$log" 2>&1; then
+  if [ ${#torch[@]} -gt 0 ] && ! install_cpu_torch "$log"; then
+    locked+=(--requirement "${torch[0]}")
+  fi
+  # The locks have all packages. A source is built with the environment's setuptools.
+  if ! "$VENV/bin/python" -I -m pip install --require-hashes --no-deps --no-build-isolation \
+    "${locked[@]}" >>"$log" 2>&1; then
+    other=$(sed -n '/DO NOT MATCH THE HASHES/{n;s/^ *\([^ ]*\) .*/\1/p;}' "$log")
+    if [ -n "$other" ]; then
+      echo "cerebras_tf: every file must have a hash that its lock file in scripts lists. Received:" \
+        "another file of $other. None was installed. Check the package index (pip config list), or" \
+        "whether somebody replaced the file; the whole log is $log." >&2
+      return 1
+    fi
     tail -n 6 "$log" >&2
     echo "cerebras_tf: the packages of scripts/$lock could not be installed. The whole log" \
       "is $log. If the lines above are about the network, check it; then run the same command" \

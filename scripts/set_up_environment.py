@@ -116,6 +116,20 @@ def offline_failure(log: Path) -> str:
     )
 
 
+def other_hash(log: Path) -> str:
+    """Returns a message if pip's log has a file with another hash than the lock's, or nothing."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"DO NOT MATCH THE HASHES.*\n\s*(\S+)", text)
+    source = os.environ.get("CEREBRAS_TF_OFFLINE") or "the package index (pip config list)"
+    if not found:
+        return ""
+    return (
+        "every file must have a hash that scripts/requirements.lock lists. Received: another file "
+        f"of {found[1]}. None was installed. Check {source}, or whether somebody replaced the "
+        f"file; the whole log is {log}."
+    )
+
+
 def run_logged(command: list[str], lock: IO[str], log: Path, started: float) -> None:
     """Runs a command with its output in a log file, and logs its progress.
 
@@ -148,7 +162,7 @@ def run_logged(command: list[str], lock: IO[str], log: Path, started: float) -> 
     if not process.returncode:
         return
     text = log.read_text(encoding="utf-8", errors="replace")
-    if why := full_disk(text) or offline_failure(log):
+    if why := full_disk(text) or other_hash(log) or offline_failure(log):
         raise SetUpError(why)
     if why := index_failure(log):
         raise SetUpError(
@@ -265,10 +279,9 @@ def set_up(root: Path, environment: Path, stamp: str) -> None:
         use_wheels(environment)
         lock = root / "scripts" / "requirements.lock"
         report(f"installing the packages of scripts/requirements.lock, {tensorflow_of(lock)}")
-        options = ["--requirement", str(lock)]
-        if sys.version_info >= (3, 12):
-            # tf_keras requires the distribution tensorflow, whose place tensorflow-cpu takes.
-            options.append("--no-deps")
+        # The lock has all packages. tf_keras requires the distribution tensorflow, whose place
+        # tensorflow-cpu takes.
+        options = ["--require-hashes", "--no-deps", "--requirement", str(lock)]
         run_logged([*pip, "install", *options], held, log, started)
         editable = ["--no-deps", "--no-build-isolation", "--editable", str(root)]
         run_logged([*pip, "install", *editable], held, log, started)

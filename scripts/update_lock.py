@@ -1,13 +1,16 @@
-"""Writes the lock files: every version, transitive ones too, for each Python supported.
+"""Writes the lock files: every version, transitive ones too, and the hashes of its files.
 
     python scripts/update_lock.py python3.10 python3.11 python3.12 python3.13
+    python scripts/update_lock.py    # keeps the versions, and writes the hashes again
 
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
-`.[test,peers,lm-eval]` within those versions for what peers.lock holds besides: PyTorch,
-Transformers and lm-eval, which only tests with other people's implementations need. mpi.lock holds
-what several wafers need besides, and docs.lock what the documentation needs. A line that
-does not hold on all interpreters gets a marker. Of the ranges in setup.py pip takes the newest that
-fit together. Run it on x86-64 Linux.
+`.[test,peers,lm-eval]` within those versions for what peers.lock and torch.lock hold besides:
+Transformers and lm-eval, which only tests with other people's implementations need, and PyTorch
+with its CUDA packages. mpi.lock holds what several wafers need besides, and docs.lock what the
+documentation needs. A line that does not hold on all interpreters gets a marker. Of the
+ranges in setup.py pip takes the newest that fit together. Hashes come from the package index, by
+way of uv: those of wheels for Linux and macOS, or of the source if a release has no wheel. Run it
+on x86-64 Linux.
 """
 
 from __future__ import annotations
@@ -20,18 +23,28 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import tomllib
+
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "scripts" / "requirements.lock"
 PEERS = ROOT / "scripts" / "peers.lock"
 MPI = ROOT / "scripts" / "mpi.lock"
 DOCS = ROOT / "scripts" / "docs.lock"
+TORCH = ROOT / "scripts" / "torch.lock"
 ON_X86_LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'
 ELSEWHERE = 'platform_system != "Linux" or platform_machine != "x86_64"'
 # On x86-64 Linux the build for processors alone is locked, of half the size.
 TENSORFLOW, TENSORFLOW_CPU = "tensorflow", "tensorflow-cpu"
 X86_LINUX_ONLY = ("scipy-openblas32",)  # as in setup.py
 # What PyTorch's builds for GPUs bring, each build its own exact versions.
-OF_GPU_BUILDS = ("cuda-", "nvidia-", "triton=")
+OF_GPU_BUILDS = ("cuda-", "nvidia-", "triton")
+IN_TORCH_LOCK = (*OF_GPU_BUILDS, "torch==")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+# The wheels that are locked: of CPython with its lock, for glibc or macOS.
+WHEEL = re.compile(
+    r"-(?:(?:py2\.)?py3|py2\.py3|cp3\d+|py3\d+)-(?:none|abi3|cp3(?P<abi>\d+))-"
+    r"(?:any|.*linux\w*_(?:x86_64|aarch64)|macosx_.*)\.whl$"
+)
 HEADER = """\
 # Exact versions of all packages of the scripts' environment. Written by scripts/update_lock.py
 # from setup.py; do not edit.
@@ -39,6 +52,11 @@ HEADER = """\
 PEERS_HEADER = """\
 # Exact versions of what tests against independent implementations need besides requirements.lock.
 # Written by scripts/update_lock.py from setup.py; do not edit.
+"""
+TORCH_HEADER = """\
+# Exact versions of PyTorch in the package index and of the CUDA packages that it requires, for
+# computers that cannot have its builds without CUDA. Written by scripts/update_lock.py from
+# setup.py; do not edit.
 """
 MPI_HEADER = """\
 # Exact versions of what several wafers need besides requirements.lock: MPI. Written by
@@ -85,6 +103,8 @@ def platforms_of(name: str) -> list[tuple[str, str]]:
     """Returns the names under which a package is locked, each with a marker of platforms or ""."""
     if name in (TENSORFLOW, TENSORFLOW_CPU):
         return [(TENSORFLOW_CPU, ON_X86_LINUX), (TENSORFLOW, ELSEWHERE)]
+    if name.startswith(OF_GPU_BUILDS):
+        return [(name, 'platform_system == "Linux"')]
     return [(name, ON_X86_LINUX if name in X86_LINUX_ONLY else "")]
 
 
@@ -109,29 +129,83 @@ def lock_lines(resolved: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def write(path: Path, header: str, lines: list[str]) -> None:
-    """Writes a lock file and says so."""
+    """Writes a lock file without hashes and says so."""
     path.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{path}: {len(lines)} lines")
+    print(f"{path}: {len(lines)} packages")
+
+
+def listed_files(lines: list[str]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Returns name and SHA-256 of the files of locked packages, by package and version.
+
+    Raises:
+      subprocess.CalledProcessError: a version is not in the package index.
+    """
+    # Some releases need a certain patch release of Python.
+    text = re.sub(r'python_version == "(.*?)"', r'python_full_version == "\1.99"', "\n".join(lines))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "locked.txt").write_text(text, encoding="utf-8")
+        subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
+        subprocess.run([f"{folder}/venv/bin/pip", "install", "--quiet", "uv"], check=True)
+        command = [f"{folder}/venv/bin/uv", "pip", "compile", "--quiet", "--no-deps", "--universal"]
+        files = ["--output-file", f"{folder}/pylock.toml", f"{folder}/locked.txt"]
+        subprocess.run([*command, "--python-version", f"{PYTHONS[0]}.99", *files], check=True)
+        found = tomllib.loads((Path(folder) / "pylock.toml").read_text(encoding="utf-8"))
+    return {
+        (normalized(package["name"]), package["version"]): [
+            (file["url"].rpartition("/")[2], file["hashes"]["sha256"])
+            for file in (*package.get("wheels", ()), *filter(None, [package.get("sdist")]))
+        ]
+        for package in found["packages"]
+    }
+
+
+def hashes_of(line: str, files: list[tuple[str, str]]) -> list[str]:
+    """Returns the SHA-256 of the files that a line of a lock may install, sorted."""
+    pythons = re.findall(r'python_version == "3\.(\d+)"', line) or [p[2:] for p in PYTHONS]
+    wheels = [(WHEEL.search(name), digest) for name, digest in files]
+    usable = [digest for at, digest in wheels if at and (at["abi"] or pythons[0]) in pythons]
+    return sorted(usable or [digest for name, digest in files if not name.endswith(".whl")])
+
+
+def add_hashes(path: Path) -> None:
+    """Writes the hashes of all files into a lock file, in place of those it has."""
+    text = re.sub(r" \\\n +--hash=\S+", "", path.read_text(encoding="utf-8"))
+    header, lines = (
+        [line for line in text.splitlines() if line.startswith("#") == is_header]
+        for is_header in (True, False)
+    )
+    files = listed_files(lines)
+    for line in lines:
+        name, _, version = line.partition(";")[0].partition("==")
+        hashes = hashes_of(line, files[normalized(name), version])
+        header.append(" \\\n    ".join([line, *(f"--hash=sha256:{each}" for each in hashes)]))
+    path.write_text("\n".join(header) + "\n", encoding="utf-8")
 
 
 def main(interpreters: list[str]) -> int:
-    """Resolves on every interpreter and writes the lock files; returns the exit status."""
-    if not interpreters:
-        print(__doc__, file=sys.stderr)
-        return 2
+    """Writes the lock files; returns the exit status."""
+    if interpreters:
+        write_versions(interpreters)
+    for path in (LOCK, PEERS, TORCH, MPI, DOCS):
+        add_hashes(path)
+    return 0
+
+
+def write_versions(interpreters: list[str]) -> None:
+    """Resolves on every interpreter and writes the lock files."""
     own = lock_lines(dict(resolve(interpreter, "test") for interpreter in interpreters))
     write(LOCK, HEADER, own)
     within = ("--constraint", str(LOCK))
     both = lock_lines(
         dict(resolve(python, "test,peers,lm-eval", *within) for python in interpreters)
     )
-    besides = [line for line in both if line not in own and not line.startswith(OF_GPU_BUILDS)]
-    write(PEERS, PEERS_HEADER, besides)
+    besides = [line for line in both if line not in own]
+    write(PEERS, PEERS_HEADER, [x for x in besides if not x.startswith(IN_TORCH_LOCK)])
+    write(TORCH, TORCH_HEADER, [x for x in besides if x.startswith(IN_TORCH_LOCK)])
     mpi = lock_lines(dict(resolve(python, "test,mpi", *within) for python in interpreters))
     write(MPI, MPI_HEADER, [line for line in mpi if line not in own])
     docs = lock_lines(dict(resolve(python, "test,docs", *within) for python in interpreters))
     write(DOCS, DOCS_HEADER, [line for line in docs if line not in own])
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -43,10 +44,12 @@ def run(args):
             f"installed in {checkout}. Run scripts/cerebras-tf bundle in a checkout."
         )
     command = module_command("pip", "download", "--no-deps", "--dest", args.folder)
-    if "peers" in args.include:  # its build with CUDA needs packages that the lock does not have
-        index = ["--index-url", CPU_TORCH, "--constraint", str(locks[0].with_name("peers.lock"))]
-        download([*command, *index, "torch"])
-        command += ["--find-links", args.folder]
+    if "peers" in args.include:  # torch.lock has no hashes of the builds without CUDA
+        text = locks[0].with_name("torch.lock").read_text("utf-8")
+        torch = re.findall(r"^(torch==.*) \\$", text, re.MULTILINE)
+        index = ["--index-url", CPU_TORCH, "--requirement", "/dev/stdin"]
+        download([*command, *index], "\n".join(torch))
+    command += ["--require-hashes", "--no-build-isolation"]
     for lock in locks:
         command += ["--requirement", str(lock)]
     download(command)
@@ -57,11 +60,11 @@ def run(args):
     print(f"Without internet: scripts/set_up --offline {shlex.quote(args.folder)}")
 
 
-def download(command):
+def download(command, standard_input=""):
     """Runs pip; raises ConfigError if it fails."""
-    if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
+    if subprocess.run(command, input=standard_input, text=True).returncode:
         raise ConfigError(
-            "bundle: every package of the lock files must be downloaded. Received: the error of "
-            "pip above. Check the network, the package index and the disk, then run the same "
-            "command again."
+            "bundle: every package of the lock files must be downloaded, with a hash that they "
+            "list. Received: the error of pip above. Check the network, the package index and the "
+            "disk, then run the same command again."
         )

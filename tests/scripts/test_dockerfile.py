@@ -18,6 +18,7 @@ def test_the_image_is_that_of_the_checkout_for_an_ordinary_user():
     assert copied == ["scripts/requirements.lock", "."]
     installs = [value for key, value in steps if key == "RUN" and value.startswith("pip")]
     assert all("--no-deps" in command for command in installs)  # the lock has all
+    assert "--require-hashes" in installs[0] and "requirements.lock" in installs[0]
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert ".git" in ignored and not {"scripts", "configs", "README.md"} & set(ignored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib.util
 import os
 import signal
@@ -187,7 +188,7 @@ def environment(tmp_path_factory):
 
 def test_failing_pip_gives_its_last_words_the_log_and_status_2_and_no_stamp(tmp_path, environment):
     (environment / ".complete").write_text("an older stamp", encoding="utf-8")
-    ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
+    ran = run_set_up(tmp_path, environment, f"no-such-package==1.0 {hash_of(b'')}\n")
     log = environment / "set_up.log"
     assert ran.returncode == 2
     assert str(log) in ran.stderr
@@ -198,16 +199,20 @@ def test_failing_pip_gives_its_last_words_the_log_and_status_2_and_no_stamp(tmp_
 
 def test_an_index_that_does_not_answer_is_one_paragraph(tmp_path, environment):
     index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
-    ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n", **index)
+    ran = run_set_up(tmp_path, environment, f"no-such-package==1.0 {hash_of(b'')}\n", **index)
     assert ran.returncode == 2
     last = ran.stderr.splitlines()[-1]
     assert "the package index did not answer: the connection was refused" in last
     assert "scripts/set_up --offline DIR" in last
 
 
-def add_wheel(folder: Path, tag: str) -> None:
-    """Writes a wheel of the package empty-package 1.0."""
-    folder.mkdir()
+def hash_of(content: bytes) -> str:
+    """An option of a line in a lock file."""
+    return f"--hash=sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def add_wheel(folder: Path, tag: str) -> str:
+    """Writes a wheel of the package empty-package 1.0; returns its hash for a lock file."""
     about = "empty_package-1.0.dist-info"
     with zipfile.ZipFile(folder / f"empty_package-1.0-{tag}.whl", "w") as wheel:
         wheel.writestr("empty_package.py", "")
@@ -216,11 +221,13 @@ def add_wheel(folder: Path, tag: str) -> None:
         )
         wheel.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}")
         wheel.writestr(f"{about}/RECORD", "")
+    return hash_of(Path(wheel.filename).read_bytes())
 
 
 @pytest.mark.parametrize(
     ("tag", "lock", "facts"),
     [
+        ("py3-none-any", f"empty-package==1.0 --hash=sha256:{64 * '0'}", ["another file of empty"]),
         # Only the checkout in miniature cannot be installed: it has no setup.py.
         ("py3-none-any", "empty-package==1.0", ["setup.py"]),
         ("py3-none-any", "absent-package==2.0", ["a wheel of absent-package==2.0 for Python 3."]),
@@ -230,7 +237,9 @@ def add_wheel(folder: Path, tag: str) -> None:
 )
 def test_a_folder_of_wheels_serves_without_an_index(tag, lock, facts, tmp_path, environment):
     wheels = tmp_path / "wh eels%20#"
-    wheels.mkdir() if not tag else add_wheel(wheels, tag)
+    wheels.mkdir()
+    digest = add_wheel(wheels, tag) if tag else hash_of(b"")
+    lock += "" if "--hash" in lock else f" {digest}"
     index = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
     ran = run_set_up(tmp_path, environment, lock, CEREBRAS_TF_OFFLINE=str(wheels), **index)
     assert ran.returncode == 2 and str(wheels) in ran.stderr
@@ -330,7 +339,7 @@ def test_an_environment_that_another_set_up_completed_meanwhile_is_left_alone(tm
     environment = tmp_path / "venv"
     environment.mkdir()
     (environment / ".complete").write_text("the stamp", encoding="utf-8")
-    ran = run_set_up(tmp_path, environment, "no-such-package==1.0\n")
+    ran = run_set_up(tmp_path, environment, f"no-such-package==1.0 {hash_of(b'')}\n")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "the command\n", "")
 
 

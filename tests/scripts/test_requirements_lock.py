@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from packaging.utils import canonicalize_name
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 LOCK = SCRIPTS / "requirements.lock"
+HASHES = re.compile(r"(?: \\\n    --hash=sha256:[0-9a-f]{64})+$", re.MULTILINE)
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def locked(path: Path = LOCK) -> list[Requirement]:
     """The requirements of a lock file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+    text = re.sub(HASHES, "", path.read_text(encoding="utf-8"))
+    return [Requirement(line) for line in text.splitlines() if not line.startswith("#")]
 
 
 def version_of(requirement: Requirement) -> str:
@@ -41,6 +43,12 @@ def test_each_package_has_one_exact_version_on_each_python(python):
     assert len(names) > 50
     assert sorted(names) == sorted(set(names))
     assert all(version_of(line) for line in locked())
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.lock")), ids=lambda path: path.stem)
+def test_each_package_has_hashes(path):
+    packages = [line for line in path.read_text("utf-8").splitlines() if "==" in line[:60]]
+    assert len(packages) == len(re.findall(HASHES, path.read_text("utf-8"))) == len(locked(path))
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -82,9 +90,10 @@ def test_requirements_of_locked_packages_are_locked_too():
 @pytest.mark.parametrize("extra", ["peers", "mpi"])
 @pytest.mark.parametrize("python", PYTHONS)
 def test_what_is_installed_besides_meets_setup_and_agrees_with_it(python, extra, setup_fields):
+    locks = [f"{extra}.lock", *(["torch.lock"] if extra == "peers" else [])]
     own, peers = (
         {canonicalize_name(line.name): version_of(line) for line in lines if holds(line, python)}
-        for lines in (locked(), locked(SCRIPTS / f"{extra}.lock"))
+        for lines in (locked(), [each for lock in locks for each in locked(SCRIPTS / lock)])
     )
     assert {name: own[name] for name in own.keys() & peers.keys()} == {
         name: peers[name] for name in own.keys() & peers.keys()

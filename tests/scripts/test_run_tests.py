@@ -110,8 +110,8 @@ def test_peers_are_installed_once_where_asked_for(checks):
         assert ("installing the packages of scripts/peers.lock" in ran.stderr) == is_first
     log = (checks.venv / "peers.log").read_text(encoding="utf-8")
     first, second = (line for line in log.splitlines() if "pip install" in line)
-    assert f"--index-url {CPU_TORCH} " in first and "peers.lock torch" in first
-    assert "--requirement" in second and "peers.lock" in second
+    assert f"--index-url {CPU_TORCH} " in first and "--require-hashes" not in first
+    assert "--require-hashes" in second and "peers.lock" in second and "torch" not in second
     assert "peers.lock" not in checks.run("run_tests", "tests/ir", FAILING="").stderr
 
 
@@ -119,4 +119,5 @@ def test_peers_that_cannot_be_installed_are_told(checks):
     ran = checks.run("run_tests", "tests/ir", FAILING="pip", CEREBRAS_TF_PEERS="1")
     assert ran.returncode == 2
     assert "7 GB of CUDA packages" in ran.stderr
+    assert "scripts/torch.lock" in (checks.venv / "peers.log").read_text(encoding="utf-8")
     assert "peers.lock could not be installed" in ran.stderr

@@ -17,8 +17,8 @@ def commands(monkeypatch):
     """What pip is called with; its exit code is `commands.code`."""
     found = SimpleNamespace(all=[], code=0)
 
-    def run(command, **_):
-        found.all.append(" ".join(command))
+    def run(command, input, text):
+        found.all.append(" ".join([*command, "<", input]))
         return SimpleNamespace(returncode=found.code)
 
     monkeypatch.setattr(bundle.subprocess, "run", run)
@@ -33,9 +33,9 @@ def test_locked_packages_are_downloaded_and_pytorch_without_cuda_first(commands,
     for name in ("requirements", *include):
         assert f"{name}.lock" in last
     assert len(before) == (include == ["peers"])
+    assert "--require-hashes" in last
     for command in before:
-        assert names(command, f"--index-url {CPU_TORCH} ", "peers.lock torch", f"--dest {folder}")
-        assert f"--find-links {folder}" in last
+        assert names(command, f"--index-url {CPU_TORCH} ", f"--dest {folder}", "< torch==")
 
 
 def test_a_failed_download_is_refused(commands, tmp_path, capsys):
