@@ -32,6 +32,7 @@ _PUBLIC = {
     "get_logger": "cerebras_tf.console.log",
     "progress_bar": "cerebras_tf.console.bar",
     "run_main": "cerebras_tf.cli.exit_codes",
+    "without_lines": "cerebras_tf.tf_compat.loading",
     "set_stop_message": "cerebras_tf.cli.exit_codes",
     # Run configuration.
     "pause_training": "cerebras_tf.estimator.call",

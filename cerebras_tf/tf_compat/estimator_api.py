@@ -7,16 +7,19 @@ module is loaded at the first use of `tf.estimator`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import os
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _KERAS_3 = "keras.src.backend.tensorflow"
+_KERAS_3_STATE, _NUMBERS = "keras.src.backend.common.global_state", "object_name_uids"
 _KERAS_2 = "tf_keras"
 _PRIVATE = "tensorflow_estimator.python.estimator"
 _API = f"{_PRIVATE}.api._v{{}}.estimator"
@@ -105,18 +108,37 @@ def load(name: str) -> types.ModuleType:
 
 @functools.cache
 def _check_layers() -> None:
-    """Makes every Estimator refuse a model_fn whose training would lose updates of Keras 3."""
+    """Makes every Estimator refuse a model_fn whose training would lose updates of Keras 3.
+
+    Layers of Keras 3 are also numbered from one in each model_fn, as those of Keras 2 are in each
+    graph: evaluation finds the variables of training.
+    """
     estimator = importlib.import_module(f"{_PRIVATE}.estimator")
     call = estimator.Estimator._call_model_fn
 
     @functools.wraps(call)
     def checked(self: Any, features: Any, labels: Any, mode: str, config: Any) -> Any:
-        spec = call(self, features, labels, mode, config)
+        with _own_names_of_keras_3():
+            spec = call(self, features, labels, mode, config)
         if mode == "train" and _KERAS_3 in sys.modules:
             _refuse_state_of_keras_3()
         return spec
 
     estimator.Estimator._call_model_fn = checked
+
+
+@contextlib.contextmanager
+def _own_names_of_keras_3() -> Iterator[None]:
+    state = sys.modules.get(_KERAS_3_STATE)
+    if state is None:
+        yield
+        return
+    numbers = state.get_global_attribute(_NUMBERS)
+    state.set_global_attribute(_NUMBERS, None)
+    try:
+        yield
+    finally:
+        state.set_global_attribute(_NUMBERS, numbers)
 
 
 def _refuse_state_of_keras_3() -> None:

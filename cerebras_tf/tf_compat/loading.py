@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -31,6 +31,7 @@ _LOGGING_MODULES = (
 _EARLY_LINES = (
     b"All log messages before absl::InitializeLog()",
     b"oneDNN custom operations are on",
+    b"Could not find cuda drivers",
 )
 
 
@@ -109,26 +110,35 @@ def _setting_attributes(
 
 
 def _without_early_lines(create: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A loader's create_module that drops `_EARLY_LINES` from what the C++ code logs."""
+    """A loader's create_module without lines that say nothing to a user."""
 
     def create_quietly(spec: Any) -> Any:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # closed
+        with without_lines(_EARLY_LINES):
             return create(spec)
-        with tempfile.TemporaryFile() as logged:
-            os.dup2(logged.fileno(), 2)
-            try:
-                return create(spec)
-            finally:
-                os.dup2(stderr, 2)
-                os.close(stderr)
-                logged.seek(0)
-                for line in logged:
-                    if not any(text in line for text in _EARLY_LINES):
-                        os.write(2, line)
 
     return create_quietly
+
+
+@contextlib.contextmanager
+def without_lines(dropped: Sequence[bytes]) -> Iterator[None]:
+    """Within: lines that C++ code writes to stderr are held back; those that contain one of
+    `dropped` are not shown."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    with tempfile.TemporaryFile() as logged:
+        os.dup2(logged.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            logged.seek(0)
+            for line in logged:
+                if not any(text in line for text in dropped):
+                    os.write(2, line)
 
 
 def _has_estimator(tensorflow_init: Optional[str]) -> bool:

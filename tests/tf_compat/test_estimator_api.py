@@ -130,7 +130,8 @@ def model_fn(features, labels, mode):
 def input_fn():
     return tf.data.Dataset.from_tensors((tf.ones([2, 4]), tf.ones([2]))).repeat()
 
-Estimator(model_fn, tempfile.mkdtemp()).train(input_fn, steps=1)
+made = Estimator(model_fn, tempfile.mkdtemp()).train(input_fn, steps=1)
+made.evaluate(input_fn, steps=1)
 """
 
 

@@ -9,7 +9,7 @@ import time
 import warnings
 
 from cerebras_tf.api import counted as counted  # for the models
-from cerebras_tf.api import get_logger
+from cerebras_tf.api import get_logger, without_lines
 
 # Starts of tf.estimator's log lines that are internal or repeat another line.
 NOISE = (
@@ -70,6 +70,8 @@ def quiet_native_logging():
 def quiet_logging(tf):
     """Shows the progress of a run, without the lines of `NOISE` and deprecation messages."""
     tf.logging.set_verbosity(tf.logging.INFO)
+    with without_lines([b"failed call to cuInit"]):  # no driver; a GPU is not needed
+        tf.config.list_physical_devices("GPU")
     # A tied table's gradient is made dense by TensorFlow; the wafer never runs that graph.
     warnings.filterwarnings("ignore", message="Converting sparse IndexedSlices")
     logger = logging.getLogger("tensorflow")
