@@ -53,8 +53,9 @@ class GptTextDataInput(TextFileKeys, SequenceInput):
 
     `data_dir` is a folder, a file, a glob or a list of them. null reads the data of `train_input`,
     and there the included plays. In folders, files that match one of `file_patterns` are read; with
-    the default patterns and no such file, the files of rows: JSON lines, CSV, TSV, Parquet and
-    Arrow (a folder of `datasets.save_to_disk`). A row has its text under `text_key`.
+    the default patterns, a folder may instead have files of rows: JSON lines, CSV, TSV, Parquet and
+    Arrow (a folder of `datasets.save_to_disk`). A row has its text under `text_key`. Files and
+    folders whose names begin with a dot are not read.
 
     If all names are of splits, such as ``train-00000-of-00001.parquet`` and ``test.jsonl``, files
     are read by their names. Otherwise the fraction `eval_fraction` is for evaluation: a hash of

@@ -76,7 +76,7 @@ def find_text_files(sources, patterns):
 
 def _without_files(sources, patterns):
     """Returns the error of sources without files of the patterns, which names those they have."""
-    others = [path for source in sources for path in files_below(source, hidden=False)]
+    others = [path for source in sources for path in files_below(source)]
     advice = "Set file_patterns to the names of your files."
     received = "no files"
     if others:
@@ -91,9 +91,7 @@ def _without_files(sources, patterns):
 
 def _walk(folder, patterns):
     """Lists the files of a folder that match; with TEXT_PATTERNS and no match, files of rows."""
-    names = [
-        (os.path.relpath(path, folder), str(path)) for path in files_below(folder, hidden=False)
-    ]
+    names = [(os.path.relpath(path, folder), str(path)) for path in files_below(folder)]
     found = [
         pair
         for pair in names
@@ -102,7 +100,16 @@ def _walk(folder, patterns):
     if tuple(patterns) != TEXT_PATTERNS:
         return found
     rows = [pair for pair in names if _name(pair).lower().endswith(ROW_SUFFIXES)]
-    if rows and all(_name(pair).lower().startswith(NO_TEXT) for pair in found):
+    if rows:
+        texts = [pair for pair in found if not _name(pair).lower().startswith(NO_TEXT)]
+        if texts:
+            ends = sorted({f"*{Path(path).suffix}" for _, path in texts + rows})
+            raise DataError(
+                f"{folder}: must have files of text or files of rows, if file_patterns is not set. "
+                f"Received: {counted(len(texts), 'file')} of text, such as {texts[0][0]}, and "
+                f"{len(rows)} of rows, such as {rows[0][0]}. Set file_patterns to those to read, "
+                f"or to {ends}."
+            )
         found = rows
     skipped = sorted(set(names) - set(found))
     if found and skipped:

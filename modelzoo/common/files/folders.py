@@ -8,13 +8,11 @@ from pathlib import Path
 from cerebras_tf.errors import DataError
 
 
-def files_below(top, hidden=True):
+def files_below(top):
     """Lists the files below a folder, also through symbolic links to folders.
 
-    Each folder is read once, also if several links lead to it.
-
-    Args:
-        hidden: whether files and folders whose names begin with a dot are listed.
+    Each folder is read once, also if several links lead to it. Files and folders whose names begin
+    with a dot are not listed: editors and notebooks keep copies of text in them.
 
     Returns:
         Sorted paths.
@@ -32,7 +30,7 @@ def files_below(top, hidden=True):
         ) from error
 
     def is_listed(name):
-        return hidden or not name.startswith(".")
+        return not name.startswith(".")
 
     for folder, inside, names in os.walk(top, onerror=refuse, followlinks=True):
         inside[:] = filter(is_listed, inside)

@@ -6,12 +6,13 @@ separated by what their format names. Quotes are characters in TSV, unlike in CS
 `str.splitlines` and `str.split()` separate at more, so they are not used on data.
 """
 
+import codecs
 import functools
-import logging
 import re
 
 import numpy as np
 
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import DataError
 from cerebras_tf.user_files import open_regular, read_bytes
 from modelzoo.common.files import compressed
@@ -21,6 +22,7 @@ LF, CR = "\n", "\r"
 BLANKS = " \t"  # what separates the columns of CoNLL files and the tokens of tokenized text
 RUN_OF_BLANKS = re.compile(f"[{BLANKS}]+")
 PACKED = (*compressed.SUFFIXES, ".bz2", ".zip", ".7z", ".lz4")  # ends of names
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLOCK_BYTES = 1 << 20
 
 
@@ -89,7 +91,7 @@ def warn_of_quotes(rows, path):
 
 @functools.cache  # a file may be read twice
 def _warn(path, number):
-    logging.getLogger("cerebras_tf").warning(
+    get_logger().warning(
         "%s:%d: a column has doubled quotes within quotes, as in CSV. In TSV, quotes are "
         "characters of the text. Convert the file to CSV, or write it without quoting",
         path,
@@ -116,6 +118,8 @@ def decode(data, path, line=1):
 def not_utf8(path, line, error):
     """Returns the DataError of a UnicodeDecodeError, with the number of its line and its byte."""
     received = f"byte 0x{error.object[error.start]:02x}"
+    if error.object.startswith(UTF_16):
+        received = "UTF-16, by its byte order mark"
     return DataError(
         f"{path}:{line}: must be UTF-8 text. Received: {received}. Convert or unpack the file."
     )

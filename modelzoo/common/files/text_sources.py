@@ -6,16 +6,18 @@ The name of a file tells its form; its first bytes are checked. It tokenizes not
 from __future__ import annotations
 
 import csv
+import functools
 import io
-import logging
 import math
 import os
 import re
 import sys
 import tarfile
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from cerebras_tf.api import get_logger
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.user_files import open_regular
@@ -49,9 +51,12 @@ BUFFER_BYTES = 1 << 17
 HEAD_BYTES = 4096  # that are checked before a file is read as text
 OTHERS = (b"%PDF-", b"{\\rtf", b"PK\3\4", b"ARROW1", b"SQLite format")  # their first bytes
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"BZh91AY")
+SHOWN_CHARACTERS = 200  # of the names of columns, in a message
 NUL_SHARE = 16  # a text has at most one NUL among as many bytes
 ROW = re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"]*"\s*:')  # the first object of JSON
 ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
+LINE_END = re.compile(rb"\r\n?|\n")
+COLUMN = re.compile(r'("?)[A-Za-z_][\w.-]*\1')  # the name of a column in a header
 PARQUET_MAGIC = b"PAR1"
 TAR_MAGIC = (b"ustar", 257)  # and its place in the first block of an archive
 ROWS_AT_A_TIME = 1024  # of a Parquet file
@@ -217,24 +222,50 @@ def check_is_text(head, path, name):
             f"{path}: must be UTF-8 text. Received: a compressed file, by its first bytes. "
             "Unpack it, or give it the name of its compression (.gz, .xz, .zst)."
         )
+    advice = f"Convert it, or give it the name of its form ({', '.join(FORMS)})."
     if head.startswith(OTHERS):
         received = "PDF, RTF, a zip archive, a database or the like, according to its first bytes"
     elif head.count(0) * NUL_SHARE > len(head):
-        received = "many NUL bytes, as of UTF-16 or a binary file"
+        received, advice = "many NUL bytes, as of UTF-16 or a binary file", "Convert it to UTF-8."
     elif not ROW.match(head):
+        if end := _end_of_table(head):
+            _warn_of_rows(path, "CSV", end)
         return
     elif ".txt" in name.lower():
-        logging.getLogger("cerebras_tf").warning(
-            "%s: begins as JSON and is read as plain text, because of its name. If it has JSON "
-            "rows, rename it to .jsonl",
-            path,
-        )
+        _warn_of_rows(path, "JSON", ".jsonl")
         return
     else:
         received = "JSON, according to the beginning"
-    raise DataError(
-        f"{path}: must be UTF-8 text. Received: {received}. Convert it, or give it the name of its "
-        f"form ({', '.join(FORMS)})."
+    raise DataError(f"{path}: must be UTF-8 text. Received: {received}. {advice}")
+
+
+def _end_of_table(head):
+    """Returns .csv or .tsv for a header of names and rows with as many columns, and else None."""
+    text = head.decode("utf-8-sig", errors="replace")
+    for separator in (",", ";", "\t"):
+        names = text_lines.split(text)[0].split(separator) if text else []
+        if len(names) < 2 or not all(map(COLUMN.fullmatch, names)):
+            continue
+        try:
+            _, *rows = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+        except csv.Error:
+            continue
+        # The last row may be cut, also within quotes.
+        *whole, last = map(len, rows or [[]])
+        cut = len(head) >= HEAD_BYTES and 0 < last < len(names) and (whole or '\n"' in text)
+        if all(width == len(names) for width in whole) and (last == len(names) or cut):
+            return ".tsv" if separator == "\t" else ".csv"
+    return None
+
+
+@functools.cache  # a file may be read twice
+def _warn_of_rows(path, form, end):
+    get_logger().warning(
+        "%s: begins as %s and is read as plain text, because of its name. If it has rows, rename "
+        "it to %s",
+        path,
+        form,
+        end,
     )
 
 
@@ -318,7 +349,7 @@ def _checked(row, where, keys):
         received = type(row).__name__
         if isinstance(row, dict):
             kinds = {key: f" ({type(row[key]).__name__})" for key in missing if key in row}
-            received = ", ".join(f"{key}{kinds.get(key, '')}" for key in sorted(row)) or "no key"
+            received = _shown(f"{key}{kinds.get(key, '')}" for key in sorted(row)) or "no key"
         raise DataError(
             f"{where}: must be a row with text under {' and '.join(map(repr, missing))}. Received: "
             f"{received}. Correct or remove it, or set the key (--text_key, or text_key of the "
@@ -327,6 +358,11 @@ def _checked(row, where, keys):
     for key in keys:
         require_unicode(row[key], where)
     return row
+
+
+def _shown(names):
+    """Returns names for a message; a file without a header may have long texts in their place."""
+    return textwrap.shorten(", ".join(names), SHOWN_CHARACTERS, placeholder=" ...")
 
 
 # ---- CSV, Parquet and Arrow
@@ -364,10 +400,8 @@ def _table_rows(stream, path, keys, separator):
             f"{path}:{reader.line_num}: must be a row of CSV. Received: {error}. Correct the row."
         ) from error
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: must be UTF-8 text. Received: byte 0x{error.object[error.start]:02x} after "
-            f"line {reader.line_num}. Convert the file."
-        ) from error
+        before = LINE_END.findall(error.object[: error.start])  # lines not yet read by the reader
+        raise text_lines.not_utf8(path, reader.line_num + 1 + len(before), error) from error
 
 
 def _check_columns(names, where, keys):
@@ -375,7 +409,7 @@ def _check_columns(names, where, keys):
     if wrong:
         raise DataError(
             f"{where}: must have one column {' and '.join(map(repr, wrong))}. Received: "
-            f"{', '.join(names)}. Set the column (--text_key, or text_key of the input section)."
+            f"{_shown(names)}. Set the column (--text_key, or text_key of the input section)."
         )
 
 

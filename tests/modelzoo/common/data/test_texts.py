@@ -67,6 +67,9 @@ def test_names_in_any_case_and_links_are_read_and_others_are_logged(tmp_path, mo
     found = text_files.find_text_files(str(tmp_path / "data"), text_files.TEXT_PATTERNS)
     assert [name for name, _ in found] == ["B.TXT", "link/e.txt"]
     assert len(lines) == 1 and names(lines[0], "1 of 3", "d.json")
+    (tmp_path / "data" / "f.jsonl").write_text("{}\n")
+    with raises(DataError, "2 files of text", "B.TXT", "1 of rows", "f.jsonl", "file_patterns"):
+        text_files.find_text_files(str(tmp_path / "data"), text_files.TEXT_PATTERNS)
 
 
 def test_glob_and_file_are_sources_too(folder):
@@ -170,10 +173,7 @@ def test_a_table_without_rows_has_no_tokens(tmp_path):
     assert tokens_of(data_dir=tmp_path).size == 0
 
 
-def test_text_files_come_before_rows_and_rows_are_no_text(tmp_path):
-    write_rows(tmp_path / "a.jsonl")
-    (tmp_path / "b.txt").write_text("b")
-    assert tokens_of(data_dir=tmp_path).tolist() == [98, END_OF_DOCUMENT]
+def test_rows_and_other_forms_are_no_text(tmp_path):
     (tmp_path / "rows").write_text('{"text": "a"}\n')
     with raises(DataError, "rows", "JSON"):
         tokens_of(data_dir=tmp_path / "rows")

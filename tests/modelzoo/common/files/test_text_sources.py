@@ -175,7 +175,9 @@ def test_row_groups_are_read_once_in_parts_of_any_size(tmp_path):
         ("a.csv", b'n,text\n1,"a"b\n', ["a.csv:2"]),
         ("a.csv", b"n,text,text\n1,a,b\n", ["a.csv:1", "n, text, text"]),
         ("a.csv", b"n;text\n1;a\n", ["a.csv:1", "n;text"]),
-        ("a.csv", b"n,text\n1,\xff\n", ["a.csv", "0xff"]),
+        ("a.csv", b"n,text\n1,a\n2,\xff\n", ["a.csv:3", "0xff"]),
+        ("a.csv", "n,text\n1,a\n".encode("utf-16"), ["a.csv:1", "UTF-16"]),
+        ("a.csv", b"1," + b"word " * 99 + b"\n", ["1, word", " ..."]),
         ("a.csv", b"PAR1", ["a.csv", "PAR1"]),
         ("a.json", b'[{"text": "a"}, {"body": "a"}]', ["a.json: item 2", "body"]),
         ("a.json", b'[{"text": "a"},', ["a.json"]),
@@ -193,11 +195,27 @@ def test_a_file_of_another_form_is_refused(tmp_path, name, data, facts):
         read(tmp_path / name)
 
 
-def test_a_text_file_that_begins_as_json_is_read_with_a_warning(tmp_path, caplog):
-    (tmp_path / "a.txt").write_bytes(ROWS)
-    assert read(tmp_path / "a.txt") == [ROWS.decode()]
-    (record,) = caplog.records
-    assert "a.txt" in record.getMessage() and ".jsonl" in record.getMessage()
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        (ROWS, ".jsonl"),
+        (b"id,text\n1,one\n2,two\n", ".csv"),
+        (b'text;label\n"one\ntwo;";a\n', ".csv"),
+        (b"id\ttext\r\n1\tone, two\r\n", ".tsv"),
+        (b'text,label\n"' + b"word,\n" * 1000 + b'",a\n', ".csv"),
+        (b'text,label\n"a",b\n"' + b"word,\n" * 1000, ".csv"),
+        (b"one,two\n" + b"word " * 1000, None),
+        (b"Yes, no\nWell, so\n", None),
+        (b"Yes,no\nand so on\n", None),
+        (b"Yes,no", None),
+    ],
+)
+def test_a_text_file_that_begins_as_rows_is_read_with_a_warning(tmp_path, caplog, data, end):
+    (tmp_path / "a.txt").write_bytes(data)
+    assert read(tmp_path / "a.txt") == [data.decode()]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (end is not None)
+    assert all("a.txt" in line and line.endswith(f"rename it to {end}") for line in lines)
 
 
 @pytest.mark.parametrize("data", [b"PAR1", b"PAR1" * 9])

@@ -72,7 +72,7 @@ def test_documented_forms_are_read_in_letters_of_any_case(tmp_path):
 
 def test_files_skipped_for_their_names_are_logged_in_a_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fill("in", ["a.txt", "b.md", "c.md", "d.log.gz", "e"])
+    fill("in", ["a.txt", "b.md", "c.md", "d.log.gz", "e", ".a.txt", ".ipynb_checkpoints/a.txt"])
     lines = []
     assert listed(["in"], lines.append) == ["in/a.txt"]
     (line,) = lines
