@@ -63,9 +63,9 @@ class _Method(NamedTuple):
         kind = isa.NONE if compute is None else instructions().kind
         if kind == isa.NONE:
             flash = compiled_flash_attention
-            return cls(Products(flash.SGEMM, None, flash.QUERY_BLOCK), compute is not None)
+            return cls(Products(flash.SGEMM, None, None, flash.QUERY_BLOCK), compute is not None)
         config = TILE_CONFIG.ctypes.data if kind == isa.AMX else None
-        return cls(Products(None, config, compiled_bfloat16_attention.QUERY_BLOCK), False)
+        return cls(Products(None, 1, config, compiled_bfloat16_attention.QUERY_BLOCK), False)
 
     def size(self, queries: int, keys: int, depth: int, gradient: bool) -> int:
         """Floats of a thread's workspace."""
@@ -118,26 +118,39 @@ def _rows_of_head(rows, item, head):
 
 
 @inlined_with_sgemm
-def _attend(sgemm, config, width, operands, memory, rows, dropout):
+def _attend(sgemm, instructions, config, width, operands, memory, rows, dropout):
     """attention_head, with the products that run_heads was given."""
-    if sgemm is None:
+    if instructions is None:
+        if sgemm is not None:
+            attention_head(sgemm, width, operands, memory, rows, dropout)
+    elif sgemm is None:
         attention_head_bfloat16(config, width, operands, memory, rows, dropout)
-    else:
-        attention_head(sgemm, width, operands, memory, rows, dropout)
 
 
 @inlined_with_sgemm
-def _attend_grad(sgemm, config, width, operands, memory, rows, dropout, adds):
+def _attend_grad(sgemm, instructions, config, width, operands, memory, rows, dropout, adds):
     """attention_head_grad, with the products that run_heads was given."""
-    if sgemm is None:
+    if instructions is None:
+        if sgemm is not None:
+            attention_head_grad(sgemm, width, operands, memory, rows, dropout, adds)
+    elif sgemm is None:
         attention_head_grad_bfloat16(config, width, operands, memory, rows, dropout, adds)
-    else:
-        attention_head_grad(sgemm, width, operands, memory, rows, dropout, adds)
 
 
 @jit_with_sgemm
 def _attention_heads(
-    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
+    start,
+    stop,
+    thread,
+    parts,
+    sgemm,
+    instructions,
+    config,
+    width,
+    operands,
+    workspaces,
+    rows,
+    dropouts,
 ):
     """attention_head for chunks of heads; see run_heads. Heads count over the batch."""
     q, k, v, out = operands
@@ -148,12 +161,23 @@ def _attention_heads(
         given = q[item, head], k[item, shared], v[item, shared], out[item, head]
         own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
         memory = workspaces[thread]
-        _attend(sgemm, config, width, given, memory, own, dropout)
+        _attend(sgemm, instructions, config, width, given, memory, own, dropout)
 
 
 @jit_with_sgemm
 def _attention_grad_heads(
-    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
+    start,
+    stop,
+    thread,
+    parts,
+    sgemm,
+    instructions,
+    config,
+    width,
+    operands,
+    workspaces,
+    rows,
+    dropouts,
 ):
     """attention_head_grad for chunks of heads of keys; see run_heads."""
     dout, q, k, v, dq, dk, dv = operands
@@ -167,7 +191,7 @@ def _attention_grad_heads(
             own = _rows_of_head(rows, item, head)
             dropout = head_dropout(dropouts, item * heads + head)
             adds, memory = head > shared * group, workspaces[thread]
-            _attend_grad(sgemm, config, width, all_of, memory, own, dropout, adds)
+            _attend_grad(sgemm, instructions, config, width, all_of, memory, own, dropout, adds)
 
 
 def _rows(
@@ -289,7 +313,18 @@ def _packed_rows_of_head(rows, item, head):
 
 @jit_with_sgemm
 def _packed_attention_heads(
-    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
+    start,
+    stop,
+    thread,
+    parts,
+    sgemm,
+    instructions,
+    config,
+    width,
+    operands,
+    workspaces,
+    rows,
+    dropouts,
 ):
     """attention_head for chunks of heads, which count over sequences; see run_heads."""
     q, k, v, out = operands
@@ -303,12 +338,23 @@ def _packed_attention_heads(
         given = q[begin:end, head], keys, values, out[begin:end, head]
         own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
         memory = workspaces[thread]
-        _attend(sgemm, config, width, given, memory, own, dropout)
+        _attend(sgemm, instructions, config, width, given, memory, own, dropout)
 
 
 @jit_with_sgemm
 def _packed_attention_grad_heads(
-    start, stop, thread, parts, sgemm, config, width, operands, workspaces, rows, dropouts
+    start,
+    stop,
+    thread,
+    parts,
+    sgemm,
+    instructions,
+    config,
+    width,
+    operands,
+    workspaces,
+    rows,
+    dropouts,
 ):
     """attention_head_grad for chunks of heads of keys, which count over sequences."""
     dout, q, k, v, dq, dk, dv = operands
@@ -326,7 +372,7 @@ def _packed_attention_grad_heads(
             own = _packed_rows_of_head(rows, item, head)
             dropout = head_dropout(dropouts, item * heads + head)
             adds, memory = head > shared * group, workspaces[thread]
-            _attend_grad(sgemm, config, width, all_of, memory, own, dropout, adds)
+            _attend_grad(sgemm, instructions, config, width, all_of, memory, own, dropout, adds)
 
 
 def _run_packed(

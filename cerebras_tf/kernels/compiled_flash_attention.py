@@ -272,11 +272,14 @@ class Products(NamedTuple):
 
     Attributes:
         sgemm: address of sgemm; 0 for NumPy's products, None for bfloat16 instructions.
-        config: of these: address of AMX's tile configuration; None for AVX512-BF16.
+        instructions: 1 for those of bfloat16; None for sgemm. Numba compiles both branches of a test
+            for None unless the operand is None, so each kind has an argument that is None.
+        config: address of AMX's tile configuration; None for AVX512-BF16.
         width: queries of a block.
     """
 
     sgemm: Optional[int]
+    instructions: Optional[int]
     config: Optional[int]
     width: int
 
@@ -294,8 +297,8 @@ def run_heads(
     """Runs chunks of heads on threads.
 
     Args:
-        kernel: function (start, stop, thread, (head numbers, bounds of the chunks), sgemm, config
-            and width of Products, operands, workspaces, rows, dropouts), by `jit_with_sgemm`.
+        kernel: function (start, stop, thread, (head numbers, bounds of the chunks), the fields of
+            Products, operands, workspaces, rows, dropouts), by `jit_with_sgemm`.
         parts: head numbers of each chunk, int64 [any].
         work: as for `chunks_or_one`.
         size: scores that fit into a thread's workspace.
