@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -56,37 +59,65 @@ def gpt_batches(count=3):
     ]
 
 
-def test_training_ends_near_float32_and_not_on_it(tmp_path):
-    runs = [
-        train(gpt(), gpt_batches(), tmp_path / precision, True, precision=precision)
-        for precision in ("float32", "bfloat16")
-    ]
-    losses = np.array([run.losses for run in runs])
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """20 steps by precision, saved every tenth: (run, folder, what was logged)."""
+    logger, found = tf.get_logger(), {}
+    level = logger.level
+    logger.setLevel("INFO")
+    for precision in ("float32", "bfloat16"):
+        folder, text = tmp_path_factory.mktemp(precision), io.StringIO()
+        handler = logging.StreamHandler(text)
+        logger.addHandler(handler)
+        try:
+            given = {"precision": precision, "save_checkpoints_steps": 10}
+            run = train(gpt(), gpt_batches(), folder, True, log_step_count_steps=1, **given)
+        finally:
+            logger.removeHandler(handler)
+        found[precision] = run, folder, text.getvalue().splitlines()
+    logger.setLevel(level)
+    return found
+
+
+@pytest.fixture
+def stopped(runs, tmp_path):
+    """A folder with what a run in bfloat16 left that stopped at step 10."""
+    for path in runs["bfloat16"][1].glob("model.ckpt-10.*"):
+        shutil.copy(path, tmp_path)
+    tf.compat.v1.train.update_checkpoint_state(str(tmp_path), str(tmp_path / "model.ckpt-10"))
+    return tmp_path
+
+
+def test_training_ends_near_float32_and_not_on_it(runs):
+    losses = np.array([run.losses for run, _, _ in runs.values()])
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.01)
     assert (losses[0] != losses[1]).any()
     assert losses[1, -1] < losses[1, 0]
-    for content in runs[1].variables.values():
+    for content in runs["bfloat16"][0].variables.values():
         assert content.dtype in (np.float32, np.int64)
 
 
-def test_a_stopped_run_resumes_bit_for_bit(tmp_path):
-    arrays = gpt_batches(4)
-    whole = train(gpt(), arrays, tmp_path / "whole", True, steps=4, precision="bfloat16")
-    parts = Run()
-    for start, stop in ((0, 2), (2, 4)):
-        made = estimator(gpt(), tmp_path / "parts", parts, precision="bfloat16")
-        made.train(input_from(arrays, start), max_steps=stop, use_cs=True)
-    assert parts.losses == whole.losses
+def test_a_stopped_run_resumes_bit_for_bit(runs, stopped):
+    rest = Run()
+    made = estimator(gpt(), stopped, rest, precision="bfloat16")
+    made.train(input_from(gpt_batches(), 10), max_steps=12)
+    assert rest.losses == runs["bfloat16"][0].losses[10:12]
 
 
-def test_the_host_and_float32_resume_from_its_checkpoint(tmp_path):
-    run = Run()
-    for use_cs, precision, stop in ((True, "bfloat16", 2), (False, None, 4), (True, None, 6)):
-        made = estimator(gpt(), tmp_path, run, precision=precision)
-        made.train(input_from(gpt_batches(6), stop - 2), max_steps=stop, use_cs=use_cs)
-    assert len(run.losses) == 6
-    other = train(gpt(), gpt_batches(6), tmp_path / "host", False, steps=6)
-    np.testing.assert_allclose(run.losses, other.losses, rtol=0.01)
+def test_the_host_and_float32_resume_from_its_checkpoint(runs, stopped):
+    rest = Run()
+    for use_cs, start in ((False, 10), (True, 12)):
+        made = estimator(gpt(), stopped, rest)
+        made.train(input_from(gpt_batches(), start), max_steps=start + 2, use_cs=use_cs)
+    assert len(rest.losses) == 4
+    np.testing.assert_allclose(rest.losses, runs["float32"][0].losses[10:14], rtol=0.01)
+
+
+def test_what_multiplies_is_logged(runs):
+    logged = runs["bfloat16"][2]
+    (line,) = {each for each in logged if each.startswith("large products in bfloat16: ")}
+    assert "by A" in line or "not faster" in line
+    assert not any("no large matrix products" in each for each in logged)
 
 
 def gradients(model_fn, arrays, folder, precision):
@@ -154,7 +185,7 @@ def test_gradients_of_initial_weights_point_where_those_of_float32_do(model, arr
 @pytest.mark.parametrize(
     ("model", "arrays"),
     [
-        (lambda: gpt(num_hidden_layers=2), gpt_batches),
+        pytest.param(gpt, gpt_batches, marks=pytest.mark.slow),
         pytest.param(bert, bert_batches, marks=pytest.mark.slow),
         pytest.param(zoo_models.gptj, zoo_models.gpt_batches, marks=pytest.mark.slow),
         (lambda: zoo_models.transformer(**SIDES), zoo_models.transformer_batches),
@@ -180,20 +211,6 @@ def test_weights_stored_in_bfloat16_change_no_bit(model, arrays, tmp_path, monke
     assert runs[1].losses == runs[0].losses
     for name, content in runs[0].variables.items():
         np.testing.assert_array_equal(runs[1].variables[name], content, err_msg=name)
-
-
-def test_what_multiplies_is_logged(tmp_path, caplog):
-    logger = tf.get_logger()  # does not propagate to where caplog listens
-    caplog.set_level("INFO", logger=logger.name)
-    logger.addHandler(caplog.handler)
-    try:
-        given = {"precision": "bfloat16", "log_step_count_steps": 1}
-        train(gpt(), gpt_batches(1), tmp_path, True, steps=1, **given)
-    finally:
-        logger.removeHandler(caplog.handler)
-    (line,) = {m for m in caplog.messages if m.startswith("large products in bfloat16: ")}
-    assert "by A" in line or "not faster" in line
-    assert not any("no large matrix products" in m for m in caplog.messages)
 
 
 class Message:
