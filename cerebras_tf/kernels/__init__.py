@@ -10,8 +10,9 @@ import pkgutil
 
 from cerebras_tf.kernels.registry import COMPILED, PLAIN, KernelTable
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+# compiled_jit sets variables of the environment that Numba reads when it is imported.
+for _name in ("compiled_jit", *(module.name for module in pkgutil.iter_modules(__path__))):
+    importlib.import_module(f"{__name__}.{_name}")
 
 
 def cpu_kernels() -> KernelTable:

@@ -272,8 +272,8 @@ class Products(NamedTuple):
 
     Attributes:
         sgemm: address of sgemm; 0 for NumPy's products, None for bfloat16 instructions.
-        instructions: 1 for those of bfloat16; None for sgemm. Numba compiles both branches of a test
-            for None unless the operand is None, so each kind has an argument that is None.
+        instructions: 1 for those of bfloat16; None for sgemm. Of a test for None, Numba compiles
+            both branches unless the operand is None, so each kind has an argument that is None.
         config: address of AMX's tile configuration; None for AVX512-BF16.
         width: queries of a block.
     """
