@@ -341,6 +341,8 @@ def _numpy_gemm(address, a, b, out, add):
 
 
 _gemm = _sgemm if SGEMM else _numpy_gemm
+# A compiled function would return the scale to Python as a float, which is float64 to the next one.
+_score_block = score_block if SGEMM else score_block.py_func
 
 
 @inlined
@@ -393,7 +395,7 @@ def attention_head(address, width, operands, workspace, rows, dropout):
         seen = max(0, min(keys, stop + keys - queries)) if rows.causal else keys
         scores = workspace[: (stop - start) * seen].reshape(stop - start, seen)
         _gemm(address, q[start:stop], k[:seen].T, scores, False)
-        softmax_block(scores, dropout, score_block(rows, start, queries, keys, seen))
+        softmax_block(scores, dropout, _score_block(rows, start, queries, keys, seen))
         if rows.rounded:
             _round(scores)
         _gemm(address, scores, v[:seen], out[start:stop], False)
@@ -424,7 +426,7 @@ def attention_head_grad(address, width, operands, workspace, rows, dropout, adds
         dscores = workspace[size : 2 * size].reshape(stop - start, seen)
         _gemm(address, q[start:stop], k[:seen].T, scores, False)
         _gemm(address, dout[start:stop], v[:seen].T, dscores, False)
-        softmax_grad(scores, dscores, dropout, score_block(rows, start, queries, keys, seen))
+        softmax_grad(scores, dscores, dropout, _score_block(rows, start, queries, keys, seen))
         if rows.rounded:
             _round(scores)
             _round(dscores)

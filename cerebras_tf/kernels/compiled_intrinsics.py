@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+_FLOATS = (types.float32, types.float64)
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 _HALF_BITS = _I32(16)
@@ -24,7 +25,8 @@ def emits(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
 
     Args:
         result: Numba type of the result; types.void for none.
-        arguments: Numba types of the arguments.
+        arguments: Numba types of the arguments. Integers are converted to them; floats of another
+            type do not compile, because conversions would hide that the kernel is wrong for them.
 
     Example:
         @emits(types.int32, types.float32)
@@ -35,7 +37,10 @@ def emits(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
     def decorate(emit: Callable[..., Any]) -> Any:
-        def typed(*_):
+        def typed(_, *given):
+            if any(type != found for type, found in zip(arguments, given) if found in _FLOATS):
+                return None
+
             def generate(context, builder, signature, values):
                 emitted = emit(builder, *values)
                 return context.get_dummy_value() if emitted is None else emitted
