@@ -66,7 +66,7 @@ def kill_and_go_on(folder, kills, seed, last_step):
     for _ in range(kills):
         process = start(folder, last_step)
         try:
-            process.wait(timeout=random.uniform(0, 3))
+            process.wait(timeout=random.uniform(0, 3 * last_step / SLOW_LAST_STEP))
             break  # it has come to its end
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
