@@ -158,7 +158,12 @@ def _attention_heads(
     for number in numbers[bounds[start] : bounds[stop]]:
         item, head = divmod(number, q.shape[1])
         shared = head // (q.shape[1] // k.shape[1])
-        given = q[item, head], k[item, shared], v[item, shared], out[item, head]
+        given = (
+            q[item, head, :, :, 0],
+            k[item, shared, :, :, 0],
+            v[item, shared, :, :, 0],
+            out[item, head, :, :, 0],
+        )
         own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
         memory = workspaces[thread]
         _attend(sgemm, instructions, config, width, given, memory, own, dropout)
@@ -186,8 +191,18 @@ def _attention_grad_heads(
     for number in numbers[bounds[start] : bounds[stop]]:
         item, shared = divmod(number, k.shape[1])
         for head in range(shared * group, (shared + 1) * group):
-            given = dout[item, head], q[item, head], k[item, shared], v[item, shared]
-            all_of = (*given, dq[item, head], dk[item, shared], dv[item, shared])
+            given = (
+                dout[item, head, :, :, 0],
+                q[item, head, :, :, 0],
+                k[item, shared, :, :, 0],
+                v[item, shared, :, :, 0],
+            )
+            all_of = (
+                *given,
+                dq[item, head, :, :, 0],
+                dk[item, shared, :, :, 0],
+                dv[item, shared, :, :, 0],
+            )
             own = _rows_of_head(rows, item, head)
             dropout = head_dropout(dropouts, item * heads + head)
             adds, memory = head > shared * group, workspaces[thread]
@@ -219,10 +234,17 @@ def _rows(
 
 
 def _transpose_heads(array: np.ndarray) -> np.ndarray:
-    """[B, S, A, D] as a view [B, A, S, D] with a contiguous last axis."""
+    """[B, S, A, D] as a view [B, A, S, D, 1] with contiguous vectors of D, that itself is not.
+
+    Numba compiles for each layout. Arrays of one head or one query are contiguous: their last axis
+    is 2 long, with a stride of 0.
+    """
     if array.strides[3] != array.itemsize and array.shape[3] > 1:
         array = np.ascontiguousarray(array)
-    return array.transpose(0, 2, 1, 3)
+    heads = array.transpose(0, 2, 1, 3)[..., None]
+    if not heads.flags.forc:
+        return heads
+    return np.lib.stride_tricks.as_strided(heads, (*heads.shape[:4], 2), (*heads.strides[:4], 0))
 
 
 def _scratch(query: Any, key: Any, value: Any, *extra: Any, **attrs: Any) -> Scratch:
