@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Optional, TypeVar
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.user_files import parse_json
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def _text(
 def _cluster(text: str) -> dict[str, Any]:
     """TF_CONFIG; what tf.estimator requires of it."""
     try:
-        found = json.loads(text)
+        found = parse_json(text, dict)
         cluster, task = found.get("cluster", {}), found.get("task", {})
         lists = [bool(hosts) and isinstance(hosts, list) for hosts in cluster.values()]
         hosts = [host for job in cluster.values() for host in job]
@@ -102,7 +102,7 @@ def _cluster(text: str) -> dict[str, Any]:
             valid &= kind == "evaluator" or index < len(cluster[kind])
         else:
             valid &= (kind, index) == ("worker", 0)
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError from error
     if not valid:
         raise ValueError

@@ -266,11 +266,12 @@ def open_zip(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def read_torch(path: File, mmap: bool = True) -> dict[str, Any]:
-    """The dense tensors of a PyTorch file of weights, by name, on the CPU.
+def load_torch(path: File, **options: Any) -> Any:
+    """What `torch.load` returns for a file, whose checksums are compared.
 
-    Checksums of its archive are compared. Tensors stay on disk until they are used; files of
-    PyTorch before 1.6 are read as a whole and have no checksums.
+    Args:
+        **options: of `torch.load`. With `mmap`, tensors stay on disk until they are used; files of
+            PyTorch before 1.6 are read as a whole and have no checksums.
     """
     import torch
 
@@ -280,7 +281,14 @@ def read_torch(path: File, mmap: bool = True) -> dict[str, Any]:
             with open_zip(file) as archive:
                 _check_members(archive)
     with parsing():
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped and mmap)
+        return torch.load(path, **{**options, "mmap": zipped and options.get("mmap", False)})
+
+
+def read_torch(path: File, mmap: bool = True) -> dict[str, Any]:
+    """The dense tensors of a PyTorch file of weights, by name, on the CPU; see `load_torch`."""
+    import torch
+
+    found = load_torch(path, map_location="cpu", weights_only=True, mmap=mmap)
     if not isinstance(found, Mapping):
         raise ValueError(f"{type(found).__name__} in place of tensors by name")
     for name, value in found.items():

@@ -112,6 +112,15 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
+def refuse_url(path: Union[str, os.PathLike[str]], option: str) -> None:
+    """Refuses a URL, such as gs://bucket/run: locks and complete files need a file system."""
+    if "://" in os.fspath(path):
+        raise ConfigError(
+            f"{option}: must be a path of a file system of this computer. Received: "
+            f"{os.fspath(path)}, a URL. Use a path without ://."
+        )
+
+
 def require_place(path: Union[str, Path, None], option: str) -> None:
     """Refuses a path that `write_whole` cannot write, before a long computation.
 
@@ -123,8 +132,9 @@ def require_place(path: Union[str, Path, None], option: str) -> None:
     """
     if path is None or _is_stream(Path(path)):
         return
+    refuse_url(path, option)
     file = Path(os.path.realpath(path))
-    above = next(folder for folder in file.parents if os.path.exists(folder))
+    above = next((folder for folder in file.parents if os.path.exists(folder)), file)
     if os.path.isdir(file):
         received = "a folder"
     elif not os.path.isdir(above):

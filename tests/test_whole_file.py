@@ -83,6 +83,7 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypa
         require_place(path, "--out")
     for path, told in (
         (tmp_path, "a folder"),
+        ("/", "a folder"),
         (tmp_path / "file" / "a" / "b", "below .*file, which is no folder"),
         ("/dev/null/a", "below /dev/null, which is no folder"),
     ):

@@ -6,6 +6,7 @@ import os
 from typing import Union
 
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.whole_file import refuse_url
 
 # TensorFlow reads paths of checkpoints as patterns. Paths with ? or * match themselves; paths with
 # these letters do not.
@@ -16,8 +17,9 @@ def check_checkpoint_path(path: Union[str, os.PathLike[str]], name: str) -> None
     """Refuses a path whose checkpoints TensorFlow writes but does not find again.
 
     Raises:
-      ConfigError: it has one of `PATTERN_LETTERS`.
+      ConfigError: it has one of `PATTERN_LETTERS`, or is a URL.
     """
+    refuse_url(path, name)
     found = [letter for letter in PATTERN_LETTERS if letter in os.fspath(path)]
     if found:
         raise ConfigError(

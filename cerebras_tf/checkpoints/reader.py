@@ -207,8 +207,8 @@ def checkpoint_state(folder: str) -> Any:
         state = tf.train.get_checkpoint_state(folder)
     except ValueError:  # no text
         return None
-    if state is None or "://" in folder:
-        return state
+    if state is None:
+        return None
     own = os.path.realpath(folder)
     for path in (state.model_checkpoint_path, *state.all_model_checkpoint_paths):
         if os.path.realpath(os.path.dirname(path)) != own:
@@ -241,7 +241,7 @@ def latest_listed(model_dir: str, instead: str) -> Optional[str]:
     path = os.path.join(model_dir, "checkpoint")
     fault = _fault_of_list(path)
     found: Optional[str] = None if fault else latest_checkpoint(model_dir)
-    if found or "://" in model_dir:
+    if found:
         return found
     complete = [prefix for prefix in all_checkpoints(model_dir) if step_of(prefix) > 0]
     line = ""

@@ -21,7 +21,8 @@ def split_address(address: str) -> Optional[tuple[str, int]]:
     """
     host, port_text = address, str(DEFAULT_PORT)
     if address.startswith("["):
-        host, _, rest = address[1:].partition("]")
+        host, end, rest = address[1:].partition("]")
+        host = host if end else ""
         port_text = rest[1:] if rest.startswith(":") else rest or port_text
     elif address.count(":") == 1:
         host, port_text = address.split(":")
@@ -85,7 +86,7 @@ def check_wafer_address(cs_ip: Optional[str]) -> None:
     try:
         with socket.create_connection(found, timeout=_CONNECT_TIMEOUT_S):
             finding = "something listens there, but it is not an emulated wafer"
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # which labels of odd length cause
         finding = f"the host name {found[0]!r} is not known"
     except TimeoutError:
         finding = f"nothing answers there within {_CONNECT_TIMEOUT_S:g} s"

@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.memoryx import process_folder
-from cerebras_tf.whole_file import UNFINISHED, remove_partial, sync
+from cerebras_tf.whole_file import UNFINISHED, refuse_url, remove_partial, sync
 
 _FILE = ".lock"
 # Locked folders, with the process and the thread that hold the lock.
@@ -30,8 +30,7 @@ def locked_folder(
     """Creates a folder and locks it for training, or for another writer.
 
     The lock is reentrant: a runner takes it before it reads data, and the estimator again when it
-    trains. It ends with the process. Folders of other file systems, such as gs://bucket/run, are
-    not locked.
+    trains. It ends with the process.
 
     Args:
         writes: False to write nothing, and to lock a folder only if it was locked before.
@@ -41,9 +40,10 @@ def locked_folder(
     Raises:
         ConfigError: the folder cannot be created, or another process or thread writes in it.
     """
+    refuse_url(model_dir, name)
     holder = os.path.realpath(model_dir), os.getpid(), threading.get_ident()
     absent = not writes and not os.path.exists(os.path.join(model_dir, _FILE))
-    if "://" in model_dir or holder in _held or absent:
+    if holder in _held or absent:
         yield
         return
     with _locked_file(model_dir, writes, clean, name):

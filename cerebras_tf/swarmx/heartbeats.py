@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.swarmx.job import LOCK_FILE, make_secret
+from cerebras_tf.user_files import read_json
 from cerebras_tf.whole_file import write_whole
 
 HEARTBEAT_S = 1.0
@@ -131,12 +131,15 @@ def wait_for_ranks(folder: str, ranks: int) -> None:
         time.sleep(_NAP_S)
 
 
+_REPORT = {"rank": int, "status": int, "reason": (str, type(None)), "time": float}
+
+
 def reports_of(folder: str, ranks: int) -> list[dict[str, Any]]:
     """The reports of the processes that have ended."""
     reports = []
     for rank in range(ranks):
         with contextlib.suppress(OSError, ValueError):
-            reports.append(json.loads(failure_file(folder, rank).read_text(encoding="utf-8")))
+            reports.append(read_json(failure_file(folder, rank), _REPORT))
     return reports
 
 

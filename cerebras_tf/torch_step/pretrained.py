@@ -555,7 +555,11 @@ def _made(
     try:
         if not hasattr(made, "from_config") and not hasattr(made, "_from_config"):
             raise ValueError("transformers has no such model.")
-        config = transformers.AutoConfig.from_pretrained(str(folder.path), **settings)
+        if "trust_remote_code" in settings:
+            raise ConfigError("settings: must not have trust_remote_code. Remove it.")
+        config = transformers.AutoConfig.from_pretrained(
+            str(folder.path), trust_remote_code=False, **settings
+        )
         own = getattr(made, "from_config", None)  # of auto classes
         build: Any = made._from_config if own is None else own  # type: ignore[union-attr]
         for name in settings:

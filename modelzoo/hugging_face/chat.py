@@ -51,8 +51,10 @@ def load_tokenizer(folder):
     import transformers
 
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # transformers and its libraries raise errors of several classes
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"tokenizer: must be a folder with a tokenizer of transformers. Received: {folder!r}, "

@@ -72,7 +72,9 @@ def make_config(params):
     labels = {"num_labels": model.num_labels} if hasattr(model, "num_labels") else {}
     try:
         if model.pretrained:
-            base = transformers.AutoConfig.from_pretrained(model.pretrained, local_files_only=True)
+            base = transformers.AutoConfig.from_pretrained(
+                model.pretrained, local_files_only=True, trust_remote_code=False
+            )
             kind = keys.pop("model_type", base.model_type)
             if kind != base.model_type:
                 raise ConfigError(

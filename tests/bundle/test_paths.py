@@ -20,6 +20,13 @@ def test_a_path_with_letters_of_patterns_is_refused(path):
     assert names(str(caught.value), "model_dir: ", f"Received: {path}, with ")
 
 
+@pytest.mark.parametrize("path", ["gs://bucket/run", "http://x", "file:///tmp/x"])
+def test_urls_are_refused(path):
+    with pytest.raises(ConfigError) as caught:
+        check_checkpoint_path(path, "model_dir")
+    assert names(str(caught.value), "model_dir: ", f"Received: {path}, a URL")
+
+
 @pytest.mark.parametrize("path", TAKEN)
 def test_other_paths_are_taken(path):
     check_checkpoint_path(path, "model_dir")

@@ -98,9 +98,3 @@ def test_a_full_disk_is_an_error(tmp_path):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_folders_of_other_file_systems_are_not_locked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with locked("gs://bucket/run"):
-        assert not list(tmp_path.iterdir())

@@ -42,7 +42,9 @@ def test_normalize_appends_the_wafers_port_where_none_is_given(cs_ip, expected):
     assert normalize_cs_ip(expected) == expected
 
 
-@pytest.mark.parametrize("cs_ip", ["host:", "host:abc", "host:0", "host:70000", ":9000", "[::1]x"])
+@pytest.mark.parametrize(
+    "cs_ip", ["host:", "host:abc", "host:0", "host:70000", ":9000", "[::1]x", "[::1"]
+)
 def test_a_malformed_address_is_refused(cs_ip):
     assert address_problem(cs_ip)
     with pytest.raises(ConfigError) as error:
@@ -69,3 +71,10 @@ def test_what_is_found_at_an_address_is_reported(monkeypatch):
     with pytest.raises(SystemUnreachableError) as error:
         check_wafer_address("wafer.invalid")
     assert names(error.value, "'wafer.invalid' is not known")
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64, "a" * 300])
+def test_names_that_no_host_can_have_are_not_known(host):
+    with pytest.raises(SystemUnreachableError) as error:
+        check_wafer_address(host)
+    assert names(error.value, f"{host!r} is not known")

@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from cerebras_tf.errors import ConfigError, UnsupportedOpError
+from cerebras_tf.errors import CheckpointError, ConfigError, UnsupportedOpError
 from tests.messages import raises
 
 torch = pytest.importorskip("torch")
@@ -478,3 +478,13 @@ def test_what_cannot_be_recorded_is_refused(misuse, facts):
     with raises(UnsupportedOpError, *facts):
         for batch in cstorch.utils.data.DataExecutor(loader, num_steps=2):
             misuse(model, model(batch))
+
+
+def test_load_refuses_damaged_files(tmp_path):
+    path = tmp_path / "checkpoint.mdl"
+    cstorch.save({"weights": torch.arange(1000.0)}, path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with raises(CheckpointError, str(path), "CRC"):
+        cstorch.load(path)

@@ -12,9 +12,10 @@ from typing import Any, Optional, Union
 import torch
 
 from cerebras.pytorch import amp
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.torch_recording.recorded_loop import RecordedLoop
 from cerebras_tf.torch_step.settings import TrainingSettings
+from cerebras_tf.user_files import load_torch, reason
 from cerebras_tf.whole_file import replacing
 
 # Options of the original cluster that do not change results.
@@ -273,8 +274,18 @@ def save(state_dict: Any, path: Union[str, os.PathLike[str]]) -> None:
 
 
 def load(path: Union[str, os.PathLike[str]], map_location: Any = None, **options: Any) -> Any:
-    """Reads a checkpoint as `torch.load` does."""
-    return torch.load(path, map_location=map_location, **options)
+    """Reads a checkpoint as `torch.load` does.
+
+    Raises:
+        CheckpointError: it is no file of `torch.save`, or damaged.
+    """
+    try:
+        return load_torch(path, map_location=map_location, **options)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{os.fspath(path)}: must be a complete file of save. Received: {reason(error)}. Copy "
+            "it again, or use another."
+        ) from error
 
 
 def summarize_scalar(name: str, value: Any) -> None:

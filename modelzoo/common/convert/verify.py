@@ -173,7 +173,7 @@ def their_outputs(folder, batch):
     if is_bert:
         named = reader.config.get("architectures") or architecture.classes
         cls = getattr(transformers, named[0])
-    model = cls.from_pretrained(str(folder)).float().eval()
+    model = cls.from_pretrained(str(folder), trust_remote_code=False).float().eval()
     inputs = {"input_ids": batch["input_ids"], "attention_mask": 1 - batch["input_mask"]}
     if is_bert:
         inputs["token_type_ids"] = batch["segment_ids"]

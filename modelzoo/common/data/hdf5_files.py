@@ -70,7 +70,14 @@ class Hdf5Records:
         return np.stack([self._row(self._files[p], n - starts[p]) for p, n in zip(places, numbers)])
 
     def _row(self, file, number):
-        return to_int32(file["data"][number], f"{file.filename}: record {number}")
+        where = f"{file.filename}: record {number}"
+        try:
+            record = file["data"][number]
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"{where}: must be complete. Received: {reason(error)}. Make the file again."
+            ) from error
+        return to_int32(record, where)
 
 
 def _open(h5py, path, length):

@@ -24,11 +24,11 @@ def check_places(runconfig, mode):
     """Checks the places that a run names, as far as that needs no TensorFlow."""
     for name in ("model_dir", "checkpoint_path", "resume_from", "memoryx_dir"):
         check_text(getattr(runconfig, name) or "", name)
-        if getattr(runconfig, name) and name != "memoryx_dir":
+        if getattr(runconfig, name) and name != "memoryx_dir":  # which is local, see require_usable
             check_checkpoint_path(getattr(runconfig, name), name)
     folder = Path(os.path.abspath(runconfig.model_dir))
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    if "://" not in runconfig.model_dir and not there.is_dir():
+    if not there.is_dir():
         raise ConfigError(
             f"model_dir: must be a writable folder. Received: {runconfig.model_dir!r}, but {there} "
             "is a file. Use another folder (-o)."
@@ -40,7 +40,7 @@ def check_places(runconfig, mode):
         )
     streams = "train" in mode and not (runconfig.device or runconfig.compile_only)
     weights = runconfig.memoryx_dir if streams else None
-    if weights and "://" not in weights:
+    if weights:
         require_usable(weights)
 
 

@@ -365,8 +365,11 @@ def _gpt2(contents):
 def _from_json(kind, contents):
     tokenizers = import_library()
     for path, text in contents.items():
-        if "model" not in _parsed(path, text):
+        model = _parsed(path, text).get("model")
+        if model is None:
             continue
+        if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
+            check_numbers(path, model["vocab"])  # the library takes memory up to the highest
         try:
             return tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception

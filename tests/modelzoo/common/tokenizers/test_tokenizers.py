@@ -343,3 +343,10 @@ def test_a_token_twice_is_named_with_its_lines(kind):
     require_tokens_differ("v.txt", tokens[:3])
     with raises(ConfigError, "v.txt", "'b'", "lines 2 and 4"):
         require_tokens_differ("v.txt", tokens)
+
+
+def test_ids_far_above_the_number_of_tokens_are_refused(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": {"type": "BPE", "vocab": {"a": 2147483648}, "merges": []}}')
+    with raises(ConfigError, str(path), "2147483648 for 'a'"):
+        tokenizers.load_tokenizer("JsonTokenizer", str(path))
