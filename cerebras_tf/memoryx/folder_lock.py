@@ -62,6 +62,7 @@ def _locked_file(
     path = os.path.join(model_dir, _FILE)
     try:
         os.makedirs(model_dir, exist_ok=True)
+        _refuse_links_of_others(model_dir, name)
         file = open(path, "ab+" if writes else "rb", buffering=0)  # noqa: SIM115 - held open below
     except OSError as error:
         raise ConfigError(
@@ -99,6 +100,21 @@ def _locked_file(
             yield
         finally:
             clean(model_dir)
+
+
+def _refuse_links_of_others(folder: str, name: str) -> None:
+    """Refuses links, pipes and devices of other users, through which files elsewhere are written.
+
+    Raises:
+        ConfigError: the folder has one.
+    """
+    for entry in os.scandir(folder):
+        is_plain = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+        if not is_plain and entry.stat(follow_symlinks=False).st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"{name}: must have no links, pipes or devices of other users. Received: "
+                f"{entry.path}. Remove it, or use another folder."
+            )
 
 
 def _is_same(path: str, descriptor: int) -> bool:

@@ -68,6 +68,10 @@ def _read(path, dtype):
     """Returns what `open_tokens` returns; None without an undamaged file."""
     try:
         with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+                get_logger().warning("%s: other users can write it: tokens are made again", path)
+                return None
             header = file.read(HEADER.size)
             start, crc = file.tell(), 0
             while block := file.read(BLOCK_BYTES):
@@ -88,7 +92,8 @@ def _read(path, dtype):
 
 def _write(path, parts, dtype):
     get_logger().info("the text is large: tokens in %s", path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in reversed((path.parent, *path.parent.parents)):
+        folder.mkdir(mode=0o700, exist_ok=True)
     handle, partial = tempfile.mkstemp(PARTIAL, f"{path.stem}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
