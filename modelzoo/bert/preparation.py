@@ -28,6 +28,7 @@ from modelzoo.common.fine_tuning import sentences
 from modelzoo.common.tokenizers import tokenizers
 
 UNIT_BYTES = 8 << 20  # input of one unit of work; its records are shuffled together
+BATCH_SENTENCES = 1000  # that are tokenized between two reports of progress
 ROUND_COST = 1.5  # time of one round over a document, of that to read and tokenize it
 MIN_DOCUMENTS = 4  # from which random second segments are drawn, if the input has as many
 MIN_PAIR = 2  # tokens of a pair; a single sequence has at least one
@@ -133,11 +134,16 @@ def read_documents(parts, settings, on_done=lambda size: None):
             several = settings.multiple_docs_in_single_file
             separator = settings.multiple_docs_separator
             for document in sentences.split_documents(text, separator) if several else [text]:
-                tokens = [ids for ids in tokenizer.encode_batch(split(document)) if len(ids)]
+                tokens = []
+                found = list(split(document))
+                for first in range(0, len(found), BATCH_SENTENCES):
+                    batch = found[first : first + BATCH_SENTENCES]
+                    tokens += [ids for ids in tokenizer.encode_batch(batch) if len(ids)]
+                    size = sum(map(len, batch))
+                    progress.finish(size / max(left, 1))
+                    left -= size
                 if tokens:
                     yield tokens
-                progress.finish(len(document) / max(left, 1))
-                left -= len(document)
         progress.finish()
 
 

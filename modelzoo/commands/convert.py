@@ -101,7 +101,7 @@ def run(args):
     # times the largest tensor.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     started = time.monotonic()
-    with progress_bar(None, " weights", unit_scale=True) as bar:
+    with progress_bar(None, " weights", unit_scale=True, delay=0.1) as bar:  # total comes later
 
         def advance(weights, total):
             bar.total = total

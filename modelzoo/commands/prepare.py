@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebras_tf.api import any_int, any_number, counted, positive_int, seed_int
+from cerebras_tf.api import any_int, any_number, counted, positive_int, progress_bar, seed_int
 from cerebras_tf.errors import ConfigError, DataError
 from modelzoo.common.data.preparation import cnn_dailymail, documents, input_files, records
 from modelzoo.common.files import text_sources
@@ -203,10 +203,8 @@ def run_preparation(prepare, inputs, output_dir, total=None, unit="B", remedy="A
         unit: of `total`; ``B`` is shown in MB.
         remedy: what to do if not one record was made, a sentence.
     """
-    import tqdm
-
     started, busy = time.monotonic(), sum(os.times()[:4])
-    with tqdm.tqdm(total=total, unit=unit, unit_scale=True, disable=None) as bar:
+    with progress_bar(total, unit, unit_scale=True) as bar:
         done = 0
 
         def advance(amount):
@@ -359,16 +357,19 @@ def _run_chat(module: Any, given: dict[str, Any], args: argparse.Namespace) -> N
 
 
 def _run_vocab(module: Any, given: dict[str, Any], args: argparse.Namespace) -> None:
-    import tqdm
-
     os.environ["RAYON_NUM_THREADS"] = str(args.processes)  # the threads of the tokenizers library
     settings = module.VocabularySettings(**given)
     files = input_files.find_inputs(args.input_files, text_sources.SUFFIXES, tell)
     documents.refuse_idle_key(files, settings.text_key)
     total, started = sum(map(os.path.getsize, files)), time.monotonic()
-    bar = tqdm.tqdm(desc="reading", total=total, unit="B", unit_scale=True, disable=None)
-    with bar:
-        manifest = module.train(args.input_files, args.output_dir, settings, bar.update)
+    with progress_bar(total, "B", text="reading", unit_scale=True) as bar:
+
+        def advance(size: int) -> None:
+            bar.update(size)
+            if bar.n >= total:
+                bar.set_description("finding tokens")
+
+        manifest = module.train(args.input_files, args.output_dir, settings, advance)
     elapsed_s, size = time.monotonic() - started, manifest["vocab_size"]
     short = f" of {settings.vocab_size}: the text has no more" if size < settings.vocab_size else ""
     names = ", ".join(entry["file"] for entry in manifest["files"])

@@ -354,11 +354,14 @@ def sparsifier_of(params):
     return params.sparsity and params.sparsity.sparsifier()
 
 
-def compile_model(estimator, data, mode, params):
+def compile_model(estimator, data, mode, params, fault=None):
     """Compiles the model for `mode` without running it; train_and_eval compiles both.
 
     Without data, it compiles for the batches of the params file. To validate, it writes nothing,
     and raises an error if memory is too small.
+
+    Args:
+        fault: an error of the data that the caller will raise, which is not logged.
     """
     import tensorflow.compat.v1 as tf
 
@@ -379,7 +382,8 @@ def compile_model(estimator, data, mode, params):
         try:
             estimator.compile(input_fn, mode=key, **given)
         except DataError as missing:
-            tf.logging.info("compiling for the batches of the params file: %s", missing)
+            reason = "" if str(missing) == str(fault) else f": {missing}"
+            tf.logging.info("compiling for the batches of the params file%s", reason)
             estimator.compile(data.INPUTS.without_data(section), mode=key, **given)
 
 
@@ -407,7 +411,7 @@ def validate(estimator, model, data, mode, params):
             check_batches(data.INPUTS, section, params)
     except DataError as error:
         fault = error
-    compile_model(estimator, data, mode, params)  # shows the memory, also without data
+    compile_model(estimator, data, mode, params, fault)  # shows the memory, also without data
     if fault is not None:
         raise fault
     if mode == "train_and_eval":

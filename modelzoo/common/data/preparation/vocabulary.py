@@ -13,13 +13,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.data.preparation import documents, input_files, records
+from modelzoo.common.data.preparation import documents, input_files, pipeline, records
 from modelzoo.common.files import text_lines, text_sources
 from modelzoo.common.tokenizers import tokenizers
 from modelzoo.common.tokenizers.tokenizers import TRANSLATION_TOKENS
@@ -144,7 +143,7 @@ def _untrained(settings):
     options = {
         "vocab_size": settings.vocab_size,
         "special_tokens": list(settings.special_tokens),
-        "show_progress": sys.stderr.isatty(),
+        "show_progress": False,  # its bars do not know how much text there is
     }
     if settings.algorithm == "unigram":
         tokenizer = library.Tokenizer(models.Unigram())
@@ -184,13 +183,18 @@ def _set_words(library, tokenizer, settings):
 def _lines(files, settings, counts, on_progress):
     # Line ends are tokens of bytes only.
     byte_level = settings.algorithm == "byte_bpe"
+    progress = pipeline.InputProgress(on_progress)
     for path in files:
-        for text in text_sources.read_documents(path, settings.text_key, on_read=on_progress):
+        for text in text_sources.read_documents(path, settings.text_key, on_read=progress.read):
+            left = len(text)
             for line in text.split("\n") if byte_level else text_lines.split(text):
+                progress.finish(len(line) / max(left, 1))
+                left -= len(line) + 1
                 if line.strip():
                     counts["lines"] += 1
                     counts["text_bytes"] += len(line.encode("utf-8"))
                     yield f"{line}\n" if byte_level else line
+        progress.finish()
 
 
 def _classic_files(tokenizer, settings):
