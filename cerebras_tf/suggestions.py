@@ -38,9 +38,14 @@ def nearest_path(path: str | os.PathLike[str]) -> Optional[Path]:
     while not os.path.lexists(missing.parent):
         missing = missing.parent
     try:
-        close = nearest(missing.name, sorted(os.listdir(missing.parent)))
+        names = sorted(os.listdir(missing.parent))
     except OSError:
         return None
+    # An ending in common makes no names similar.
+    stems = {name.removesuffix(missing.suffix): name for name in names}
+    close = nearest(missing.name, names, cutoff=0.85) or stems.get(
+        nearest(missing.stem, stems, cutoff=0.7) or ""
+    )
     if close is None:
         return None
     found = missing.parent / close

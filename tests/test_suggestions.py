@@ -33,6 +33,7 @@ def folder(tmp_path, monkeypatch):
         ("sst_msl128/train", "sst2_msl128/train"),
         ("sst_msl128/trian/part.tfrecord", "sst2_msl128/train/part.tfrecord"),
         ("sst2_msl182/other", "sst2_msl128"),
+        ("local.txt", None),  # has an ending in common
         ("a/a.txt", None),
         ("vocab.txt", None),
         ("vocab.txt/inside", None),

@@ -49,7 +49,8 @@ def read_articles(path):
             raise ValueError("no articles")
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}:{error.lineno}: must be JSON. Received: {place(error)}. Copy the file again."
+            f"{path}:{error.lineno}: must be one JSON object, as the files of SQuAD are. Received: "
+            f"{place(error)}. Convert it, or copy the file again."
         ) from error
     except (OSError, ValueError) as error:
         raise _not_squad(path, reason(error), path) from error
