@@ -13,6 +13,7 @@ from typing import Optional
 
 import numpy as np
 
+from cerebras_tf.api import counted
 from cerebras_tf.errors import DataError
 from modelzoo.common.files.path_advice import advice_on_path
 from modelzoo.common.files.text_lines import columns as columns_of
@@ -217,9 +218,12 @@ def _header(path, names, task, needs_labels):
         )
     missing = [name for name in wanted if name not in columns]
     if missing:
+        advice = "Set text_columns and label_column, or rename the columns."
+        if len(names) == 1:
+            advice = "Separate columns by tabs, as in TSV."
         raise DataError(
             f"{path}:1: the header must have the columns {', '.join(wanted)}. Received: "
-            f"{_shown(names)}. Set text_columns and label_column, or rename the columns."
+            f"{counted(len(names), 'column')}, {_shown(names)}. {advice}"
         )
     return columns
 
