@@ -156,6 +156,13 @@ class ChatEncoder:
             found = self._render(messages, False, options, return_assistant_tokens_mask=True)
             weights = _of_turns(np.array(found["assistant_masks"], np.int32), counts)
             return [_example(found["input_ids"], weights=weights)]
+        turns = list(itertools.compress(turns, counts))
+        if not turns[0]:
+            raise DataError(
+                "must have a message before the first turn of the assistant, because the chat "
+                "template does not mark turns. Received: none. Add one, set the turn's weight to "
+                "0, or mark the turns with {% generation %} in a chat_template."
+            )
         spans = [
             (self._ids(messages[:at], True, options), self._ids(messages[: at + 1], False, options))
             for at in turns
@@ -173,7 +180,6 @@ class ChatEncoder:
                     code="chat-template-turns",
                 )
         is_one = all(whole[: len(turn)] == turn for _, turn in spans)
-        spans = list(itertools.compress(spans, counts))
         if is_one:
             return [_example(whole, [(len(prompt), len(turn)) for prompt, turn in spans])]
         return [_example(turn, [(len(prompt), len(turn))]) for prompt, turn in spans]

@@ -57,6 +57,12 @@ def test_turns_with_weight_0_do_not_count(template):
     (text,) = (tokenizer.decode(each.ids[each.weights == 1]) for each in left)
     assert first["content"] not in text and "Good night." in text
     assert left[-1].ids.tolist() == found[-1].ids.tolist()
+    greeted = [{"role": "assistant", "content": "Hello.", "weight": 0}, *messages]
+    (text,) = (
+        tokenizer.decode(each.ids[each.weights == 1])
+        for each in chat.ChatEncoder(tokenizer).encode({"messages": greeted})
+    )
+    assert "Hello." not in text and "Good night." in text
 
 
 def test_a_template_whose_stop_token_would_not_be_learned_is_refused():
@@ -76,6 +82,7 @@ def test_a_template_whose_stop_token_would_not_be_learned_is_refused():
         ({"prompt": "a", "completion": [1]}, ["messages", "a"]),
         ({"messages": [{"role": "user", "weight": 1}]}, ["weight", 1, "user"]),
         ({"messages": [{"role": "assistant", "weight": 0}]}, ["assistant", "weight 0"]),
+        ({"messages": chats.messages([("assistant", "a"), ("user", "b")])}, ["before the first"]),
     ],
 )
 def test_other_rows_are_refused_with_their_line(row, facts, tmp_path):
