@@ -111,7 +111,10 @@ def _uniform(x: Tensor, *limits: float, generator: Any = None, **named: float) -
 
 @decomposes("xlogy.Tensor")
 def _xlogy(x: Tensor, other: Tensor) -> Tensor:
-    return x * torch.log(torch.where((x == 0) & (other <= 0), 1.0, other))
+    """0 where x is 0, also of an infinite number; its gradient is then finite."""
+    most = torch.finfo(other.dtype if other.is_floating_point() else torch.float32).max
+    finite = torch.where(other > most, most, other)
+    return x * torch.log(torch.where(x == 0, torch.where(other <= 0, 1.0, finite), other))
 
 
 @decomposes("trunc")
@@ -147,12 +150,12 @@ def _sinc(x: Tensor) -> Tensor:
 
 @decomposes("fmax")
 def _fmax(x: Tensor, other: Tensor) -> Tensor:
-    return torch.where((x >= other) | other.isnan(), x, other)
+    return torch.where(other.isnan(), x, torch.where(x.isnan(), other, torch.maximum(x, other)))
 
 
 @decomposes("fmin")
 def _fmin(x: Tensor, other: Tensor) -> Tensor:
-    return torch.where((x <= other) | other.isnan(), x, other)
+    return torch.where(other.isnan(), x, torch.where(x.isnan(), other, torch.minimum(x, other)))
 
 
 @decomposes("logical_xor")

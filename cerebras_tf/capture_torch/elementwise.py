@@ -40,16 +40,30 @@ def _comparison(op: str, *names: str) -> None:
         return low.b.op(op, low.value(x, dtype), low.value(other, dtype))
 
 
+def _chosen(low: Lowering, op: str, first: Value, second: Value, share: float = 0.5) -> Value:
+    """maximum or minimum; where both are equal, the first gets this share of the gradient."""
+    b = low.b
+    if share == 0:
+        first, second = second, first
+    chosen = b.op(op, first, second)
+    if share != 0.5 or not low.differentiates or not chosen.type.is_floating:
+        return chosen
+    mean = b.op("add", b.op("mul", first, 0.5), b.op("mul", second, 0.5))
+    return b.op("select", b.op("equal", first, second), mean, chosen)
+
+
 def _choice(op: str, *names: str) -> None:
     @lowers(*names)
     def rule(low: Lowering, x: Value, other: Value) -> Value:
-        """Where both are equal, torch gives each half of the gradient."""
-        b, first, second = low.b, low.value(x), low.value(other)
-        chosen = b.op(op, first, second)
-        if not low.differentiates or not chosen.type.is_floating:
-            return chosen
-        mean = b.op("add", b.op("mul", first, 0.5), b.op("mul", second, 0.5))
-        return b.op("select", b.op("equal", first, second), mean, chosen)
+        return _chosen(low, op, low.value(x), low.value(other))
+
+
+def _clamp_share(as_tensor: bool) -> float:
+    """The gradient of clamp where an element equals the limit; versions of torch differ."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x, limit = torch.zeros(1, device="cpu", requires_grad=True), torch.zeros(1, device="cpu")
+        x.clamp(max=limit if as_tensor else 0.0).backward()
+        return float(x.grad if x.grad is not None else 0)
 
 
 def _unary(op: str, *names: str) -> None:
@@ -248,13 +262,16 @@ def _log_sigmoid(low: Lowering, x: Value) -> Value:
     return low.b.op("neg", low.b.op("softplus", low.b.op("neg", x)))
 
 
+_CLAMP_SHARES = {as_tensor: _clamp_share(as_tensor) for as_tensor in (False, True)}
+
+
 @lowers("clamp", "clamp.Tensor")
 def _clamp(low: Lowering, x: Value, min: Optional[Number], max: Optional[Number]) -> Value:
     result = low.value(x)
-    if min is not None:
-        result = low.b.op("maximum", result, low.value(min))
-    if max is not None:
-        result = low.b.op("minimum", result, low.value(max))
+    for op, limit in (("maximum", min), ("minimum", max)):
+        if limit is not None:
+            share = _CLAMP_SHARES[isinstance(limit, Value)]
+            result = _chosen(low, op, result, low.value(limit), share)
     return result
 
 
