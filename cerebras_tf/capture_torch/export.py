@@ -373,7 +373,8 @@ class _WithLoss(torch.nn.Module):  # type: ignore[misc]
     def forward(self, batch: dict[str, torch.Tensor]) -> Any:
         # Within forward, since export restores attributes of modules.
         fix = "Pass what changes from step to step as a tensor of the batch, or count in a buffer."
-        with keeping_values("model", fix, self.model, self.loss_function):
+        values = keeping_values("model", fix, self.model, self.loss_function)
+        with values, _written_buffers(self.model):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> Any:
@@ -387,6 +388,32 @@ class _WithLoss(torch.nn.Module):  # type: ignore[misc]
             self._on_names(list(found))
             return tuple(found.values())
         return found
+
+
+@contextlib.contextmanager
+def _written_buffers(model: torch.nn.Module) -> Iterator[None]:
+    """Within: tensors that forward assigns to buffers are written into these when it ends.
+
+    Raises:
+        UnsupportedOpError: such a tensor has another dtype or shape.
+    """
+    places = [(path, m, key) for path, m in model.named_modules() for key in m._buffers]
+    before = [module._buffers[key] for _, module, key in places]
+    yield
+    for (path, module, key), old in zip(places, before):
+        new = module._buffers.get(key)
+        if new is old:
+            continue
+        received = "none" if new is None else f"{new.dtype} of shape {list(new.shape)}"
+        if old is None or new is None or new.dtype != old.dtype or new.shape != old.shape:
+            wanted = "no tensor" if old is None else f"{old.dtype} of shape {list(old.shape)}"
+            raise UnsupportedOpError(
+                f"model: a buffer must keep its dtype and shape. Received: {received} for "
+                f"{f'{path}.{key}'.lstrip('.')}, was {wanted}. Register it with that shape."
+            )
+        with torch.no_grad():
+            old.copy_(new)
+        module._buffers[key] = old
 
 
 def _require_known(what: str, names: Iterable[str], known: Collection[str], kind: str) -> None:

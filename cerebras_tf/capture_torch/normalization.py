@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Value
 from cerebras_tf.ops.shape import reshape
 from cerebras_tf.ops.sizes import counts
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
@@ -210,7 +213,29 @@ def _inner_log_softmax(low: Lowering, x: Value, dim: int, half_to_float: bool) -
     return _over_axis(low, "log_softmax", low.value(x), dim)
 
 
-@lowers("layer_norm")
+def _normalizes(*names: str) -> Callable[[Function], Function]:
+    """As `lowers`. An input in half precision is normalized in the dtype of the weights."""
+
+    def register(rule: Function) -> Function:
+        @lowers(*names)
+        @functools.wraps(rule)
+        def mixed(low: Lowering, x: Value, **others: Any) -> Any:
+            weight = others.get("weight")
+            if weight is None:
+                weight = others.get("running_mean")
+            if weight is None or weight.dtype == x.dtype:
+                return rule(low, x=x, **others)
+            found = rule(low, x=low.value(x, weight.dtype), **others)
+            if isinstance(found, Value):
+                return low.value(found)
+            return low.value(found[0]), *found[1:]
+
+        return rule
+
+    return register
+
+
+@_normalizes("layer_norm")
 def _layer_norm(
     low: Lowering,
     x: Value,
@@ -229,7 +254,7 @@ def _layer_norm(
     return reshape(b, b.multi("layer_norm", rows, gamma, beta, epsilon=eps)[0], x.shape)
 
 
-@lowers("rms_norm")
+@_normalizes("rms_norm")
 def _rms_norm(
     low: Lowering,
     x: Value,
@@ -274,7 +299,7 @@ def _in_channels(low: Lowering, x: Value, vector: Value) -> Value:
     return reshape(low.b, vector, (1, x.shape[1], *(1,) * (x.type.rank - 2)))
 
 
-@lowers("_native_batch_norm_legit_functional")
+@_normalizes("_native_batch_norm_legit_functional")
 def _batch_norm_functional(
     low: Lowering,
     x: Value,
@@ -304,7 +329,7 @@ def _batch_norm_functional(
     return result, None, None, moved(running_mean, mean), moved(running_var, unbiased)
 
 
-@lowers("_native_batch_norm_legit_no_training")
+@_normalizes("_native_batch_norm_legit_no_training")
 def _batch_norm_inference(
     low: Lowering,
     x: Value,
@@ -319,7 +344,7 @@ def _batch_norm_inference(
     return _normalized(low, x, weight, bias, running, eps), None, None
 
 
-@lowers("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit")
+@_normalizes("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit")
 def _batch_norm_of_batch(
     low: Lowering,
     x: Value,
@@ -338,7 +363,7 @@ def _batch_norm_of_batch(
     return _normalized(low, x, weight, bias, _batch_statistics(low, x), eps), None, None
 
 
-@lowers("batch_norm")
+@_normalizes("batch_norm")
 def _batch_norm(
     low: Lowering,
     x: Value,
@@ -361,7 +386,7 @@ def _batch_norm(
     return _normalized(low, x, weight, bias, running, eps)
 
 
-@lowers("group_norm")
+@_normalizes("group_norm")
 def _group_norm(
     low: Lowering,
     x: Value,

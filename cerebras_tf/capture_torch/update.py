@@ -87,6 +87,7 @@ class TracedUpdate:
                 f"{len(half) - 1} others in bfloat16. Call model.float(); precision='bfloat16' "
                 "computes products in bfloat16."
             )
+        _require_own_memory(module, own)
         self._settings, self._members = self._fixed_settings(), self._group_members()
         self._others: list[Any] = []  # states of objects that the update calls
         with _traceable(optimizer):
@@ -353,6 +354,44 @@ class TracedUpdate:
                 except internals.DATA_DEPENDENT:
                     branchless = True
             return internals.trace(function, [examples, examples, slots, rates])
+
+
+def _require_own_memory(module: torch.nn.Module, trained: set[int]) -> None:
+    """Raises ConfigError if a trained parameter, given by id, shares elements with a tensor."""
+    storages: dict[int, list[tuple[int, int, str, torch.Tensor]]] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.numel() and not tensor.is_meta:
+            first = tensor.storage_offset()
+            last = first + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+            size, key = tensor.itemsize, tensor.untyped_storage().data_ptr()
+            found = (first * size, last * size, name, tensor)
+            storages.setdefault(key, []).append(found)
+    for tensors in storages.values():
+        tensors.sort(key=lambda item: item[:3])
+        for at, (_, end, name, tensor) in enumerate(tensors):
+            for start, _, other, shared in tensors[at + 1 :]:
+                if start > end:
+                    break
+                if trained & {id(tensor), id(shared)} and _overlap(tensor, shared):
+                    raise ConfigError(
+                        "model: a trained parameter must not share memory with another tensor. "
+                        f"Received: {name} and {other}. Tie them with `a.weight = b.weight`, or "
+                        "clone one."
+                    )
+
+
+def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether tensors of one storage have an element in common."""
+    if first.dtype != second.dtype:
+        return True
+    size = first.untyped_storage().nbytes() // first.itemsize
+    marks = torch.zeros(size, dtype=torch.bool)
+    for tensor in (first, second):
+        place = marks.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        if place.any():
+            return True
+        place.fill_(True)
+    return False
 
 
 def _require_same_settings(before: Sequence[Any], after: Sequence[Any]) -> None:

@@ -275,6 +275,8 @@ def _split(program: Program) -> Optional[tuple[int, frozenset[str]]]:
         The number of entries before, and the names of the features that later ones read; None if
         one before reads a cotangent.
     """
+    if not program.schedule:  # the graph returns what it was given
+        return 0, frozenset()
     wanted = {
         program.base_of(slot)
         for name, slot in program.results.items()

@@ -9,11 +9,14 @@ torch = pytest.importorskip("torch", reason="torch is an extra")
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
 from cerebras_tf.errors import ConfigError, DataError, UnsupportedOpError
+from cerebras_tf.torch_step.front_end import TorchModel
+from cerebras_tf.torch_step.training import TorchTraining
 from tests.messages import raises
-from tests.torch_step.eager import assert_equal, train
+from tests.torch_step.eager import GRADIENT, LOSS, assert_equal, train
 
 GENERATOR = torch.Generator().manual_seed(3)
 
@@ -97,6 +100,13 @@ def masked(x, mask):
     return x
 
 
+def ties(zeros):
+    """Clamps of numbers that equal the limit."""
+    limit = zeros.detach()
+    numbers = zeros.clamp(min=0.0) + 2 * zeros.clamp_max(0.0) + 3 * zeros.clamp(0.0, 1.0)
+    return numbers + 4 * zeros.clamp(min=limit) + 5 * torch.fmax(zeros, limit)
+
+
 OTHER_LOSSES = {
     "dense": lambda logits, y: F.cross_entropy(logits, F.one_hot(y.clamp(0), 5).float()),
     "channels": lambda logits, y: F.cross_entropy(logits.view(2, 3, 5).mT, y.view(2, 3)),
@@ -106,6 +116,8 @@ OTHER_LOSSES = {
     "bce": lambda logits, y: F.binary_cross_entropy_with_logits(logits[:, 0], (y > 2).float()),
     "maximum": lambda logits, y: torch.maximum(logits, logits.detach() * 1.0).mean(),
     "amax": lambda logits, y: torch.cat([logits, logits], 1).amax(1).mean(),
+    "ties": lambda logits, y: ties(logits - logits.detach()).sum(),
+    "infinite xlogy": lambda logits, y: torch.xlogy(y[0] * 0, y[1] / 0.0).sum() + logits.sum(),
     "clamp": lambda logits, y: logits.clamp(-0.5, 0.5).square().mean(),
     "in place": lambda logits, y: logits.square().add_(1.0).mul_(logits).mean(),
     "view": lambda logits, y: logits.T.reshape(-1)[::2].exp().sum() / 10,
@@ -201,6 +213,56 @@ def test_batch_norm_equals_torchs(mode, settings):
         norm=nn.BatchNorm1d(3, **settings),
     )
     assert_equal(module.train(mode), images())
+
+
+def test_a_tensor_that_forward_assigns_to_a_buffer_is_its_value():
+    def loss(self, x):
+        hidden = self.layer(x)
+        self.mean = 0.9 * self.mean + hidden.detach().mean(0)
+        return (hidden - self.mean).square().mean()
+
+    module = model(loss, layer=nn.Linear(4, 3))
+    module.register_buffer("mean", torch.ones(3))
+    found, training = train(module, images(2))
+    assert found.loss <= LOSS and found.gradient <= GRADIENT
+    training.copy_back()
+    torch.testing.assert_close(training.model.exported.tensors["mean"], module.mean)
+
+    module.mean = torch.ones(1)
+    with raises(UnsupportedOpError, "mean", "[3]", "[1]"):
+        train(module, images(1))
+
+
+def test_parameters_that_share_memory_are_refused():
+    module = model(lambda self, x: self.last(self.layer(x)).mean())
+    module.layer, module.last = nn.Linear(4, 4), nn.Linear(4, 4)
+    both = torch.randn(4, 8)
+    module.layer.weight.data, module.last.weight.data = both[:, :4], both[:, 4:]
+    assert_equal(module, images(1))
+    module.last.weight.data = both[:, 1:5]
+    with raises(ConfigError, "layer.weight", "last.weight"):
+        train(module, images(1))
+
+
+NORMS = {
+    "layer": nn.LayerNorm,
+    "rms": nn.RMSNorm,
+    "batch": nn.BatchNorm1d,
+    "group": lambda size: nn.GroupNorm(2, size),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+def test_norms_of_half_precision_with_float32_weights_are_not_rounded(norm):
+    def loss(self, x):
+        return self.norm(x.to(self.dtype)).float().square().sum()
+
+    module = model(loss, norm=norm(4))
+    module.dtype = torch.bfloat16
+    batch = {"x": images(1)[0]["x"].bfloat16().float()}
+    found = TorchTraining(TorchModel(module, batch, SGD(module.parameters()))).step(batch)
+    module.dtype = torch.float32
+    torch.testing.assert_close(torch.tensor(found["loss"]), module(**batch).detach())
 
 
 def test_checkpointed_blocks_are_captured():

@@ -231,6 +231,16 @@ def test_a_second_backward_pass_computes_the_same():
         loss.backward()
 
 
+def test_a_graph_between_breaks_may_compute_nothing():
+    def function(self, x):
+        rows = self.layer.weight.repeat_interleave(torch.tensor([1, 2, 0, 3]), 0)
+        return x @ rows.T
+
+    module = linear(function)
+    x = torch.arange(8.0).view(2, 4)
+    torch.testing.assert_close(compiled(module)(x), module(x))
+
+
 def test_outputs_that_have_no_cotangent():
     """Like a language model that returns logits and loss, of which only the loss is used."""
 
