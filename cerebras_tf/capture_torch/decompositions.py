@@ -14,8 +14,6 @@ from typing import Any, Optional, TypeVar
 import torch
 from torch import Tensor
 
-from cerebras_tf.errors import UnsupportedOpError
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 # By the name of the op, as in registry.RULES.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
@@ -310,9 +308,12 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
 def _scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    if reduce != "sum" or not include_self:
-        raise UnsupportedOpError(
-            "scatter_reduce: reduce must be sum, and include_self True. Received: "
-            f"{reduce}, {include_self}."
-        )
-    return torch.scatter_add(x, dim, index, src)
+    """Without include_self, elements that are reduced into count as absent."""
+    if reduce not in ("sum", "mean"):
+        return NotImplemented
+    count = torch.scatter_add(torch.zeros_like(x), dim, index, torch.ones_like(src))
+    start = x if include_self else torch.where(count > 0, 0.0, x)
+    total = torch.scatter_add(start, dim, index, src)
+    if reduce == "sum":
+        return total
+    return total / (count + 1 if include_self else torch.where(count > 0, count, 1.0))

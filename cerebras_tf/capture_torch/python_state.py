@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from cerebras_tf.errors import UnsupportedOpError
 
-_PLAIN = (bool, int, float, str)
+# A number that is read from a tensor is a SymFloat.
+_PLAIN = (bool, int, float, str, torch.SymFloat)
 _MOST_ITEMS = 1000  # of a container that is read
 _OWN = os.path.dirname(os.path.dirname(__file__))  # calls the user's functions
 _LIBRARIES = (os.path.dirname(torch.__file__), f"{os.sep}site-packages{os.sep}")
@@ -39,9 +40,10 @@ def keeping_values(what: str, fix: str, *reads: Any) -> Iterator[None]:
     after = _values(reads)
     for place, value in after.items():
         if repr(value) != repr(before.get(place)):
+            old = f"was {before[place]}, then" if place in before else "became"
             raise UnsupportedOpError(
                 f"{what}: its Python code runs once, so it must not change values. Received: "
-                f"{place[0]} was {before.get(place)}, then {value}. {fix}"
+                f"{place[0]} {old} {value}. {fix}"
             )
 
 

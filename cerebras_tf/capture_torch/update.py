@@ -97,6 +97,7 @@ class TracedUpdate:
         hook = optimizer.register_step_post_hook(lambda *given: steps.append(given))
         try:
             self._graph = self._trace(parameters)
+            _require_no_writes(self._graph.graph, len(optimizer.param_groups))
         finally:
             hook.remove()
         if not steps:
@@ -354,6 +355,22 @@ class TracedUpdate:
                 except internals.DATA_DEPENDENT:
                     branchless = True
             return internals.trace(function, [examples, examples, slots, rates])
+
+
+def _require_no_writes(graph: torch.fx.Graph, groups: int) -> None:
+    """Raises ConfigError if an update changes a learning rate or a tensor of others in place."""
+    nodes = list(graph.nodes)
+    rates = [node for node in nodes if node.op == "placeholder"][-groups:]
+    for node in nodes:
+        if node.target is torch.ops.aten.copy_.default:
+            place = node.args[0]
+            index = rates.index(place) if place in rates else None
+            what = "another tensor" if index is None else f"lr in group {index}"
+            raise ConfigError(
+                "update: must not change settings of the optimizer, or other tensors than the "
+                f"model's. Received: a change of {what}. "
+                f"{'Remove it' if index is None else 'Pass a scheduler'}."
+            )
 
 
 def _require_own_memory(module: torch.nn.Module, trained: set[int]) -> None:

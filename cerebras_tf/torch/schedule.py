@@ -40,7 +40,7 @@ class Schedule:
 
     @property
     def _kind(self) -> str:
-        return type(self._scheduler).__name__
+        return "None" if self._scheduler is None else type(self._scheduler).__name__
 
     def step(self) -> None:
         """Sets the learning rates of the next step."""
@@ -59,13 +59,14 @@ class Schedule:
             ConfigError: the checkpoint is of a run with another class of scheduler.
         """
         saved = state["scheduler"]
-        kind = state.get("scheduler_class", self._kind)  # older checkpoints do not have it
+        # Older checkpoints do not have the class.
+        known = None if self._scheduler is None else self._kind
+        kind = state.get("scheduler_class", known)
+        wanted = "None" if saved is None else kind or "a scheduler"
         if (saved is None) != (self._scheduler is None) or saved is not None and kind != self._kind:
             raise ConfigError(
-                f"scheduler: must be that of the run that wrote {newest}, "
-                f"{'None' if saved is None else kind}. Received: "
-                f"{'None' if self._scheduler is None else self._kind}. Use the same scheduler, or "
-                "another model_dir."
+                f"scheduler: must be that of the run that wrote {newest}, {wanted}. Received: "
+                f"{self._kind}. Use the same scheduler, or another model_dir."
             )
         if saved is None:
             return []

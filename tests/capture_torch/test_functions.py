@@ -216,6 +216,11 @@ OTHERS = {
             2, torch.arange(6).flip(0).expand(x.shape), x
         ),
         "scatter_add": lambda x: torch.zeros_like(x).scatter_add(1, (x > 0).long(), x),
+        "scatter_reduce": lambda x: x.scatter_reduce(1, (x > 0).long(), x * 2, "mean"),
+        "scatter_reduce others": lambda x: (
+            x.scatter_reduce(1, (x > 0).long(), x * 2, "mean", include_self=False)
+            + x.scatter_reduce(1, (x > 0).long(), x * 3, "sum", include_self=False)
+        ),
         "index_add": lambda x: torch.zeros_like(x).index_add(1, torch.tensor([0, 0, 2, 1]), x),
         "index_put": lambda x: torch.zeros(7, 4, 6).index_put(
             (torch.arange(len(x)) % 2,), x, accumulate=True
@@ -278,6 +283,7 @@ hardswish
 normalize
 topk
 scatter_add
+scatter_reduce others
 assigned
 conv1d groups
 conv_transpose2d

@@ -220,7 +220,33 @@ def reading_the_scale():
     return module, optimizer, update
 
 
+def following(act):
+    """An update that calls a function after the step."""
+    module = network()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+
+    def update():
+        optimizer.step()
+        act(module, optimizer)
+
+    return module, optimizer, update
+
+
+def lowering_the_rate(module, optimizer):
+    optimizer.param_groups[0]["lr"] *= 0.9
+
+
+SEEN = []
 REFUSED_UPDATES = {
+    "rate in place": (lambda: following(lowering_the_rate), ["lr in group 0", "scheduler"]),
+    "kept number": (
+        lambda: following(lambda m, _: SEEN.append(next(m.parameters()).grad.sum().item())),
+        ["SEEN", "runs once"],
+    ),
+    "numpy": (
+        lambda: following(lambda m, _: next(m.parameters()).grad.numpy()),
+        ["numpy()", "test_update.py"],
+    ),
     "other model": (
         lambda: averaging(lambda m: swa_utils.AveragedModel(network()[0])),
         ["Averaged"],
