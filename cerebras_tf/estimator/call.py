@@ -58,8 +58,12 @@ class CallContext:
     clock: TrainingClock = field(default_factory=TrainingClock)
 
     def close(self) -> None:
-        """Closes the store of the model on the wafer."""
+        """Frees the memory of the model on the wafer.
+
+        Its graph, which refers to itself, stays until Python's garbage collector finds it.
+        """
         if self.model is not None:
+            self.model.step.close()
             self.model.store.close()
 
     def memory_high_water(self) -> float:

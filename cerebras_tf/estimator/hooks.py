@@ -95,7 +95,7 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
     """
 
     def __init__(self) -> None:
-        self._is_due = self._has_looked = self._has_frozen = False
+        self._is_due = self._has_looked = self._has_frozen = self._is_counted = False
         self._pause = contextlib.ExitStack()
 
     def __enter__(self) -> FreezeObjectsHook:
@@ -109,7 +109,7 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
             gc.callbacks.remove(self._collected)
         if self._has_frozen:
             gc.unfreeze()
-        self._is_due = self._has_looked = self._has_frozen = False
+        self._is_due = self._has_looked = self._has_frozen = self._is_counted = False
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Waits for a full collection after the first step."""
@@ -117,6 +117,11 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
             self._is_due = False
             self._pause.close()
             gc.callbacks.append(self._collected)
+        elif self._has_frozen and not self._is_counted:
+            # Python collects everything once there are a quarter more objects than the last full
+            # collection has left. It must not count frozen ones: evaluations leave graphs.
+            self._is_counted = True
+            gc.collect()
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         """Freezes the objects that a full collection has left, unless some are frozen."""

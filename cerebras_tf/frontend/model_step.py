@@ -261,6 +261,12 @@ class ModelStep:
         """Captures the step, to find how results of micro-batches combine."""
         self.source.capture(self.request(types, LAST if self._updates else VALUES))
 
+    def close(self) -> None:
+        """Frees programs, activations and results; no step may follow."""
+        self.session.close()
+        self.client, self.results = SessionClient(self.session, self.source), {}
+        self.prepared, self.prepared_micro_batches = None, []
+
     def draws_to_save(self) -> dict[str, Array]:
         """What a checkpoint must hold of random operations; see SessionProtocol.random_state."""
         found = self.session.random_state()

@@ -429,6 +429,13 @@ class Session:
             self._regions[offset] = self._arena[offset:]
         return self._regions[offset]
 
+    def close(self) -> None:
+        """Frees programs and activations; no step may follow."""
+        self._variants.clear()
+        self._interleavings.clear()
+        self._regions.clear()
+        self._arena = None
+
     # Programs.
 
     def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:

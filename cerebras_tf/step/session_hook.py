@@ -214,14 +214,32 @@ class WaferHook(tf.estimator.SessionRunHook):
         session: Any = getattr(run, "__self__", None)
         is_own = (
             getattr(run, "__func__", None) is client_session.BaseSession.run
-            and type(session).make_callable is client_session.BaseSession.make_callable
+            and type(session)._make_callable_from_options
+            is client_session.BaseSession._make_callable_from_options
         )
         if feed_dict or (options is not None and options.ByteSize()) or not is_own:
             return run(plan.fetches, feed_dict, options, run_metadata)
         if plan.call is None:
-            plan.call = session.make_callable(plan.fetches)
+            plan.call = _callable(session, plan.fetches)
         # Private API of TensorFlow: adds to an error where the operation was built.
         return session._do_call(plan.call)
+
+
+def _callable(session: Any, fetches: list[Any]) -> Callable[[], Any]:
+    """A function that runs fetches, as `session.make_callable` returns.
+
+    That one holds TensorFlow's handles of operations. They keep the graph, which keeps this hook,
+    in a way that Python's garbage collector does not see, so that none of them is ever freed.
+    """
+    # Private API of TensorFlow: a callable of names, and the values of fetches.
+    handler = client_session._FetchHandler(session.graph, fetches, {})
+    run = session._make_callable_from_options(
+        client_session.config_pb2.CallableOptions(
+            fetch=[tensor.name for tensor in handler.fetches()],
+            target=[op.name for op in handler.targets()],
+        )
+    )
+    return lambda: handler.build_results(session, run())
 
 
 @dataclass(eq=False)

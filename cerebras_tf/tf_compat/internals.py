@@ -60,7 +60,7 @@ __all__ = [
 FIRST_RELEASE, LAST_RELEASE = "2.15.1", "2.21.0"
 # {module or class: private attributes that are used, and private methods that are overridden}
 MEMBERS = {
-    "tensorflow.python.client.session": "_REGISTERED_EXPANSIONS",
+    "tensorflow.python.client.session": "_FetchHandler _REGISTERED_EXPANSIONS",
     "tensorflow.python.client.session.BaseSession": (
         "_call_tf_sessionrun _config _do_call _do_run _extend_graph _graph "
         "_make_callable_from_options"

@@ -163,10 +163,12 @@ class _Run:
         """Trains up to a step; see fit."""
         folder = self._begin()
         batches = self._take()
-        with keeping_random_state():
+        with keeping_random_state(), contextlib.ExitStack() as made:
             training = self._make_training(batches[0])
-            evaluate = self._make_evaluation(training, eval_loader)
-        try:
+            made.callback(training.close)
+            evaluate = self._make_evaluation(training, eval_loader, made)
+            closing = made.pop_all()
+        with closing:
             if folder is not None:
                 _log(f"resuming from {folder}")
                 training.restore(folder)
@@ -176,8 +178,6 @@ class _Run:
                 with RunReports(self._options, training, steps, self._clock) as reports:
                     self._loop(training, reports, evaluate, stop, batches, steps)
                 training.copy_back()
-        finally:
-            training.close()
         self._result.global_step = training.global_step
         return self._result
 
@@ -245,8 +245,10 @@ class _Run:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._options.clip)
         self._optimizer.step()
 
-    def _make_evaluation(self, training: TorchTraining, loader: Any) -> Optional[_Evaluate]:
-        """Returns the mean loss over the batches of a loader."""
+    def _make_evaluation(
+        self, training: TorchTraining, loader: Any, closing: contextlib.ExitStack
+    ) -> Optional[_Evaluate]:
+        """Returns the mean loss over the batches of a loader, until `closing` ends."""
         if loader is None:
             return None
         form, modes = self._form, {item: item.training for item in self._model.modules()}
@@ -260,6 +262,7 @@ class _Run:
             for item, mode in modes.items():
                 item.training = mode
         evaluation = TorchEvaluation(training, model)
+        closing.callback(evaluation.close)
 
         def evaluate() -> float:
             with keeping_random_state(), self._clock.paused():

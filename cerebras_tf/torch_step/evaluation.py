@@ -63,6 +63,12 @@ class TorchEvaluation:
             )
         return total / rows
 
+    def close(self) -> None:
+        """Frees its memory; that of the training stays."""
+        if self._step is not None:
+            self._step.close()
+        self._step = None
+
     def _step_now(self) -> ModelStep:
         """What runs the batches; made when variables have their owners."""
         if self._step is None:

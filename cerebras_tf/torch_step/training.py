@@ -308,7 +308,9 @@ class TorchTraining:
             return tensor_of(array, self.store.specs[name].type.dtype)
 
     def close(self) -> None:
-        """Frees the variables; the training must not be used any more."""
+        """Frees all memory; the training must not be used any more."""
+        if self._step is not None:
+            self._step.close()
         self._step = None
         self.store.close()
 

@@ -157,6 +157,7 @@ def frozen(monkeypatch):
     counts = []
     fake = SimpleNamespace(
         callbacks=gc.callbacks,
+        collect=gc.collect,
         freeze=lambda: counts.append(1),
         unfreeze=counts.clear,
         get_freeze_count=lambda: len(counts),

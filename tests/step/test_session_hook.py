@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import re
+import weakref
 from collections import OrderedDict, defaultdict, namedtuple
 
 import pytest
@@ -471,15 +473,31 @@ def test_metrics_of_weights_alone_are_had_when_the_data_has_ended(tmp_path):
 
 def test_steps_run_by_a_callable_that_is_made_once(tmp_path, monkeypatch):
     """Every step fetches the same; TensorFlow's run would look all of it up each time."""
-    made, make = [], v1.Session.make_callable
+    made, make = [], v1.Session._make_callable_from_options
 
-    def noted(session, fetches, *rest):
-        made.append(fetches)
-        return make(session, fetches, *rest)
+    def noted(session, options):
+        made.append(options)
+        return make(session, options)
 
-    monkeypatch.setattr(client_session.BaseSession, "make_callable", noted)
+    monkeypatch.setattr(client_session.BaseSession, "_make_callable_from_options", noted)
     build(tmp_path).train(dataset, steps=5)
     assert len(made) == 1
+
+
+def test_graphs_of_calls_that_have_ended_are_freed(tmp_path):
+    """TensorFlow's own callables of a session keep its graph for ever, with ours in it."""
+    graphs = []
+
+    def model(features, labels, mode, params):
+        graphs.append(weakref.ref(v1.get_default_graph()))
+        return regression.model_fn(features, labels, mode, params)
+
+    made = build(tmp_path, model=model)
+    made.train(dataset, max_steps=2)
+    made.evaluate(regression.ragged_dataset)
+    next(iter(made.predict(dataset)))
+    gc.collect()
+    assert [graph() for graph in graphs] == [None] * 3
 
 
 def test_errors_of_the_input_are_those_of_the_host(tmp_path):
