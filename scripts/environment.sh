@@ -81,7 +81,7 @@ ensure_environment() {
 # PyTorch's builds without CUDA, as in cerebras_tf/installing.py.
 CPU_TORCH=https://download.pytorch.org/whl/cpu
 
-# Installs PyTorch of torch.lock without CUDA, where it can be had. torch.lock has no hashes of these
+# Installs PyTorch of torch.lock without CUDA, if there is one. torch.lock has no hashes of these
 # builds: pip compares the files with the hashes that their index lists. Argument: a log file.
 install_cpu_torch() {
   if ! "$VENV/bin/python" -I -m pip install --no-deps --retries 1 --index-url "$CPU_TORCH" \
@@ -112,9 +112,9 @@ install_extra() {
     "${locked[@]}" >>"$log" 2>&1; then
     other=$(sed -n '/DO NOT MATCH THE HASHES/{n;s/^ *\([^ ]*\) .*/\1/p;}' "$log")
     if [ -n "$other" ]; then
-      echo "cerebras_tf: every file must have a hash that its lock file in scripts lists. Received:" \
-        "another file of $other. None was installed. Check the package index (pip config list), or" \
-        "whether somebody replaced the file; the whole log is $log." >&2
+      echo "cerebras_tf: every file must have a hash that its lock file in scripts lists." \
+        "Received: another file of $other. None was installed. Check the package index (pip" \
+        "config list), or whether somebody replaced the file; the whole log is $log." >&2
       return 1
     fi
     tail -n 6 "$log" >&2

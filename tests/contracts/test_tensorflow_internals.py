@@ -20,7 +20,7 @@ OTHERS |= {"_impl", "_load_overload"}
 # Of torch (capture_torch/internals.py).
 OTHERS |= {"_backward_hooks", "_backward_pre_hooks", "_cdata", "_parameters"}
 OTHERS |= {"_override_composite_implicit_decomp", "_split_decomp_table_to_cia_and_python_decomp"}
-OTHERS |= {"_C", "_adafactor", "_forward_cls", "_set_grad_enabled"}
+OTHERS |= {"_C", "_adafactor", "_forward_cls", "_is_functional_tensor", "_set_grad_enabled"}
 OTHERS |= {"_global_backward_hooks", "_global_backward_pre_hooks"}
 # Of models of transformers (torch_step/pretrained.py).
 OTHERS |= {"_from_config", "_init_weights"}

@@ -40,7 +40,7 @@ def check_compiled(
 
 
 def without_sgemm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs attention as it is defined without the library: heads in Python, the softmax compiled."""
+    """Runs attention as without the library: heads in Python, the softmax compiled."""
     flash = compiled_flash_attention
     monkeypatch.setattr(flash, "SGEMM", 0)
     monkeypatch.setattr(flash, "_gemm", flash._numpy_gemm)
