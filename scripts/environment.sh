@@ -81,8 +81,8 @@ ensure_environment() {
 # PyTorch's builds without CUDA, as in cerebras_tf/installing.py.
 CPU_TORCH=https://download.pytorch.org/whl/cpu
 
-# Installs PyTorch of torch.lock without CUDA, if there is one. torch.lock has no hashes of these
-# builds: pip compares the files with the hashes that their index lists. Argument: a log file.
+# Installs PyTorch of torch.lock without CUDA, where it can be had. torch.lock has no hashes of
+# these builds: pip compares the files with the hashes that their index lists. Argument: a log file.
 install_cpu_torch() {
   if ! "$VENV/bin/python" -I -m pip install --no-deps --retries 1 --index-url "$CPU_TORCH" \
     --requirement <(sed -n 's/^\(torch==.*\) \\$/\1/p' "$SCRIPTS/torch.lock") >"$1" 2>&1; then

@@ -1,7 +1,7 @@
 """Writes the lock files: every version, transitive ones too, and the hashes of its files.
 
     python scripts/update_lock.py python3.10 python3.11 python3.12 python3.13
-    python scripts/update_lock.py    # keeps the versions, and writes the hashes again
+    python scripts/update_lock.py --hashes    # keeps the versions, and writes the hashes again
 
 Each interpreter resolves `.[test]` with pip's dry run for requirements.lock, and
 `.[test,peers,lm-eval]` within those versions for what peers.lock and torch.lock hold besides:
@@ -43,7 +43,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 # The wheels that are locked: of CPython with its lock, for glibc or macOS.
 WHEEL = re.compile(
     r"-(?:(?:py2\.)?py3|py2\.py3|cp3\d+|py3\d+)-(?:none|abi3|cp3(?P<abi>\d+))-"
-    r"(?:any|.*linux\w*_(?:x86_64|aarch64)|macosx_.*)\.whl$"
+    r"(?:any|(?:many)?linux.*_(?:x86_64|aarch64)|macosx_.*)\.whl$"
 )
 HEADER = """\
 # Exact versions of all packages of the scripts' environment. Written by scripts/update_lock.py
@@ -184,7 +184,10 @@ def add_hashes(path: Path) -> None:
 
 def main(interpreters: list[str]) -> int:
     """Writes the lock files; returns the exit status."""
-    if interpreters:
+    if not interpreters:
+        print(__doc__, file=sys.stderr)
+        return 2
+    if interpreters != ["--hashes"]:
         write_versions(interpreters)
     for path in (LOCK, PEERS, TORCH, MPI, DOCS):
         add_hashes(path)

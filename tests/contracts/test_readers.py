@@ -15,9 +15,9 @@ READER = "cerebras_tf/user_files.py"
 PARSERS = re.compile(
     r"json\.loads?|pickle\.\w*load\w*|\w*Unpickler|marshal\.loads?|shelve\.open|torch\.load"
     r"|(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)|(zipfile\.)?ZipFile|tarfile\.open"
-    r"|yaml\.\w*(load|compose|parse|scan)\w*|(yaml\.|_)(Safe|Base|Full)?Loader|tomllib\.loads?"
-    r"|h5py\.File"
-    r"|(gzip|bz2|lzma)\.open|(parquet\.)?ParquetFile|safe_open|load_file|[\w?]+\.from_pretrained"
+    r"|yaml\.\w*(load|compose|parse|scan)\w*|(yaml\.|_)(Safe|Base|Full)?Loader"
+    r"|tomllib\.loads?|h5py\.File|(gzip|bz2|lzma)\.open|(parquet\.)?ParquetFile|safe_open"
+    r"|load_file|[\w?]+\.from_pretrained"
 )
 # By file and call: why it may be there.
 ALLOWED = {

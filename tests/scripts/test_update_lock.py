@@ -57,3 +57,13 @@ def test_tensorflow_is_locked_in_the_build_for_each_platform(update_lock):
 def test_update_lock_without_interpreters_says_how_it_is_used(update_lock, capsys):
     assert update_lock.main([]) == 2
     assert "python scripts/update_lock.py python3.10" in capsys.readouterr().err
+
+
+def test_hashes_are_those_of_wheels_for_the_pythons_of_a_line(update_lock):
+    names = ["a-1-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", "a-1-cp39-abi3-any"]
+    others = ["a-1-cp313-cp313t-macosx_11_0_arm64", "a-1-cp311-cp311-macosx_11_0_arm64"]
+    others += ["a-1-cp312-cp312-win_amd64", "a-1-cp312-cp312-musllinux_1_2_x86_64"]
+    files = [(f"{name}.whl", name) for name in (*names, *others)]
+    line = 'a==1; python_version == "3.12" or python_version == "3.13"'
+    assert update_lock.hashes_of(line, [*files, ("a-1.tar.gz", "source")]) == sorted(names)
+    assert update_lock.hashes_of(line, [(files[2]), ("a-1.tar.gz", "source")]) == ["source"]
