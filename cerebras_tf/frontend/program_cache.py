@@ -26,6 +26,7 @@ from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import lookup
 from cerebras_tf.runtime.verify_program import load_verified
 from cerebras_tf.user_files import check_types, reason
+from cerebras_tf.whole_file import remove_partial, write_whole
 
 # Packages whose code decides what a program is.
 _COMPILER = ("compiler", "ir", "kernels", "ops", "passes")
@@ -204,6 +205,7 @@ class ProgramCache:
         origin = Origin(found, results, seed, planned < needed_bytes, needed_bytes, planned)
         self._folder.mkdir(parents=True, exist_ok=True)
         stem = self._folder / f"{self._prefix}{found[:_DIGITS]}"
-        stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
+        remove_partial(self._folder)
+        write_whole(stem.with_suffix(".txt"), text + "\n", sync=False)
         save_program(program, stem.with_suffix(".zip"), asdict(origin))
         return stem.with_suffix(".zip")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 import zipfile
 from dataclasses import astuple
 from pathlib import Path
@@ -29,6 +27,7 @@ from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.text import collect_constants, digest, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
 from cerebras_tf.user_files import open_regular, open_zip, parse_json, read_array, reason
+from cerebras_tf.whole_file import replacing
 
 FORMAT = "cerebras_tf program"
 # Increased whenever an older reader could not read the file.
@@ -51,26 +50,16 @@ def save_program(program: Program, path: Union[str, Path], origin: Optional[Json
         GraphError: an attribute has another type.
         OSError: the file cannot be written.
     """
-    target = Path(path)
     arrays: dict[str, Array] = {}
     content = {"format": FORMAT, "version": VERSION, **_encode_program(program, arrays)}
     structure = json.dumps(content, allow_nan=False)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_ORIGIN, json.dumps(origin or {}, allow_nan=False))
-                archive.writestr(_STRUCTURE, structure)
-                for name, array in arrays.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.save(member, array, allow_pickle=False)
-                archive.writestr(_DIGEST, members_digest(archive))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as partial, zipfile.ZipFile(partial, "w") as archive:
+        archive.writestr(_ORIGIN, json.dumps(origin or {}, allow_nan=False))
+        archive.writestr(_STRUCTURE, structure)
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.save(member, array, allow_pickle=False)
+        archive.writestr(_DIGEST, members_digest(archive))
 
 
 def load_origin(path: Union[str, Path]) -> Json:

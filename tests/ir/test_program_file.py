@@ -163,7 +163,7 @@ def test_a_failed_write_leaves_the_old_file(program, tmp_path, monkeypatch):
     before = path.read_bytes()
 
     def full(file):
-        raise OSError("no space left on device")
+        raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):

@@ -9,8 +9,6 @@ import contextlib
 import os
 import re
 import struct
-import tempfile
-import time
 import zlib
 from pathlib import Path
 
@@ -20,13 +18,12 @@ from cerebras_tf.api import get_logger
 from cerebras_tf.environment import user_cache_folder
 from cerebras_tf.errors import DataError
 from cerebras_tf.user_files import open_regular
+from cerebras_tf.whole_file import remove_partial, replacing
 
 MAX_BYTES = 32 << 30  # of all files of the default folder
-ABANDONED_S = 24 * 3600  # age of the last write to a file that was not completed
 BLOCK_BYTES = 1 << 22
 HEADER = struct.Struct("<qq")
-PARTIAL = ".partial"
-OWN_FILE = re.compile(rf"[0-9a-f]{{32}}(\.tokens|\..*\{PARTIAL})")
+OWN_FILE = re.compile(r"[0-9a-f]{32}\.tokens")
 
 
 def default_folder():
@@ -94,22 +91,17 @@ def _write(path, parts, dtype):
     get_logger().info("the text is large: tokens in %s", path)
     for folder in reversed((path.parent, *path.parent.parents)):
         folder.mkdir(mode=0o700, exist_ok=True)
-    handle, partial = tempfile.mkstemp(PARTIAL, f"{path.stem}.", path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            text_bytes = crc = 0
-            file.write(HEADER.pack(text_bytes, crc))
-            for tokens, size in parts:
-                block = tokens.astype(dtype).tobytes()
-                file.write(block)
-                crc = zlib.crc32(block, crc)
-                text_bytes += size
-            file.seek(0)
-            file.write(HEADER.pack(text_bytes, crc))
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
+    with replacing(path) as partial, open(partial, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        text_bytes = crc = 0
+        file.write(HEADER.pack(text_bytes, crc))
+        for tokens, size in parts:
+            block = tokens.astype(dtype).tobytes()
+            file.write(block)
+            crc = zlib.crc32(block, crc)
+            text_bytes += size
+        file.seek(0)
+        file.write(HEADER.pack(text_bytes, crc))
 
 
 def remove_old(kept):
@@ -117,18 +109,15 @@ def remove_old(kept):
 
     Files that a process left incomplete are removed as well. Those of other names stay.
     """
+    remove_partial(kept.parent)
     found = []
     for entry in os.scandir(kept.parent):
         with contextlib.suppress(FileNotFoundError):  # removed by another process
             if OWN_FILE.fullmatch(entry.name) and entry.is_file():
                 found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
     total = sum(size for _, size, _ in found)
-    for changed, size, path in sorted(found):
-        if path.endswith(PARTIAL):
-            removed = changed < time.time() - ABANDONED_S
-        else:
-            removed = total > MAX_BYTES and path != str(kept)
-        if removed:
+    for _, size, path in sorted(found):
+        if total > MAX_BYTES and path != str(kept):
             with contextlib.suppress(OSError):
                 os.unlink(path)
             total -= size

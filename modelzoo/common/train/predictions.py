@@ -9,6 +9,7 @@ import numpy as np
 
 from cerebras_tf.api import counted, get_logger
 from cerebras_tf.errors import DataError
+from cerebras_tf.whole_file import replacing
 from modelzoo.common.files.json_text import write_json_lines
 from modelzoo.common.metrics.scores import drop_scores, write_scalars
 
@@ -171,14 +172,13 @@ def write_predictions(predictions, folder, name):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     jsonl, npz = folder / f"{name}.jsonl", folder / f"{name}.npz"
-    partial_npz = folder / f".{npz.name}.{os.getpid()}"
     columns: dict[str, Any] = {
         key: np.stack([row[key] for row in rows]) for key in (rows[0] if rows else ())
     }
-    with open(partial_npz, "wb") as file:
-        np.savez(file, **columns)
-    write_json_lines(jsonl, ({key: _plain(row[key]) for key in row} for row in rows))
-    partial_npz.replace(npz)
+    with replacing(npz) as partial:
+        with open(partial, "wb") as file:
+            np.savez(file, **columns)
+        write_json_lines(jsonl, ({key: _plain(row[key]) for key in row} for row in rows))
     return len(rows), npz, jsonl
 
 
