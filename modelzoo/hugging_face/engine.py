@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cerebras_tf.errors import CheckpointError, ConfigError
+from modelzoo.common.data.prepared import check_labels
 from modelzoo.common.train import torch_engine
 from modelzoo.common.train.console import logger, show_progress
 from modelzoo.common.train.trained_on import follow_data
@@ -24,6 +25,8 @@ from modelzoo.hugging_face.prediction import check_prediction, predict
 def run_mode(mode, params):
     """Runs a mode of the command line."""
     show_progress()
+    sections = (params.train_input, params.eval_input, params.predict_input)
+    check_labels(filter(None, sections), params.label_count)
     trains = mode in ("train", "train_and_eval")
     if trains and params.runconfig.checkpoint_path:
         raise ConfigError(

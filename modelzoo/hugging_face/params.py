@@ -594,6 +594,11 @@ class TokenClassificationParams(HuggingFaceParams):
 
     INHERITED_KEYS = (*HuggingFaceParams.INHERITED_KEYS, "label_vocab_file")
 
+    @property
+    def label_count(self):
+        """Number of labels in the data."""
+        return self.model.num_labels
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnsweringParams(HuggingFaceParams):

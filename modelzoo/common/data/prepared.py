@@ -204,12 +204,14 @@ def find_vocabularies(section):
 def check_labels(sections, classes=None):
     """Checks that the labels of sections to classify have one order, by manifests and keys.
 
-    Those of tagged sentences are compared with their label_vocab_file, where they are read.
+    The names of tags are compared with their label_vocab_file, where they are read.
+
+    Args:
+        classes: number of labels of the model; None if it is not known.
     """
     name, expected = None, None
     for section in sections:
-        if hasattr(section, "label_vocab_file"):
-            continue
+        has_tags = hasattr(section, "label_vocab_file")
         found = [(folder, read_facts(folder)) for folder in _folders(section)]
         labelled = [(folder, facts.labels) for folder, facts in found if facts and facts.labels]
         if task := getattr(section, "task", None):
@@ -219,9 +221,12 @@ def check_labels(sections, classes=None):
         for where, labels in labelled:
             if classes not in (None, len(labels)):
                 raise DataError(
-                    f"{where}: must have model.num_cls_classes labels, {classes}. Received: "
-                    f"{', '.join(labels)}. Use other data, or set the key to {len(labels)}."
+                    f"{where}: must have as many labels as the model, {classes}. Received: "
+                    f"{', '.join(labels)}. Use other data, or set the number of labels in the "
+                    f"section model to {len(labels)}."
                 )
+            if has_tags:
+                continue
             if expected is None:
                 name, expected = where, labels
             elif labels != expected:

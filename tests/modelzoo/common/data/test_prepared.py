@@ -308,8 +308,11 @@ def test_labels_in_another_order_and_another_number_of_them_are_refused(tmp_path
     prepared.check_sections([train, ClassifierInput(**text)], 2)
     with raises(DataError, "sst2", "Sst2DataProcessor", "labels"):
         prepared.check_sections([other, ClassifierInput(**text)], 2)
-    with raises(DataError, f"{one}: ", "model.num_cls_classes"):
-        prepared.check_sections([train], 3)
+    tags = SimpleNamespace(data_dir=one, label_vocab_file=None)
+    prepared.check_sections([tags, SimpleNamespace(data_dir=two, label_vocab_file=None)], 2)
+    for section in (train, tags):
+        with raises(DataError, f"{one}: ", "number of labels"):
+            prepared.check_sections([section], 3)
 
 
 def section_of(kind, folder, **keys):
