@@ -428,12 +428,9 @@ def trace(function: Callable[..., Any], args: Sequence[Any]) -> torch.fx.GraphMo
         return mode.from_tensor(item.detach(), static_shapes=True)
 
     clipping, adafactor = torch.nn.utils.clip_grad, torch.optim._adafactor
-    plain = torch.Tensor.numpy
 
     def numpy(tensor: torch.Tensor, **settings: Any) -> Any:
-        if torch._is_functional_tensor(tensor):
-            raise RuntimeError("numpy(): tensors have no values here")
-        return plain(tensor, **settings)
+        raise RuntimeError("numpy(): tensors have no values here")
 
     with (
         mock.patch.object(torch.Tensor, "numpy", numpy),
