@@ -42,9 +42,12 @@ TENSORFLOW = [
 ]
 # For data preparation and scores of translations in the model zoo.
 DATA = ["tokenizers>=0.20", "zstandard>=0.22", "ftfy>=6.1", "sacrebleu>=2.4"]
+# The wafer on another computer.
+ADDRESS = ["grpcio>=1.60", "cryptography>=42"]
 TEST = [
     *TENSORFLOW,
     *DATA,
+    *ADDRESS,
     "pytest>=9",
     "pytest-xdist>=3.6",
     "mypy>=2",
@@ -150,6 +153,7 @@ setup(
         "parquet": PARQUET,
         "wandb": WANDB,
         "mpi": MPI,
+        "address": ADDRESS,
         "docs": DOCS,
     },
     entry_points={

@@ -253,15 +253,19 @@ def read_array(archive: zipfile.ZipFile, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def open_zip(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """Opens an archive whose names are unique and whose members have a reasonable size."""
+def open_zip(file: BinaryIO, most: int = MAX_EXPANDED_BYTES) -> Iterator[zipfile.ZipFile]:
+    """Opens an archive whose names are unique and whose members have a reasonable size.
+
+    Args:
+        most: bytes that the members may have more than the archive itself.
+    """
     with parsing(), zipfile.ZipFile(file) as archive:
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, os.SEEK_END)
         names = archive.namelist()
         if len(set(names)) != len(names):
             raise ValueError("an archive with a name twice")
         expanded = sum(item.file_size for item in archive.infolist())
-        if expanded > size + MAX_EXPANDED_BYTES:
+        if expanded > size + most:
             raise ValueError(f"{expanded} bytes in an archive of {size} bytes")
         yield archive
 

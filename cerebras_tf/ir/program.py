@@ -187,8 +187,17 @@ class Program:
         """A copy with other bounds, by name of a symbol; its memory must be planned again."""
         return self._with(lambda value: with_bounds(value, bounds), price, fresh=True)
 
-    def _with(self, change: Callable[[Any], Any], price: Price, fresh: bool = False) -> Program:
-        """A copy, types and attributes changed by a function; `fresh`: it shares no slot."""
+    def priced(self, price: Price) -> Program:
+        """A copy whose instructions cost what another backend says."""
+        return self._with(lambda value: value, price, every=True)
+
+    def _with(
+        self, change: Callable[[Any], Any], price: Price, fresh: bool = False, every: bool = False
+    ) -> Program:
+        """A copy, types and attributes changed by a function; `fresh`: it shares no slot.
+
+        With `every`, instructions get a new cost also if they do not change.
+        """
         slots = [
             replace(slot, type=change(slot.type)) if fresh or has_symbols(slot.type) else slot
             for slot in self.slots
@@ -197,7 +206,7 @@ class Program:
         at = {entry.body: entry.slots for entry in self.schedule if isinstance(entry, Run)}
 
         def changed(item: Instruction, places: tuple[int, ...]) -> Instruction:
-            if not item.has_symbols and all(
+            if not (every or item.has_symbols) and all(
                 same[places[i]] for part in (item.inputs, item.outputs) for i in part
             ):
                 return item
@@ -205,7 +214,7 @@ class Program:
                 [slots[places[i]].type for i in part] for part in (item.inputs, item.outputs)
             )
             attrs = {
-                key: value._with(change, price, fresh)
+                key: value._with(change, price, fresh, every)
                 if isinstance(value, Program)
                 else change(value)
                 for key, value in item.attrs.items()

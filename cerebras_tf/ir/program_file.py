@@ -8,12 +8,14 @@ members detects damage; `runtime.verify_program` refuses a program that is unsaf
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import zipfile
+from collections.abc import Mapping
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, BinaryIO, Optional, Union
 
 import numpy as np
 
@@ -26,7 +28,14 @@ from cerebras_tf.ir.schedule import decode_entry
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.ir.text import collect_constants, digest, parse_graph, print_graph
 from cerebras_tf.ir.types import Array, parse_type
-from cerebras_tf.user_files import open_regular, open_zip, parse_json, read_array, reason
+from cerebras_tf.user_files import (
+    MAX_EXPANDED_BYTES,
+    open_regular,
+    open_zip,
+    parse_json,
+    read_array,
+    reason,
+)
 from cerebras_tf.whole_file import replacing
 
 FORMAT = "cerebras_tf program"
@@ -50,16 +59,41 @@ def save_program(program: Program, path: Union[str, Path], origin: Optional[Json
         GraphError: an attribute has another type.
         OSError: the file cannot be written.
     """
+    members = _members(program, origin)
+    with replacing(path) as partial, open(partial, "w+b") as file:
+        _write(file, members)
+
+
+def program_bytes(program: Program) -> tuple[str, bytes]:
+    """The digest of a program, and the content of the file that save_program would write."""
+    file = io.BytesIO()
+    found = _write(file, _members(program, None))
+    return found, file.getvalue()
+
+
+def _members(program: Program, origin: Optional[Json]) -> dict[str, Union[str, Array]]:
+    """What the members of a program's file hold, by name."""
     arrays: dict[str, Array] = {}
     content = {"format": FORMAT, "version": VERSION, **_encode_program(program, arrays)}
-    structure = json.dumps(content, allow_nan=False)
-    with replacing(path) as partial, zipfile.ZipFile(partial, "w") as archive:
-        archive.writestr(_ORIGIN, json.dumps(origin or {}, allow_nan=False))
-        archive.writestr(_STRUCTURE, structure)
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.save(member, array, allow_pickle=False)
-        archive.writestr(_DIGEST, members_digest(archive))
+    return {
+        _ORIGIN: json.dumps(origin or {}, allow_nan=False),
+        _STRUCTURE: json.dumps(content, allow_nan=False),
+        **{f"{name}.npy": array for name, array in arrays.items()},
+    }
+
+
+def _write(file: BinaryIO, members: Mapping[str, Union[str, Array]]) -> str:
+    """Writes the archive; returns its digest."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            if isinstance(content, str):
+                archive.writestr(name, content)
+                continue
+            with archive.open(name, "w", force_zip64=True) as member:
+                np.save(member, content, allow_pickle=False)
+        found = members_digest(archive)
+        archive.writestr(_DIGEST, found)
+    return found
 
 
 def load_origin(path: Union[str, Path]) -> Json:
@@ -83,16 +117,34 @@ def load_program(path: Union[str, Path]) -> Program:
         GraphError: the file is damaged, of another kind or of another version.
         OSError: the file cannot be read.
     """
+    with open_regular(path) as file:
+        return _read(file, path)[1]
+
+
+def parse_program(content: bytes) -> tuple[str, Program]:
+    """The digest and the program of what `program_bytes` returned; compressed members are refused.
+
+    Raises:
+        GraphError: the content is damaged, of another kind or of another version.
+    """
+    return _read(io.BytesIO(content), "program", most=0)
+
+
+def _read(
+    file: BinaryIO, path: Union[str, Path], most: int = MAX_EXPANDED_BYTES
+) -> tuple[str, Program]:
+    """The digest and the program in an open file; `path` names it in errors."""
     try:
-        with open_regular(path) as file, open_zip(file) as archive:
+        with open_zip(file, most) as archive:
             structure = parse_json(archive.read(_STRUCTURE), {"format": object, "version": object})
             if structure["format"] != FORMAT:
                 raise _fault(path, f"format must be '{FORMAT}'", structure["format"])
             if structure["version"] != VERSION:
                 raise _fault(path, f"version must be {VERSION}", structure["version"])
-            if archive.read(_DIGEST).decode() != members_digest(archive):
+            found = members_digest(archive)
+            if archive.read(_DIGEST).decode() != found:
                 raise _fault(path, "file must be as it was written", "another digest")
-            return _decode_program(structure, _Arrays(archive))
+            return found, _decode_program(structure, _Arrays(archive))
     except GraphError as error:
         raise (error if str(path) in str(error) else GraphError(f"{path}: {error}")) from error
     except ValueError as error:

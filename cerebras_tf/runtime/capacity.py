@@ -150,7 +150,11 @@ def _free_bytes(held_bytes: int, share: Optional[int]) -> int:
 
 
 def capacity_error(
-    program: Program, state_bytes: int, held_bytes: int = 0, share: Optional[int] = None
+    program: Program,
+    state_bytes: int,
+    held_bytes: int = 0,
+    share: Optional[int] = None,
+    where: str = " for each of its wafers (num_csx)",
 ) -> Optional[BatchCapacityError]:
     """The error if variables, activations and scratch memory do not fit; else None.
 
@@ -160,6 +164,7 @@ def capacity_error(
         held_bytes: bytes of these that are already allocated.
         share: bytes that one of several wafers may take of its computer, see memory_share; None
             for one wafer, which may take all.
+        where: what the share is, for the error.
     """
     activations = activation_bytes(program)
     needed = state_bytes + activations
@@ -173,14 +178,10 @@ def capacity_error(
     return BatchCapacityError(
         f"this model needs {needed / 1e9:.1f} GB of memory: {state_bytes / 1e9:.1f} GB of weights "
         f"and optimizer state, {activations / 1e9:.1f} GB of activations and gradients. "
-        f"Received: {free / 1e9:.1f} GB free{_per_wafer(share)}, "
+        f"Received: {free / 1e9:.1f} GB free{'' if share is None else where}, "
         f"{(needed - free) / 1e9:.1f} GB too little.{hint} Lower batch_size or "
         "max_sequence_length, choose a smaller model, or use a computer with more memory.",
         needed,
         free,
         state_bytes,
     )
-
-
-def _per_wafer(share: Optional[int]) -> str:
-    return "" if share is None else " for each of its wafers (num_csx)"

@@ -31,6 +31,7 @@ class CpuBackend:
     Args:
         swarm: the wafers that run the same program; None for this one alone.
         kernels: what to choose kernels from; None for all that there are.
+        threads: of the kernels, for prices; None for those of this process.
 
     Raises:
         ConfigError: CEREBRAS_TF_ISA or CEREBRAS_TF_SGEMM has no known name, whether or not the
@@ -38,12 +39,16 @@ class CpuBackend:
     """
 
     def __init__(
-        self, swarm: Optional[Swarm] = None, kernels: Optional[KernelTable] = None
+        self,
+        swarm: Optional[Swarm] = None,
+        kernels: Optional[KernelTable] = None,
+        threads: Optional[int] = None,
     ) -> None:
         environment.ISA.get()
         blas.forced()
         self._kernels = cpu_kernels() if kernels is None else kernels
         self._collectives = CollectiveCalls(swarm or Alone())
+        self._threads = threads
 
     def allocate(self, size: int) -> Array:
         try:
@@ -78,7 +83,8 @@ class CpuBackend:
         if op in STRUCTURAL:
             return cost
         needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
-        return replace(cost, scratch_bytes=needed.shared + needed.per_thread * num_threads())
+        threads = self._threads or num_threads()
+        return replace(cost, scratch_bytes=needed.shared + needed.per_thread * threads)
 
     def scratch(self, size: int) -> AbstractContextManager[Array]:
         return scratch.borrow((size,), np.uint8)

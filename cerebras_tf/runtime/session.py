@@ -117,6 +117,7 @@ class Session:
         swarm: Optional[Swarm] = None,
         loading_swarm: Optional[Swarm] = None,
         checkpoints: Optional[CheckpointFormat] = None,
+        memory_bytes: Optional[int] = None,
     ) -> None:
         """Prepares a session.
 
@@ -131,13 +132,17 @@ class Session:
             loading_swarm: the wafers that load a model at the same time and share memory; None for
                 those of `swarm`.
             checkpoints: what `save` and `restore` use.
+            memory_bytes: the most memory for variables, activations and scratch memory; None for
+                what is free, shared with the loading swarm.
         """
         self._store = store
         self._backend = backend
         self._listeners = list(listeners)
         self._phase = phase
         self._swarm = swarm or Alone()
-        self._share = memory_share(loading_swarm or self._swarm)
+        self._share = memory_bytes
+        if memory_bytes is None:
+            self._share = memory_share(loading_swarm or self._swarm)
         self._checkpoints = checkpoints
         self._random = RandomStreams(self._swarm.rank, self._swarm.size, trains)
         self._global_step = 0
@@ -193,7 +198,10 @@ class Session:
         self._format().save(prefix, self._store, numbers)
 
     def restore(self, prefix: str) -> None:
-        numbers = self._format().restore(prefix, self._store)
+        self.restore_numbers(self._format().restore(prefix, self._store))
+
+    def restore_numbers(self, numbers: Mapping[str, int]) -> None:
+        """Restores what a checkpoint holds besides variables."""
         self._global_step = numbers.get(GLOBAL_STEP, 0)
         self.restore_random_state(numbers)
 
@@ -264,9 +272,9 @@ class Session:
         """All features of a program; counts what its random ops draw."""
         slots, program = executor.plan.slots, executor.plan
         given = {
+            **work.features,
             program.global_step: np.array(self._global_step, np.int64),
             **self._random.features(program, self._global_step),
-            **work.features,
         }
         self._random.advance(program, executor.sizes, updates)
         return {
@@ -449,6 +457,11 @@ class Session:
         if fault is not None:
             raise fault
         request, number = needed.request, needed.program
+        if number is not None and number not in self._variants:
+            raise DataError(
+                "program: must replace one that the session has. Received: number "
+                f"{number}. Submit it as a new one."
+            )
         bounds = {symbol.name: symbol.bound for symbol in program.symbols}
         variant = _Variant(
             next(self._numbers) if number is None else number,

@@ -67,6 +67,8 @@ PACKAGES = {
     "bundle": package("ir kernels memoryx", outside="numpy"),
     "swarmx": package(outside="numpy mpi4py"),
     "runtime": package("ir ops kernels wafer bundle memoryx swarmx", outside="numpy"),
+    # A wafer on another computer. gRPC and cryptography are imported where it is used.
+    "address": package("root ir kernels ops memoryx runtime", outside="numpy grpc cryptography"),
     # The only package that imports private names of TensorFlow, see test_tensorflow_internals.py.
     "tf_compat": package(outside="tensorflow triton"),
     "capture": package("ir ops kernels tf_compat", outside="tensorflow numpy"),

@@ -1,19 +1,16 @@
-"""What a session's client needs could travel over a wire: the same steps on both sides of one."""
+"""The same steps on a session in this process and on one at an address."""
 
 from __future__ import annotations
 
 import inspect
-import io
-import json
-from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from cerebras_tf.address.remote import RemoteSession
 from cerebras_tf.errors import CapacityError, CheckpointError, ConfigError, DataError
 from cerebras_tf.ir import Variable
-from cerebras_tf.ir.program_file import load_program, save_program
-from cerebras_tf.ir.types import parse_type
+from cerebras_tf.memoryx.store import reading, write
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.protocol import (
@@ -28,103 +25,25 @@ from cerebras_tf.runtime.protocol import (
 from cerebras_tf.runtime.random_streams import RANDOM_STEP_KEY
 from cerebras_tf.runtime.saved_run import BundleFormat
 from cerebras_tf.runtime.session import Session
+from tests.address.loopback import loopback
 from tests.machines import store_of, variables_of
 from tests.runtime import test_packing as packing
 from tests.runtime.test_session import WEIGHT, Compiler, batch, wanted_losses
 
 
-def sent(message):
-    """What arrives of a message that goes over a wire as JSON and arrays."""
-    if isinstance(message, np.ndarray):
-        file = io.BytesIO()
-        np.save(file, message, allow_pickle=False)
-        return np.load(io.BytesIO(file.getvalue()), allow_pickle=False)
-    arrays = {}
-    for name in ("features", "values"):
-        if hasattr(message, name):
-            arrays[name] = {key: sent(array) for key, array in getattr(message, name).items()}
-            message = replace(message, **{name: {}})
-    found = json.loads(json.dumps(_encoded(message)))
-    return replace(_decoded(type(message), found), **arrays)
+@pytest.fixture(params=["here", "address"])
+def connect(request):
+    """Makes sessions on a store, in this process or at an address."""
 
-
-def _encoded(message):
-    found = {item.name: getattr(message, item.name) for item in fields(message)}
-    for name, value in found.items():
-        if isinstance(value, Request):
-            found[name] = _encoded(value)
-        elif isinstance(value, frozenset):
-            found[name] = sorted(value)
-        elif name == "types":
-            found[name] = {key: str(type) for key, type in value.items()}
-    return found
-
-
-def _decoded(kind, found):
-    if "request" in found:
-        found["request"] = _decoded(Request, found["request"])
-    if "wanted" in found:
-        found["wanted"] = frozenset(found["wanted"])
-    if "types" in found:
-        found["types"] = {key: parse_type(text) for key, text in found["types"].items()}
-    if "dropped" in found:
-        found["dropped"] = tuple(found["dropped"])
-    return kind(**found)
-
-
-class WireSession:
-    """A session behind a wire: nothing passes but copies of messages, arrays and program files."""
-
-    def __init__(self, session, folder):
-        self._session, self._folder = session, folder
-
-    def submit(self, program, needed):
-        path = self._folder / "program.zip"
-        save_program(program, path)
-        return sent(self._session.submit(load_program(path), sent(needed)))
-
-    def prepare(self, request):
-        return sent(self._session.prepare(sent(request)))
-
-    def step(self, batches, activation_bytes=None):
-        answer = self._session.step(list(map(sent, batches)), activation_bytes)
-        return sent(answer) if isinstance(answer, ProgramNeeded) else list(map(sent, answer))
-
-    def capacity_error(self, program):
-        return self._session.capacity_error(program)
-
-    def get(self, name):
-        return sent(self._session.get(name))
-
-    def put(self, name, content):
-        self._session.put(name, sent(content))
-
-    def save(self, prefix):
-        self._session.save(prefix)
-
-    def restore(self, prefix):
-        self._session.restore(prefix)
-
-    def random_state(self):
-        return self._session.random_state()
-
-    def restore_random_state(self, state):
-        self._session.restore_random_state(state)
-
-
-for _name in ("price", "specs", "version", "global_step", "activation_limit"):
-    setattr(WireSession, _name, property(lambda self, name=_name: getattr(self._session, name)))
-for _name in ("held_bytes", "peak_bytes"):
-    setattr(WireSession, _name, property(lambda self, name=_name: getattr(self._session, name)))
-
-
-@pytest.fixture(params=["here", "wire"])
-def connect(request, tmp_path):
-    """Makes sessions on a store, in this process or behind a wire."""
-
-    def made(store, **given):
-        session = Session(store, CpuBackend(), checkpoints=BundleFormat(), **given)
-        return WireSession(session, tmp_path) if request.param == "wire" else session
+    def made(store):
+        if request.param == "here":
+            return Session(store, CpuBackend(), checkpoints=BundleFormat())
+        wafer, _ = loopback()
+        there = wafer.store(store.specs.values())
+        for name in store.specs:
+            with reading(store, name) as array:
+                write(there, name, array)
+        return wafer.session(there, True, BundleFormat())
 
     return made
 
@@ -133,7 +52,7 @@ def store(value=WEIGHT):
     return store_of([Variable("w", packing.TensorType("float32", (4, 4)), True)], {"w": value})
 
 
-@pytest.mark.parametrize("kind", [Session, WireSession])
+@pytest.mark.parametrize("kind", [Session, RemoteSession])
 def test_sessions_have_all_that_the_protocol_asks_for(kind):
     for name, member in vars(SessionProtocol).items():
         if not name.startswith("_"):

@@ -1,0 +1,263 @@
+"""Messages as bytes and back: a JSON header, then the bytes of the arrays.
+
+A message is one frame or several. The first has a prefix and the header, which is JSON: the fields
+of the message, by the types that its class declares, and dtype and shape of every array. Sizes are
+checked before anything is allocated, and only these classes are built. Of an array of zero bytes,
+only the header is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import re
+import struct
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from cerebras_tf.address.messages import ANSWERS, REQUESTS
+from cerebras_tf.errors import CerebrasError, DataError
+from cerebras_tf.ir import Array, TensorType
+from cerebras_tf.ir.types import parse_type
+from cerebras_tf.user_files import parse_json, reason
+
+MAX_HEADER_BYTES = 2 << 20
+MAX_ARRAYS = 65536
+MAX_RANK = 16
+FRAME_BYTES = 1 << 20  # of arrays; larger frames are not faster
+MAX_FRAME_BYTES = 4 << 20
+_PREFIX = struct.Struct("<4sQI")  # magic, number, length of the header
+_MAGIC = b"CSW1"
+_MAX_INT = 1 << 63
+_DTYPES = (
+    *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
+    *("uint64", "uint32", "uint16", "uint8", "bool"),
+)
+_STATIC_TYPE = re.compile(r"[a-z0-9]{1,20}\[([0-9]{1,18}(, ?[0-9]{1,18}){0,31})?\]")
+_NAMES = {kind.__name__: kind for kind in (*REQUESTS, *ANSWERS)}
+
+
+def encode(number: int, message: Any) -> Iterator[bytes]:
+    """The frames of a message.
+
+    Args:
+        number: of the request, or of the request that is answered.
+
+    Raises:
+        DataError: an array has another dtype, or the message is too large.
+    """
+    arrays: list[Array] = []
+    fields = _encode(message, type(message), arrays)
+    table = [[a.dtype.name, list(a.shape), _is_zero(a)] for a in arrays]
+    header = json.dumps([type(message).__name__, fields, table], allow_nan=False).encode()
+    if len(header) > MAX_HEADER_BYTES or len(arrays) > MAX_ARRAYS:
+        raise DataError(
+            f"wafer: a message must have at most {MAX_HEADER_BYTES} bytes besides its arrays, and "
+            f"{MAX_ARRAYS} arrays. Received: {len(header)} and {len(arrays)}. Use fewer features "
+            "or variables."
+        )
+    start = _PREFIX.pack(_MAGIC, number, len(header)) + header
+    sent = [a for a, (_, _, is_zero) in zip(arrays, table) if not is_zero]
+    if sum(a.nbytes for a in sent) <= FRAME_BYTES:
+        yield b"".join([start, *(a.tobytes() for a in sent)])
+        return
+    yield start
+    for array in sent:
+        view = memoryview(_bytes_of(array))
+        for at in range(0, array.nbytes, FRAME_BYTES):
+            yield bytes(view[at : at + FRAME_BYTES])
+
+
+class Reader:
+    """Puts frames together to messages.
+
+    Args:
+        max_bytes: of the arrays of a message.
+        kinds: messages that are allowed.
+    """
+
+    def __init__(self, max_bytes: int, kinds: Iterable[type]) -> None:
+        self._max_bytes = max_bytes
+        self._kinds = {kind.__name__ for kind in kinds}
+        self._open: Optional[tuple[int, str, Any, list[Array]]] = None
+        self._unread: list[Array] = []  # bytes of arrays that are still to come
+
+    def feed(self, frame: bytes) -> Optional[tuple[int, Any]]:
+        """Takes a frame; returns the number and the message that it completes, if any.
+
+        Raises:
+            DataError: the frames are not a message that is allowed.
+        """
+        try:
+            if len(frame) > MAX_FRAME_BYTES:
+                raise _fault(f"a frame of {len(frame)} bytes")
+            rest = memoryview(frame)
+            if self._open is None:
+                rest = self._begin(rest)
+            self._fill(rest)
+            if self._unread:
+                return None
+            assert self._open is not None
+            number, name, fields, arrays = self._open
+            self._open = None
+            for array in arrays:
+                if array.dtype == np.bool_:  # of other bytes than 0 and 1
+                    np.not_equal(array.view(np.uint8), 0, out=array)
+            return number, _decode(fields, _NAMES[name], arrays)
+        except DataError:
+            raise
+        except (CerebrasError, ValueError) as error:
+            raise _fault(reason(error)) from error
+
+    def _begin(self, frame: memoryview) -> memoryview:
+        if len(frame) < _PREFIX.size:
+            raise _fault("a frame without a header")
+        magic, number, length = _PREFIX.unpack_from(frame)
+        end = _PREFIX.size + length
+        if magic != _MAGIC or length > MAX_HEADER_BYTES or len(frame) < end:
+            raise _fault("a frame without a header")
+        found = parse_json(bytes(frame[_PREFIX.size : end]), list, unique=True)
+        if len(found) != 3 or not isinstance(found[2], list) or len(found[2]) > MAX_ARRAYS:
+            raise _fault("another header")
+        name, fields, table = found
+        if not isinstance(name, str) or name not in self._kinds:
+            raise _fault(f"message {name!r:.40}")
+        left, kinds = self._max_bytes, []
+        for row in table:
+            kind, zero = _checked_row(row)
+            left -= math.prod(kind[1]) * np.dtype(kind[0]).itemsize
+            if left < 0:
+                raise _fault(f"arrays of more than {self._max_bytes} bytes")
+            kinds.append((kind, zero))
+        try:
+            arrays = [np.zeros(k[1], k[0]) if zero else np.empty(k[1], k[0]) for k, zero in kinds]
+        except MemoryError as error:
+            raise _fault("arrays of more bytes than there is memory") from error
+        self._unread = [
+            _bytes_of(array) for array, (_, zero) in zip(arrays, kinds) if not zero and array.nbytes
+        ]
+        self._unread.reverse()
+        self._open = number, name, fields, arrays
+        return frame[end:]
+
+    def _fill(self, rest: memoryview) -> None:
+        while rest:
+            if not self._unread:
+                raise _fault("bytes after the arrays")
+            target = self._unread.pop()
+            size = min(len(rest), target.nbytes)
+            target[:size] = np.frombuffer(rest[:size], np.uint8)
+            rest = rest[size:]
+            if size < target.nbytes:
+                self._unread.append(target[size:])
+
+
+def _fault(received: str) -> DataError:
+    return DataError(
+        f"wafer: a message must be well formed. Received: {received}. Use the same version of "
+        "cerebras_tf on both sides."
+    )
+
+
+def _checked_row(row: Any) -> tuple[tuple[str, tuple[int, ...]], bool]:
+    """dtype and shape of an array in a header, and whether it is zero."""
+    if not (isinstance(row, list) and len(row) == 3 and isinstance(row[1], list)):
+        raise _fault("an array without a type")
+    dtype, shape, zero = row
+    sizes = all(type(size) is int and 0 <= size < _MAX_INT for size in shape)
+    if dtype not in _DTYPES or not sizes or len(shape) > MAX_RANK or type(zero) is not bool:
+        raise _fault(f"an array of {row!r:.60}")
+    return (dtype, tuple(shape)), zero
+
+
+def _bytes_of(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _is_zero(array: Array) -> bool:
+    """Whether all bytes are zero, of an array that is large enough for that to matter."""
+    return array.nbytes >= 4096 and not _bytes_of(array).any()
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _is_message(hint: Any) -> bool:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def _encode(value: Any, hint: Any, arrays: list[Array]) -> Any:
+    """JSON of a value of a declared type; arrays are replaced by their numbers."""
+    origin, given = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Union:
+        return None if value is None else _encode(value, given[0], arrays)
+    if hint == Array:
+        array = np.require(value if isinstance(value, np.ndarray) else np.array(value), None, "C")
+        if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+            raise DataError(
+                f"wafer: arrays must be of {', '.join(_DTYPES)}. Received: {array.dtype}. Convert "
+                "them."
+            )
+        arrays.append(array)
+        return len(arrays) - 1
+    if hint is TensorType:
+        return str(value)
+    if _is_message(hint):
+        hints = _hints(hint)
+        return {name: _encode(getattr(value, name), hints[name], arrays) for name in hints}
+    if origin is not None and issubclass(origin, Mapping):
+        return {name: _encode(item, given[1], arrays) for name, item in value.items()}
+    if origin is not None:  # a sequence or a set
+        items = sorted(value) if issubclass(origin, frozenset) else value
+        return [_encode(item, given[0], arrays) for item in items]
+    return hint(value)
+
+
+def _decode(found: Any, hint: Any, arrays: Sequence[Array]) -> Any:
+    """The value of a declared type; raises ValueError where JSON has another one."""
+    origin, given = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Union:
+        return None if found is None else _decode(found, given[0], arrays)
+    if hint == Array:
+        _require(type(found) is int and 0 <= found < len(arrays), found)
+        return arrays[found]
+    if hint is TensorType:
+        _require(type(found) is str, found)
+        _require(_STATIC_TYPE.fullmatch(found) is not None, found)
+        return parse_type(found)
+    if _is_message(hint):
+        hints = _hints(hint)
+        _require(isinstance(found, dict) and found.keys() == hints.keys(), found)
+        return hint(**{name: _decode(found[name], hints[name], arrays) for name in hints})
+    if origin is not None and issubclass(origin, Mapping):
+        _require(isinstance(found, dict), found)
+        return {_text(name): _decode(item, given[1], arrays) for name, item in found.items()}
+    if origin is not None:
+        _require(isinstance(found, list), found)
+        items = [_decode(item, given[0], arrays) for item in found]
+        return frozenset(items) if issubclass(origin, frozenset) else tuple(items)
+    if hint is str:
+        return _text(found)
+    if hint is float:
+        _require(type(found) in (int, float) and math.isfinite(found), found)
+        return float(found)
+    _require(type(found) is hint and (hint is bool or abs(found) < _MAX_INT), found)
+    return found
+
+
+def _text(found: Any) -> str:
+    _require(type(found) is str, found)
+    found.encode()  # half a character is none
+    return str(found)
+
+
+def _require(holds: bool, found: Any) -> None:
+    if not holds:
+        raise ValueError(f"a field with {found!r:.60}")

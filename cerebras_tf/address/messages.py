@@ -1,0 +1,373 @@
+"""The messages between a client and the server of a wafer.
+
+A client opens a connection with Hello and gets Waiting, as long as another client has the wafer,
+and then Welcome. Each later message of the client is a request with one answer of the server.
+Failure is the answer to any request that raised an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from cerebras_tf import errors
+from cerebras_tf.errors import BatchCapacityError, CapacityError, CerebrasError, StoreError
+from cerebras_tf.ir import Array, Variable
+from cerebras_tf.runtime.protocol import (
+    Accepted,
+    Batch,
+    Prepared,
+    ProgramNeeded,
+    Request,
+    StepResult,
+)
+from cerebras_tf.user_files import reason
+
+# Increased when older clients or servers do not understand the messages any more.
+MAJOR = 1
+
+
+# Of a connection.
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a client.
+
+    Attributes:
+        major: version of the messages.
+        version: of cerebras_tf.
+        label: shown to others who wait for the wafer.
+        lease: of an earlier connection that is continued; "" to ask for the wafer.
+    """
+
+    major: int
+    version: str
+    label: str
+    lease: str = ""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Another client has the wafer.
+
+    Attributes:
+        position: in the queue; 1 for the next.
+        holder: label of the client that has the wafer.
+        held_s: seconds since it got the wafer.
+    """
+
+    position: int
+    holder: str
+    held_s: float
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The client has the wafer.
+
+    Attributes:
+        version: of cerebras_tf on the server.
+        incarnation: differs when the server was restarted.
+        lease: names the client's right to the wafer.
+        last: number of the last request that was answered.
+        keep_s: seconds for which the lease is kept without a connection.
+        threads: threads of the kernels there.
+    """
+
+    version: str
+    incarnation: str
+    lease: str
+    last: int
+    keep_s: float
+    threads: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error, which the client raises.
+
+    Attributes:
+        kind: name of the error's class in cerebras_tf.errors.
+        text: the message.
+        code: see CerebrasError.
+        numbers: of a BatchCapacityError: needed, available and fixed bytes.
+    """
+
+    kind: str
+    text: str
+    code: Optional[str] = None
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Release:
+    """Ends the lease."""
+
+
+# Of stores.
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """Makes a store; answered by Opened.
+
+    Attributes:
+        specs: the variables.
+        lender: number of a store whose variables may be borrowed.
+    """
+
+    specs: tuple[Variable, ...]
+    lender: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Number of a new store or session."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class CloseStore:
+    """Frees a store and its sessions."""
+
+    store: int
+
+
+@dataclass(frozen=True)
+class Get:
+    """Asks for a variable; answered by Content."""
+
+    store: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """A variable in its storage dtype."""
+
+    array: Array
+
+
+@dataclass(frozen=True)
+class Put:
+    """Sets a variable."""
+
+    store: int
+    name: str
+    content: Array
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """See Store.reserve."""
+
+    store: int
+    specs: tuple[Variable, ...]
+
+
+@dataclass(frozen=True)
+class RequireMemory:
+    """See Store.require_memory."""
+
+    store: int
+    groups: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class FindValues:
+    """Asks for the variables that have a value; answered by Names."""
+
+    store: int
+
+
+@dataclass(frozen=True)
+class FindNotFinite:
+    """See Store.not_finite; answered by Names."""
+
+    store: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Borrow:
+    """See Store.borrow; answered by Names."""
+
+    store: int
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of variables."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AskState:
+    """Asks for the properties of a store; answered by Numbers."""
+
+    store: int
+
+
+# Of sessions.
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """Makes a session on a store; answered by Opened."""
+
+    store: int
+    trains: bool
+
+
+@dataclass(frozen=True)
+class Submit:
+    """See SessionProtocol.submit; answered by Accepted, or by Unknown if the program is missing.
+
+    Attributes:
+        digest: of the program, see ir.program_file.
+        file: the program's file; None if the server may know it.
+    """
+
+    session: int
+    needed: ProgramNeeded
+    digest: str
+    file: Optional[Array] = None
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The server does not have the program."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """See SessionProtocol.prepare."""
+
+    session: int
+    request: Request
+
+
+@dataclass(frozen=True)
+class Step:
+    """See SessionProtocol.step; answered by Stepped or ProgramNeeded."""
+
+    session: int
+    batches: tuple[Batch, ...]
+    activation_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step has run."""
+
+    results: tuple[StepResult, ...]
+
+
+@dataclass(frozen=True)
+class AskSession:
+    """Asks for the properties of a session; answered by Numbers."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class AskRandomState:
+    """See SessionProtocol.random_state; answered by Numbers."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class RestoreRandomState:
+    """See SessionProtocol.restore_random_state; `with_step`: the state has the global step."""
+
+    session: int
+    state: Mapping[str, int]
+    with_step: bool = False
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers by name."""
+
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MeasureSpeeds:
+    """See runtime.speeds; answered by Numbers, rounded to integers."""
+
+    rounded: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """A request without a result was carried out."""
+
+
+REQUESTS = (
+    *(Hello, Release, OpenStore, CloseStore, Get, Put, Reserve, RequireMemory, FindValues),
+    *(FindNotFinite, Borrow, AskState, OpenSession, Submit, Prepare, Step, AskSession),
+    *(AskRandomState, RestoreRandomState, MeasureSpeeds),
+)
+ANSWERS = (
+    *(Waiting, Welcome, Failure, Opened, Content, Names, Numbers, Done, Accepted, Unknown),
+    *(Prepared, ProgramNeeded, Stepped),
+)
+
+
+# Errors.
+
+_KINDS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, CerebrasError)
+}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error as a message, without its traceback."""
+    if isinstance(error, BatchCapacityError):
+        numbers = error.needed_bytes, error.available_bytes, error.fixed_bytes
+        return Failure("BatchCapacityError", text_of(error), error.code, numbers)
+    if isinstance(error, CerebrasError):
+        kind = next(c.__name__ for c in type(error).__mro__ if _KINDS.get(c.__name__) is c)
+        return Failure(kind, text_of(error), error.code)
+    if isinstance(error, MemoryError):
+        return failure_of(
+            CapacityError(
+                "wafer: the memory of its computer must suffice. Received: an allocation that "
+                "failed there. Use a smaller model or batch."
+            )
+        )
+    if isinstance(error, OSError):
+        return failure_of(StoreError(f"wafer: {reason(error)}. See the server's log."))
+    return failure_of(
+        errors.GraphError(
+            "wafer: a program must run as its verifier allows. Received: "
+            f"{type(error).__name__}, see the server's log. Compile the model again, with the same "
+            "version of cerebras_tf on both sides."
+        )
+    )
+
+
+def text_of(error: CerebrasError) -> str:
+    """The message of an error, without its code."""
+    return str(error.args[0]) if error.args else ""
+
+
+def error_of(failure: Failure) -> CerebrasError:
+    """The error that a message describes."""
+    kind: Any = _KINDS.get(failure.kind, CerebrasError)
+    if kind is BatchCapacityError:
+        needed, available, fixed = (*failure.numbers, 0, 0, 0)[:3]
+        made: CerebrasError = BatchCapacityError(failure.text, needed, available, fixed)
+    else:
+        made = kind(failure.text)
+    if failure.code is not None:
+        made.code = failure.code
+    return made

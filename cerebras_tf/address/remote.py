@@ -1,0 +1,284 @@
+"""A store and sessions on a server, as the store and the session of this process are used."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Optional, Protocol, Union
+
+import numpy as np
+
+from cerebras_tf.address import messages as m
+from cerebras_tf.errors import BatchCapacityError, ConfigError
+from cerebras_tf.ir import Array, Variable
+from cerebras_tf.ir.program import Price, Program
+from cerebras_tf.ir.program_file import program_bytes
+from cerebras_tf.memoryx.store import BaseStore, Store, reading, write
+from cerebras_tf.ops.cost import Speeds
+from cerebras_tf.runtime.capacity import capacity_error
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.protocol import (
+    Accepted,
+    Batch,
+    Prepared,
+    ProgramNeeded,
+    Request,
+    StepResult,
+)
+from cerebras_tf.runtime.session import GLOBAL_STEP, CheckpointFormat
+
+Call = Callable[[Any], Any]  # sends a request and returns the answer
+
+
+class Link(Protocol):
+    """The connection to a server."""
+
+    def call(self, request: Any) -> Any:
+        """Sends a request and returns its answer; raises the error that the server had."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of the server's kernels."""
+
+
+class RemoteWafer:
+    """The wafer of a server.
+
+    Args:
+        link: the connection.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        # Costs are computed here as the server would; it computes them again to check memory.
+        self.backend = CpuBackend(threads=link.threads)
+
+    def store(self, specs: Iterable[Variable], lender: Optional[Store] = None) -> Store:
+        """A store of variables there.
+
+        Args:
+            lender: a store there whose variables may be borrowed.
+        """
+        assert lender is None or isinstance(lender, RemoteStore)
+        return RemoteStore(self._link.call, specs, lender)
+
+    def session(
+        self, store: Store, trains: bool, checkpoints: Optional[CheckpointFormat] = None
+    ) -> RemoteSession:
+        """A session there; see runtime.session.Session."""
+        assert isinstance(store, RemoteStore)
+        return RemoteSession(self._link.call, store, self.backend.price, trains, checkpoints)
+
+    def speeds(self, rounded: bool) -> Speeds:
+        """See runtime.speeds.measured_speeds."""
+        found = self._link.call(m.MeasureSpeeds(rounded)).values
+        return Speeds(float(found["flops_per_s"]), float(found["bytes_per_s"]))
+
+
+class RemoteStore(BaseStore):
+    """The variables of a model on a server; `acquire` copies them from there.
+
+    Args:
+        call: sends requests.
+        lender: a store there whose variables may be borrowed.
+    """
+
+    def __init__(
+        self, call: Call, specs: Iterable[Variable], lender: Optional[RemoteStore] = None
+    ) -> None:
+        super().__init__(specs)
+        self.call = call
+        lends = None if lender is None else lender.number
+        self.number: int = call(m.OpenStore(tuple(self._specs.values()), lends)).number
+        self._is_open = True
+        self._lock = threading.RLock()
+        self._arrays: dict[str, Array] = {}
+        self._acquired: Counter[str] = Counter()
+        self._dirty: set[str] = set()
+        self._with_values: Optional[set[str]] = set()  # None: must be asked for
+
+    def reserve(self, specs: Iterable[Variable]) -> None:
+        new = [spec for spec in specs if spec.name not in self._within_step]
+        super().reserve(new)
+        if new:
+            self.call(m.Reserve(self.number, tuple(new)))
+
+    def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
+        with self._lock:
+            for name in names:
+                if name not in self._arrays:
+                    self._arrays[name] = self._made(name) if fresh else self._read(name)
+            self._acquired.update(names)
+            return [self._arrays[name] for name in names]
+
+    def _made(self, name: str) -> Array:
+        type = self._type(name)
+        return np.empty(type.static_shape, type.storage_dtype)
+
+    def _read(self, name: str) -> Array:
+        array: Array = self.call(m.Get(self.number, name)).array
+        return array
+
+    def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
+        with self._lock:
+            self._dirty.update(dirty)
+            for name in names:
+                self._acquired[name] -= 1
+                if self._acquired[name]:
+                    continue
+                del self._acquired[name]
+                array = self._arrays.pop(name)
+                if name in self._dirty:
+                    self._dirty.remove(name)
+                    self.call(m.Put(self.number, name, array))
+                    if self._with_values is not None:
+                        self._with_values.add(name)
+
+    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
+        self.call(m.RequireMemory(self.number, tuple(map(tuple, groups))))
+
+    def has_value(self, name: str) -> bool:
+        if self._with_values is None:
+            self._with_values = set(self.call(m.FindValues(self.number)).names)
+        return name in self._with_values
+
+    def forget_values(self) -> None:
+        """A step may have given variables values."""
+        self._with_values = None
+
+    def not_finite(self, names: Iterable[str]) -> list[str]:
+        return list(self.call(m.FindNotFinite(self.number, tuple(names))).names)
+
+    def borrow(self) -> set[str]:
+        found = set(self.call(m.Borrow(self.number)).names)
+        self.forget_values()
+        return found
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.call(m.CloseStore(self.number))
+
+    def ask(self, name: str) -> int:
+        """A property of the store there."""
+        return int(self.call(m.AskState(self.number)).values[name])
+
+    @property
+    def version(self) -> int:
+        return self.ask("version")
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the server's memory."""
+        return self.ask("resident_bytes")
+
+    @property
+    def total_resident_bytes(self) -> int:
+        """Bytes of the server's memory when every variable has a value."""
+        return self.ask("total_resident_bytes")
+
+
+class RemoteSession:
+    """A session on a server; implements SessionProtocol."""
+
+    def __init__(
+        self,
+        call: Call,
+        store: RemoteStore,
+        price: Price,
+        trains: bool,
+        checkpoints: Optional[CheckpointFormat] = None,
+    ) -> None:
+        self._call, self._store, self._price = call, store, price
+        self._checkpoints = checkpoints
+        self._number: int = call(m.OpenSession(store.number, trains)).number
+
+    def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:
+        digest, content = program_bytes(program)
+        answer = self._call(m.Submit(self._number, needed, digest))
+        if isinstance(answer, m.Unknown):
+            file = np.frombuffer(content, np.uint8)
+            answer = self._call(m.Submit(self._number, needed, digest, file))
+        found: Accepted = answer
+        return found
+
+    def prepare(self, request: Request) -> Union[Prepared, ProgramNeeded]:
+        found: Union[Prepared, ProgramNeeded] = self._call(m.Prepare(self._number, request))
+        return found
+
+    def step(
+        self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
+    ) -> Union[list[StepResult], ProgramNeeded]:
+        answer = self._call(m.Step(self._number, tuple(batches), activation_bytes))
+        if isinstance(answer, ProgramNeeded):
+            return answer
+        self._store.forget_values()
+        return list(answer.results)
+
+    @property
+    def price(self) -> Price:
+        return self._price
+
+    def capacity_error(self, program: Program) -> Optional[BatchCapacityError]:
+        found = self._call(m.AskState(self._store.number)).values
+        where = " on the computer of the wafer (cs_ip)"
+        return capacity_error(program, found["total_resident_bytes"], 0, found["free_bytes"], where)
+
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        return self._store.specs
+
+    def get(self, name: str) -> Array:
+        with reading(self._store, name) as array:
+            return np.array(array)
+
+    def put(self, name: str, content: Array) -> None:
+        write(self._store, name, content)
+
+    def save(self, prefix: str) -> None:
+        """See SessionProtocol.save; the files are of this computer."""
+        numbers = {GLOBAL_STEP: self.global_step, **self.random_state()}
+        self._format().save(prefix, self._store, numbers)
+
+    def restore(self, prefix: str) -> None:
+        """See SessionProtocol.restore; the files are of this computer."""
+        numbers = self._format().restore(prefix, self._store)
+        self._call(m.RestoreRandomState(self._number, numbers, with_step=True))
+
+    def _format(self) -> CheckpointFormat:
+        if self._checkpoints is None:
+            raise ConfigError(
+                "session: must have a checkpoint format to save and restore. Received: none. Pass "
+                "it as `checkpoints`."
+            )
+        return self._checkpoints
+
+    def random_state(self) -> dict[str, int]:
+        return dict(self._call(m.AskRandomState(self._number)).values)
+
+    def restore_random_state(self, state: Mapping[str, int]) -> None:
+        self._call(m.RestoreRandomState(self._number, dict(state)))
+
+    def _ask(self, name: str) -> int:
+        return int(self._call(m.AskSession(self._number)).values[name])
+
+    @property
+    def version(self) -> int:
+        return self._ask("version")
+
+    @property
+    def global_step(self) -> int:
+        return self._ask("global_step")
+
+    @property
+    def activation_limit(self) -> int:
+        return self._ask("activation_limit")
+
+    @property
+    def held_bytes(self) -> int:
+        return self._ask("held_bytes")
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._ask("peak_bytes")

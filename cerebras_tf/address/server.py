@@ -1,0 +1,329 @@
+"""The server of a wafer: gRPC with TLS and a token, one client at a time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import grpc
+
+import cerebras_tf
+from cerebras_tf.address import messages as m
+from cerebras_tf.address.codec import MAX_FRAME_BYTES, Reader, encode
+from cerebras_tf.address.credentials import Credentials
+from cerebras_tf.address.lease import Leases
+from cerebras_tf.address.service import Service, ServiceSettings
+from cerebras_tf.errors import CerebrasError, ConfigError, DataError, SystemUnreachableError
+from cerebras_tf.kernels.compiled_threads import num_threads
+from cerebras_tf.runtime.capacity import available_bytes
+
+LINK = "/cerebras_tf.Wafer/Link"
+STATUS = "/cerebras_tf.Wafer/Status"
+# Both sides look for a lost connection like this.
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_metadata_size", 1 << 14),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+]
+_CONNECTIONS = 32
+_HELLO_S = 10.0  # for which a new connection may send nothing
+_WAIT_S = 1.0  # between looks at the queue
+_log = logging.getLogger("cerebras_tf.server")
+
+
+@dataclass
+class _Client:
+    """The client that has the wafer: what its last request was, and the answer.
+
+    Attributes:
+        lock: held while a request is carried out.
+        connection: the newest.
+        last: number of the last request that was answered.
+        frames: the answer, which is sent again if it is asked for again.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    connection: Any = None
+    last: int = 0
+    frames: list[bytes] = field(default_factory=list)
+
+
+class WaferServer:
+    """Serves a wafer at an address.
+
+    Args:
+        address: HOST:PORT; port 0 for one that is free.
+        credentials: with the private key.
+        settings: what clients may use.
+        keep_s: seconds for which a lease is kept after its connection ended.
+
+    Attributes:
+        port: where it listens.
+
+    Raises:
+        ConfigError: it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        credentials: Credentials,
+        settings: Optional[ServiceSettings] = None,
+        keep_s: float = 120.0,
+    ) -> None:
+        self.incarnation = secrets.token_hex(8)
+        self._settings = settings or ServiceSettings()
+        self._service = Service(self._settings)
+        self._leases = Leases(keep_s)
+        self._changed = threading.Condition()
+        self._client = _Client()
+        self._served: Optional[str] = None  # lease whose state the service has
+        # All steps run on one thread, and so do the changes of the service.
+        self._worker = concurrent.futures.ThreadPoolExecutor(1, "wafer")
+        self._handlers = concurrent.futures.ThreadPoolExecutor(_CONNECTIONS, "wafer-connection")
+        self._server = grpc.server(
+            self._handlers,
+            handlers=(_Handlers(self, credentials),),
+            options=[*OPTIONS, ("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=_CONNECTIONS,
+        )
+        assert credentials.key is not None
+        pair = [(credentials.key, credentials.certificate)]
+        try:
+            self.port = self._server.add_secure_port(address, grpc.ssl_server_credentials(pair))
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            raise ConfigError(
+                f"--listen: must be an address of this computer that is free. Received: {address}. "
+                "Use another port, or end the program that uses it."
+            )
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Starts to answer; returns at once."""
+        self._server.start()
+        threading.Thread(target=self._watch, name="wafer-leases", daemon=True).start()
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """Ends all connections, after a step that runs."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._server.stop(grace_s).wait()
+        self._worker.submit(self._service.end).result()
+        self._worker.shutdown()
+        self._handlers.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Returns when the server has stopped."""
+        self._server.wait_for_termination()
+
+    def _watch(self) -> None:
+        """Ends leases that were kept long enough."""
+        while not self._ended.wait(_WAIT_S):
+            self._advance()
+
+    def _advance(self) -> None:
+        with self._changed:
+            self._leases.advance(time.monotonic())
+            holder = self._leases.holder
+            lease = None if holder is None else holder.lease
+            if lease == self._served:
+                return
+            self._served, self._client = lease, _Client()
+            with contextlib.suppress(RuntimeError):  # the server stops
+                self._worker.submit(self._service.end)
+            _log.info("wafer: %s", "free" if holder is None else f"is now of {holder.label}")
+            self._changed.notify_all()
+
+    # Connections.
+
+    def link(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Serves one connection of a client."""
+        reader = Reader(self._max_bytes(), m.REQUESTS)
+        timer = threading.Timer(_HELLO_S, context.cancel)
+        timer.start()
+        lease = ""
+        try:
+            found = _next(frames, reader)
+            timer.cancel()
+            if found is None:
+                return
+            hello = _checked(found[1])
+            lease = hello.lease or secrets.token_hex(16)
+            is_held = yield from self._admitted(hello, lease, context)
+            if is_held:
+                yield from self._requests(lease, frames, reader)
+        except Exception as error:
+            yield from encode(0, _failure(error, "connection"))
+        finally:
+            timer.cancel()
+            with self._changed:
+                is_older = self._client.connection not in (None, context)
+                if not (is_older and self._leases.position(lease) == 0):
+                    self._leases.lose(lease, time.monotonic())
+
+    def _admitted(self, hello: m.Hello, lease: str, context: Any) -> Generator[bytes, None, bool]:
+        """Waits until the client has the wafer; returns whether it has."""
+        if not hello.lease:
+            with self._changed:
+                self._leases.ask(lease, hello.label[:200])
+            yield from self._queued(lease, context)
+        with self._changed:
+            is_held, client = self._leases.resume(lease), self._client
+            if is_held:
+                client.connection = context
+        last = 0
+        if is_held:
+            with client.lock:  # a request of an earlier connection ends first
+                last = client.last
+        keep, threads = self._leases.keep_s, num_threads()
+        kept = lease if is_held else ""
+        version = cerebras_tf.__version__
+        yield from encode(0, m.Welcome(version, self.incarnation, kept, last, keep, threads))
+        return is_held
+
+    def _queued(self, lease: str, context: Any) -> Iterator[bytes]:
+        """Returns when the client is first, or has gone; tells it its place in the queue."""
+        shown = -1
+        while True:
+            self._advance()
+            with self._changed:
+                position, holder = self._leases.position(lease), self._leases.holder
+                gone = not context.is_active() or self._ended.is_set()
+            if position <= 0 or gone:
+                return
+            if position != shown and holder is not None:
+                held_s = time.monotonic() - holder.since
+                yield from encode(0, m.Waiting(position, holder.label, held_s))
+                shown = position
+            with self._changed:
+                self._changed.wait(_WAIT_S)
+
+    def _requests(self, lease: str, frames: Iterator[bytes], reader: Reader) -> Iterator[bytes]:
+        client = self._client
+        while (found := _next(frames, reader)) is not None:
+            number, request = found
+            if isinstance(request, m.Release):
+                with self._changed:
+                    self._leases.release(lease)
+                self._advance()
+                yield from encode(number, m.Done())
+                return
+            with client.lock:
+                if number == client.last + 1:
+                    work = self._worker.submit(self._answer, lease, number, request)
+                    client.frames = work.result()
+                    client.last = number
+                elif number != client.last:
+                    raise DataError(
+                        f"wafer: request {client.last + 1} must be next. Received: {number}. "
+                        "Connect again."
+                    )
+                answer = client.frames
+            yield from answer
+
+    def _answer(self, lease: str, number: int, request: Any) -> list[bytes]:
+        try:
+            if lease != self._served:
+                raise SystemUnreachableError(
+                    "wafer: a client must have it for its requests. Received: a request after the "
+                    "lease has ended. Connect again."
+                )
+            return list(encode(number, self._service.answer(request)))
+        except Exception as error:
+            return list(encode(number, _failure(error, type(request).__name__)))
+
+    def _max_bytes(self) -> int:
+        most = self._settings.memory_bytes
+        return available_bytes() if most is None else most
+
+    # Status.
+
+    def status(self) -> dict[str, Any]:
+        """Who has the wafer, and what it does."""
+        with self._changed:
+            holder, now = self._leases.holder, time.monotonic()
+            return {
+                "version": cerebras_tf.__version__,
+                "host": socket.gethostname(),
+                "holder": None if holder is None else holder.label,
+                "held_s": 0.0 if holder is None else round(now - holder.since, 1),
+                "connected": holder is not None and holder.lost_at is None,
+                "waiting": self._leases.waiting,
+                "free_bytes": available_bytes(),
+                "threads": num_threads(),
+                **self._service.progress(),
+            }
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds the method of a call; calls without the token get no answer."""
+
+    def __init__(self, server: WaferServer, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._methods = {
+            LINK: grpc.stream_stream_rpc_method_handler(server.link),
+            STATUS: grpc.unary_unary_rpc_method_handler(
+                lambda request, context: json.dumps(server.status()).encode()
+            ),
+        }
+        self._denied = grpc.unary_unary_rpc_method_handler(_deny)
+
+    def service(self, details: Any) -> Any:
+        """See grpc.GenericRpcHandler."""
+        sent = dict(details.invocation_metadata).get("authorization", "")
+        if not self._credentials.accepts(sent if isinstance(sent, str) else ""):
+            return self._denied
+        return self._methods.get(details.method)
+
+
+def _deny(request: bytes, context: Any) -> bytes:
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of this wafer")
+    raise AssertionError("abort raises")
+
+
+def _failure(error: Exception, what: str) -> m.Failure:
+    """The message of an error; the traceback of one that is not ours is logged."""
+    if not isinstance(error, CerebrasError):
+        _log.exception("%s failed", what)
+    return m.failure_of(error)
+
+
+def _next(frames: Iterator[bytes], reader: Reader) -> Optional[tuple[int, Any]]:
+    """The number and the message that arrive next; None at the end."""
+    with contextlib.suppress(grpc.RpcError):  # the connection has ended
+        for frame in frames:
+            found = reader.feed(frame)
+            if found is not None:
+                return found
+    return None
+
+
+def _checked(hello: Any) -> m.Hello:
+    """The first message of a connection, of a client that is new enough."""
+    if not isinstance(hello, m.Hello):
+        raise DataError("wafer: a connection must begin with Hello. Received: another message.")
+    if hello.major != m.MAJOR:
+        older = "the client" if hello.major < m.MAJOR else "the server"
+        raise ConfigError(
+            f"wafer: both sides must have version {m.MAJOR} of the messages. Received: version "
+            f"{hello.major} from the client, which has cerebras_tf {hello.version}; the server "
+            f"has {cerebras_tf.__version__}. Update cerebras_tf of {older}."
+        )
+    return hello

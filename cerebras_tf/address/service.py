@@ -1,0 +1,334 @@
+"""Carries out the requests of the client that has the wafer: stores, programs and sessions.
+
+What arrives is not trusted. Programs are verified, their variables are compared with those of the
+store, and the costs of their instructions are computed again. No request names a path.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+import numpy as np
+
+from cerebras_tf.address import messages as m
+from cerebras_tf.errors import CapacityError, DataError, GraphError
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.ir.program import Program
+from cerebras_tf.ir.program_file import parse_program
+from cerebras_tf.memoryx.borrowing_store import BorrowingStore
+from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
+from cerebras_tf.runtime.capacity import available_bytes
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.protocol import StepResult
+from cerebras_tf.runtime.session import Session
+from cerebras_tf.runtime.speeds import measured_speeds
+from cerebras_tf.runtime.verify_program import verify_program
+from cerebras_tf.user_files import parsing
+
+_MAX_STORES = 64
+_MAX_SESSIONS = 256
+_SHOWN = 2000  # losses
+_STORE_NUMBERS = ("version", "resident_bytes", "total_resident_bytes")
+_SESSION_NUMBERS = ("version", "global_step", "activation_limit", "held_bytes", "peak_bytes")
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What the owner of the computer allows.
+
+    Attributes:
+        memory_bytes: for variables, activations and scratch memory; None for what is free.
+        max_programs: programs that are kept for later steps and runs.
+    """
+
+    memory_bytes: Optional[int] = None
+    max_programs: int = 256
+
+
+class Service:
+    """The stores and sessions of one client, and the programs of all."""
+
+    def __init__(self, settings: Optional[ServiceSettings] = None) -> None:
+        self._settings = settings or ServiceSettings()
+        self._backend = CpuBackend()
+        self._programs: dict[str, Program] = {}  # by digest, in the order of their last use
+        self._numbers = itertools.count(1)
+        self._stores: dict[int, Store] = {}
+        self._reserved: dict[int, dict[str, TensorType]] = {}  # values within a step, by store
+        self._sessions: dict[int, tuple[int, Session]] = {}  # with the number of its store
+        self._steps = 0
+        self._losses: collections.deque[tuple[int, float]] = collections.deque(maxlen=_SHOWN)
+        self._held_bytes = 0
+
+    def end(self) -> None:
+        """Frees what the client has made."""
+        for number in list(self._stores):
+            self._close(number)
+        self._steps, self._held_bytes = 0, 0
+        self._losses.clear()
+
+    def progress(self) -> dict[str, Any]:
+        """Steps, losses and memory; may be called by other threads."""
+        return {
+            "steps": self._steps,
+            "losses": list(self._losses),
+            "held_bytes": self._held_bytes,
+            "programs": len(self._programs),
+        }
+
+    @functools.singledispatchmethod
+    def answer(self, request: Any) -> Any:
+        """Carries out a request.
+
+        Raises:
+            Exception: the request failed; see messages.failure_of.
+        """
+        raise _fault("a request that can be answered", type(request).__name__)
+
+    # Stores.
+
+    @answer.register
+    def _(self, request: m.OpenStore) -> m.Opened:
+        _require(len(self._stores) < _MAX_STORES, f"at most {_MAX_STORES} stores", "more")
+        _check_specs(request.specs)
+        own: Store = MemoryStore(request.specs)
+        self._check_memory(own.total_resident_bytes if request.lender is None else 0)
+        if request.lender is not None:
+            own = BorrowingStore(own, self._store(request.lender))
+        number = next(self._numbers)
+        self._stores[number], self._reserved[number] = own, {}
+        return m.Opened(number)
+
+    @answer.register
+    def _(self, request: m.CloseStore) -> m.Done:
+        self._store(request.store)
+        self._close(request.store)
+        return m.Done()
+
+    def _close(self, number: int) -> None:
+        for key in [key for key, (store, _) in self._sessions.items() if store == number]:
+            del self._sessions[key]
+        self._stores.pop(number).close()
+        del self._reserved[number]
+
+    @answer.register
+    def _(self, request: m.Get) -> m.Content:
+        store = self._store(request.store)
+        _require_names([request.name], store.specs)
+        with reading(store, request.name) as array:
+            return m.Content(array.copy())
+
+    @answer.register
+    def _(self, request: m.Put) -> m.Done:
+        store = self._store(request.store)
+        _require_names([request.name], store.specs)
+        wanted, found = store.specs[request.name].type, request.content
+        kind = TensorType(found.dtype.name, found.shape)
+        is_same = kind.storage_dtype == wanted.storage_dtype and kind.shape == wanted.shape
+        _require(is_same, f"{request.name} as {wanted}", kind)
+        self._check_memory(0 if store.has_value(request.name) else wanted.bytes)
+        write(store, request.name, found)
+        return m.Done()
+
+    @answer.register
+    def _(self, request: m.Reserve) -> m.Done:
+        store = self._store(request.store)
+        _check_specs(request.specs)
+        self._check_memory(sum(spec.type.bytes for spec in request.specs))
+        for spec in request.specs:
+            self._reserve(request.store, spec.name, spec.type)
+        store.reserve(request.specs)
+        return m.Done()
+
+    @answer.register
+    def _(self, request: m.RequireMemory) -> m.Done:
+        store = self._store(request.store)
+        for group in request.groups:
+            _require_names(group, store.specs)
+        store.require_memory(request.groups)
+        return m.Done()
+
+    @answer.register
+    def _(self, request: m.FindValues) -> m.Names:
+        store = self._store(request.store)
+        return m.Names(tuple(filter(store.has_value, store.specs)))
+
+    @answer.register
+    def _(self, request: m.FindNotFinite) -> m.Names:
+        store = self._store(request.store)
+        _require_names(request.names, store.specs)
+        return m.Names(tuple(store.not_finite(request.names)))
+
+    @answer.register
+    def _(self, request: m.Borrow) -> m.Names:
+        return m.Names(tuple(sorted(self._store(request.store).borrow())))
+
+    @answer.register
+    def _(self, request: m.AskState) -> m.Numbers:
+        store = self._store(request.store)
+        return m.Numbers(
+            {
+                **{name: int(getattr(store, name)) for name in _STORE_NUMBERS},
+                "free_bytes": self._free_bytes(),
+            }
+        )
+
+    # Sessions.
+
+    @answer.register
+    def _(self, request: m.OpenSession) -> m.Opened:
+        _require(len(self._sessions) < _MAX_SESSIONS, f"at most {_MAX_SESSIONS} sessions", "more")
+        store = self._store(request.store)
+        number = next(self._numbers)
+        session = Session(
+            store, self._backend, trains=request.trains, memory_bytes=self._settings.memory_bytes
+        )
+        self._sessions[number] = request.store, session
+        return m.Opened(number)
+
+    @answer.register
+    def _(self, request: m.Submit) -> Any:
+        number, session = self._session(request.session)
+        if request.file is None:
+            program = self._programs.get(request.digest)
+            if program is None:
+                return m.Unknown()
+            self._keep(request.digest, program)
+        else:
+            program = self._parsed(request)
+        self._check_variables(program, number)
+        return session.submit(program, request.needed)
+
+    def _parsed(self, request: m.Submit) -> Program:
+        assert request.file is not None
+        digest, program = parse_program(request.file.tobytes())
+        _require(digest == request.digest, f"a program with digest {request.digest:.64}", digest)
+        try:
+            with parsing():
+                verify_program(program)
+                program = program.priced(self._backend.price)
+        except ValueError as error:
+            raise GraphError(f"{str(error).rstrip('.')}. Compile the model again.") from error
+        self._keep(digest, program)
+        return program
+
+    def _keep(self, digest: str, program: Program) -> None:
+        self._programs.pop(digest, None)
+        self._programs[digest] = program
+        while len(self._programs) > self._settings.max_programs:
+            del self._programs[next(iter(self._programs))]
+
+    @answer.register
+    def _(self, request: m.Prepare) -> Any:
+        return self._session(request.session)[1].prepare(request.request)
+
+    @answer.register
+    def _(self, request: m.Step) -> Any:
+        session = self._session(request.session)[1]
+        _require(bool(request.batches), "a batch", "none")
+        found = session.step(request.batches, request.activation_bytes)
+        if not isinstance(found, list):
+            return found
+        self._note(found[-1], session)
+        return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found))
+
+    def _note(self, result: StepResult, session: Session) -> None:
+        """Notes for `progress` that a step has run."""
+        self._steps += 1
+        self._held_bytes = session.held_bytes
+        scalars = [a for a in result.values.values() if a.dtype == np.float32 and not a.shape]
+        if len(scalars) == 1:  # a program does not say which of its results is the loss
+            self._losses.append((result.global_step, float(scalars[0])))
+
+    @answer.register
+    def _(self, request: m.AskSession) -> m.Numbers:
+        session = self._session(request.session)[1]
+        return m.Numbers({name: int(getattr(session, name)) for name in _SESSION_NUMBERS})
+
+    @answer.register
+    def _(self, request: m.AskRandomState) -> m.Numbers:
+        return m.Numbers(self._session(request.session)[1].random_state())
+
+    @answer.register
+    def _(self, request: m.RestoreRandomState) -> m.Done:
+        session = self._session(request.session)[1]
+        restore = session.restore_numbers if request.with_step else session.restore_random_state
+        restore(request.state)
+        return m.Done()
+
+    @answer.register
+    def _(self, request: m.MeasureSpeeds) -> m.Numbers:
+        return m.Numbers(
+            {n: int(v) for n, v in vars(measured_speeds(rounded=request.rounded)).items()}
+        )
+
+    # Checks.
+
+    def _store(self, number: int) -> Store:
+        _require(number in self._stores, "a store that is open", number)
+        return self._stores[number]
+
+    def _session(self, number: int) -> tuple[int, Session]:
+        _require(number in self._sessions, "a session that is open", number)
+        return self._sessions[number]
+
+    def _check_variables(self, program: Program, number: int) -> None:
+        """Checks that a program's variables are those of the store: kernels rely on their types."""
+        store = self._stores[number]
+        for name, slot in program.staged.items():
+            self._reserve(number, name, program.slots[slot].type)
+        for name, slot in program.variables.items():
+            spec, found = store.specs.get(name), program.slots[slot].type
+            wanted = self._reserved[number].get(name) if spec is None else spec.type
+            _require(wanted == found, f"{name} as in the store, {wanted}", found)
+
+    def _reserve(self, store: int, name: str, type: TensorType) -> None:
+        """Fixes the type of a value within a step."""
+        _require(name not in self._stores[store].specs, "names that are no variables", name)
+        known = self._reserved[store].setdefault(name, type)
+        _require(known == type, f"{name} as before, {known}", type)
+
+    def _free_bytes(self) -> int:
+        """Bytes that variables and activations may take, with those that they take now."""
+        most = self._settings.memory_bytes
+        held = sum(store.resident_bytes for store in self._stores.values())
+        return available_bytes() + held if most is None else most
+
+    def _check_memory(self, needed: int) -> None:
+        """Raises CapacityError if bytes of variables do not fit in addition to others."""
+        held = sum(store.resident_bytes for store in self._stores.values())
+        free = self._free_bytes() - held
+        if needed > free:
+            raise CapacityError(
+                "wafer: variables must fit in the memory of its computer. Received: "
+                f"{needed} bytes, and {max(free, 0)} bytes that are free. Use a smaller model, or "
+                "a wafer with more memory."
+            )
+
+
+def _check_specs(specs: Iterable[Variable]) -> None:
+    specs = list(specs)
+    names = {spec.name for spec in specs}
+    _require(len(names) == len(specs) and "" not in names, "variables with names of their own", "")
+
+
+def _require_names(names: Iterable[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(names) - set(known))
+    _require(not unknown, "names of variables of the store", unknown[:1])
+
+
+def _require(holds: bool, rule: str, received: Any) -> None:
+    if not holds:
+        raise _fault(rule, received)
+
+
+def _fault(rule: str, received: Any) -> DataError:
+    return DataError(
+        f"wafer: a request must have {rule}. Received: {received!s:.100}. Use the same version of "
+        "cerebras_tf on both sides."
+    )

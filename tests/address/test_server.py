@@ -1,0 +1,216 @@
+"""Clients and servers over TLS on this computer; connections that break."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("cryptography")
+
+from cerebras_tf.address import client as client_module
+from cerebras_tf.address import messages as m
+from cerebras_tf.address.client import Connection, status_of
+from cerebras_tf.address.credentials import Credentials, load_credentials, new_credentials
+from cerebras_tf.address.remote import RemoteWafer
+from cerebras_tf.errors import ConfigError, DataError, SystemUnreachableError
+from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.memoryx.store import reading, write
+from cerebras_tf.runtime.client import SessionClient
+from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.session import Session
+from tests.machines import store_of
+from tests.runtime.test_session import WEIGHT, Compiler, batch
+
+SPECS = [Variable("w", TensorType("float32", (4, 4)), True)]
+
+
+@pytest.fixture
+def connect(files):
+    """Opens connections, and closes them at the end of the test."""
+    opened = []
+
+    def made(server, lines=None):
+        lines = [] if lines is None else lines
+        address = f"127.0.0.1:{server.port}"
+        found = Connection(address, load_credentials(files[0]), lines.append)
+        opened.append(found)
+        return found
+
+    yield made
+    for connection in opened:
+        connection.close()
+
+
+def trained(link):
+    """A client of a session at an address."""
+    wafer = RemoteWafer(link)
+    store = wafer.store(SPECS)
+    write(store, "w", WEIGHT)
+    return SessionClient(wafer.session(store, True), Compiler())
+
+
+def test_forty_steps_equal_those_of_this_process(serve, connect):
+    here = SessionClient(Session(store_of(SPECS, {"w": WEIGHT}), CpuBackend()), Compiler())
+    there = trained(connect(serve()))
+    for seed in range(40):
+        given = {"x": batch(8 + seed % 3, seed)}
+        assert there.run(given)["loss"] == here.run(given)["loss"]
+    np.testing.assert_array_equal(there.session.get("w"), here.session.get("w"))
+    assert there.session.peak_bytes == here.session.peak_bytes > 0
+
+
+def test_a_step_that_is_asked_for_again_is_made_once(serve, connect, monkeypatch):
+    lines: list[str] = []
+    link = connect(serve(), lines)
+    there = trained(link)
+    losses = [there.run({"x": batch(8)})["loss"] for _ in range(3)]
+    receive, cuts = link._next, [0]
+
+    def cut():
+        found = receive()  # the answer is lost on the way
+        cuts[0] += 1
+        if cuts[0] == 1:
+            link._answers.cancel()
+            raise client_module._Ended()
+        return found
+
+    monkeypatch.setattr(link, "_next", cut)
+    losses.append(there.run({"x": batch(8)})["loss"])
+    link._answers.cancel()  # before the request
+    losses.append(there.run({"x": batch(8)})["loss"])
+    whole = trained(connect_again(link, connect, serve))
+    assert losses == [whole.run({"x": batch(8)})["loss"] for _ in range(5)]
+    assert sum("connected again" in line for line in lines) == 2
+
+
+def connect_again(link, connect, serve):
+    link.close()
+    return connect(serve())
+
+
+def test_an_interrupted_request_does_not_disturb_the_next(serve, connect, monkeypatch):
+    link = connect(serve())
+    there = trained(link)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_next", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            there.session.get("w")
+    np.testing.assert_array_equal(there.session.get("w"), WEIGHT)
+
+
+def test_large_variables_and_errors_pass(serve, connect):
+    link = connect(serve())
+    store = RemoteWafer(link).store([Variable("v", TensorType("float32", (900, 1000)))])
+    content = np.random.default_rng(0).random((900, 1000), np.float32)
+    write(store, "v", content)
+    with reading(store, "v") as array:
+        np.testing.assert_array_equal(array, content)
+    with pytest.raises(DataError, match="a store that is open"):
+        link.call(m.Get(99, "v"))
+    with pytest.raises(DataError, match="well formed"):
+        link.call(m.Done())  # no request
+    assert store.has_value("v")
+
+
+def test_the_next_client_gets_the_wafer_without_the_state_of_the_last(serve, connect):
+    server, lines = serve(), []
+    first = connect(server)
+    store = RemoteWafer(first).store(SPECS)
+    found = {}
+    waiting = threading.Thread(target=lambda: found.update(link=connect(server, lines)))
+    waiting.start()
+    while not server.status()["waiting"]:
+        pass
+    assert server.status()["connected"] and len(server.status()["waiting"]) == 1
+    first.close()
+    waiting.join(20)
+    assert "number 1 in the queue" in lines[0]
+    with pytest.raises(DataError, match="a store that is open"):
+        found["link"].call(m.FindValues(store.number))
+    with pytest.raises(SystemUnreachableError, match="was closed"):
+        first.call(m.FindValues(1))
+
+
+def test_the_lease_of_a_lost_client_ends(serve, connect):
+    server = serve(keep_s=0.0)
+    link = connect(server)
+    store = RemoteWafer(link).store(SPECS)
+    link._disconnect()
+    other = connect(server)
+    other.close()
+    with pytest.raises(SystemUnreachableError, match=r"lease that has ended.*last checkpoint"):
+        store.has_value("w"), store.borrow()
+
+
+def test_a_server_that_was_restarted_is_recognized(serve, connect, monkeypatch):
+    monkeypatch.setattr(client_module, "_PAUSES_S", (0.05, 0.1))
+    server = serve()
+    there = trained(connect(server))
+    there.run({"x": batch(8)})
+    server.stop()
+    serve(f"127.0.0.1:{server.port}")
+    with pytest.raises(SystemUnreachableError, match="was restarted"):
+        there.run({"x": batch(8)})
+
+
+def test_a_server_that_stays_away_is_given_up(serve, connect, monkeypatch):
+    monkeypatch.setattr(client_module, "_PAUSES_S", (0.05, 0.1))
+    server = serve(keep_s=0.2)
+    there = trained(connect(server))
+    server.stop()
+    with pytest.raises(SystemUnreachableError, match="no answer for 0 s"):
+        there.session.get("w")
+
+
+def test_only_the_token_opens_the_wafer(serve, files, tmp_path):
+    server = serve()
+    address, own = f"127.0.0.1:{server.port}", load_credentials(files[0])
+    with pytest.raises(ConfigError, match="the token of the wafer"):
+        Connection(address, Credentials(own.certificate, "A" * 44), print)
+    with pytest.raises(ConfigError, match="the token of the wafer"):
+        status_of(address, Credentials(own.certificate, ""))
+    other = new_credentials(tmp_path / "a.pem", tmp_path / "b.pem")
+    with pytest.raises(ConfigError, match="the certificate of the wafer"):
+        Connection(address, other, print)
+    found = status_of(address, own)
+    assert found["holder"] is None and own.token not in str(found)
+
+
+def test_other_servers_are_no_wafers(files):
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        port = plain.getsockname()[1]
+        threading.Thread(target=lambda: plain.accept()[0].close(), daemon=True).start()
+        with pytest.raises(SystemUnreachableError, match="not an emulated wafer"):
+            Connection(f"127.0.0.1:{port}", load_credentials(files[0]), print)
+    with pytest.raises(SystemUnreachableError, match="nothing answers"):
+        Connection(f"127.0.0.1:{port}", load_credentials(files[0]), print)
+
+
+def test_a_client_of_another_protocol_is_refused(serve, files, monkeypatch):
+    server = serve()
+    for shift, side in ((-1, "client"), (1, "server")):
+        with monkeypatch.context() as patch:
+            encode = client_module.encode
+            patch.setattr(
+                client_module,
+                "encode",
+                lambda number, message, shift=shift, encode=encode: encode(
+                    number, replace(message, major=m.MAJOR + shift)
+                ),
+            )
+            with pytest.raises(ConfigError, match=f"Update cerebras_tf of the {side}"):
+                Connection(f"127.0.0.1:{server.port}", load_credentials(files[0]), print)
+
+
+def test_an_address_in_use_is_refused(serve):
+    with pytest.raises(ConfigError, match="an address of this computer that is free"):
+        serve(f"127.0.0.1:{serve().port}")
