@@ -26,6 +26,7 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.schedule import Entry, Run
 from cerebras_tf.runtime.collective_plan import sent_bytes
 from cerebras_tf.runtime.scale import Link, ScaledStep, scaled_step
+from cerebras_tf.runtime.session import Session
 from cerebras_tf.swarmx.swarm import Array, Pending, Swarm, Traffic
 
 # Steps before those that are timed: kernels are compiled, memory is touched.
@@ -85,6 +86,7 @@ def make_hook(task: dict[str, Any], folder: Path, number: int) -> Any:
             assert call is not None and call.model is not None
             self.step = call.model.step
             self.times = LayerTimes()
+            assert isinstance(self.step.session, Session)
             self.step.session.listen(self.times)
             self.step_s: list[float] = []
             self.made = 0

@@ -116,10 +116,12 @@ class OpenStore:
     Attributes:
         specs: the variables.
         lender: number of a store whose variables may be borrowed.
+        runs: whether steps will run; else the variables need not fit into memory.
     """
 
     specs: tuple[Variable, ...]
     lender: Optional[int] = None
+    runs: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 
 from cerebras_tf.address import messages as m
-from cerebras_tf.errors import BatchCapacityError, ConfigError
+from cerebras_tf.errors import BatchCapacityError, ConfigError, SystemUnreachableError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.program_file import program_bytes
@@ -43,7 +44,7 @@ class Link(Protocol):
 
 
 class RemoteWafer:
-    """The wafer of a server.
+    """The wafer of a server; implements runtime.protocol.Wafer.
 
     Args:
         link: the connection.
@@ -54,14 +55,12 @@ class RemoteWafer:
         # Costs are computed here as the server would; it computes them again to check memory.
         self.backend = CpuBackend(threads=link.threads)
 
-    def store(self, specs: Iterable[Variable], lender: Optional[Store] = None) -> Store:
-        """A store of variables there.
-
-        Args:
-            lender: a store there whose variables may be borrowed.
-        """
+    def store(
+        self, specs: Iterable[Variable], lender: Optional[Store] = None, runs: bool = True
+    ) -> Store:
+        """A store of variables there; see runtime.protocol.Wafer."""
         assert lender is None or isinstance(lender, RemoteStore)
-        return RemoteStore(self._link.call, specs, lender)
+        return RemoteStore(self._link.call, specs, lender, runs)
 
     def session(
         self, store: Store, trains: bool, checkpoints: Optional[CheckpointFormat] = None
@@ -82,15 +81,20 @@ class RemoteStore(BaseStore):
     Args:
         call: sends requests.
         lender: a store there whose variables may be borrowed.
+        runs: whether steps will run; else the variables need not fit.
     """
 
     def __init__(
-        self, call: Call, specs: Iterable[Variable], lender: Optional[RemoteStore] = None
+        self,
+        call: Call,
+        specs: Iterable[Variable],
+        lender: Optional[RemoteStore] = None,
+        runs: bool = True,
     ) -> None:
         super().__init__(specs)
         self.call = call
         lends = None if lender is None else lender.number
-        self.number: int = call(m.OpenStore(tuple(self._specs.values()), lends)).number
+        self.number: int = call(m.OpenStore(tuple(self._specs.values()), lends, runs)).number
         self._is_open = True
         self._lock = threading.RLock()
         self._arrays: dict[str, Array] = {}
@@ -158,7 +162,8 @@ class RemoteStore(BaseStore):
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self.call(m.CloseStore(self.number))
+            with contextlib.suppress(SystemUnreachableError):  # nothing is there any more
+                self.call(m.CloseStore(self.number))
 
     def ask(self, name: str) -> int:
         """A property of the store there."""

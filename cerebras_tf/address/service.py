@@ -97,7 +97,8 @@ class Service:
         _require(len(self._stores) < _MAX_STORES, f"at most {_MAX_STORES} stores", "more")
         _check_specs(request.specs)
         own: Store = MemoryStore(request.specs)
-        self._check_memory(own.total_resident_bytes if request.lender is None else 0)
+        if request.lender is None and request.runs:
+            self._check_memory(own.total_resident_bytes)
         if request.lender is not None:
             own = BorrowingStore(own, self._store(request.lender))
         number = next(self._numbers)

@@ -71,21 +71,21 @@ def is_in_process(cs_ip: Optional[str]) -> bool:
         return False
 
 
-def check_wafer_address(cs_ip: Optional[str]) -> None:
-    """Checks that a wafer serves `cs_ip`; at present only the one in this process does.
+def check_wafer_address(cs_ip: Optional[str], credentials_path: Optional[str] = None) -> None:
+    """Checks that `cs_ip` is the wafer in this process, or has credentials.
 
     Raises:
       SystemUnreachableError: `cs_ip` names another computer or port. The message states whether
         anything listens there, after a TCP connection of at most 3 s.
     """
-    if is_in_process(cs_ip):
+    if is_in_process(cs_ip) or credentials_path is not None:
         return
     address = normalize_cs_ip(cs_ip)
     found = address and split_address(address)
     assert found
     try:
         with socket.create_connection(found, timeout=_CONNECT_TIMEOUT_S):
-            finding = "something listens there, but it is not an emulated wafer"
+            finding = "something listens there, but credentials_path is not set"
     except (socket.gaierror, UnicodeError):  # which labels of odd length cause
         finding = f"the host name {found[0]!r} is not known"
     except TimeoutError:
@@ -93,6 +93,7 @@ def check_wafer_address(cs_ip: Optional[str]) -> None:
     except OSError as error:
         finding = f"nothing answers there ({error.strerror or error})"
     raise SystemUnreachableError(
-        f"cs_ip: a wafer must answer at the address. Received: {address}; {finding}. Leave cs_ip "
-        f"empty or give 127.0.0.1:{DEFAULT_PORT} to use the wafer emulated in this process."
+        f"cs_ip: a wafer must answer at the address. Received: {address}; {finding}. Start one "
+        "there with `cerebras-tf serve` and set credentials_path, or leave cs_ip empty to use the "
+        "wafer emulated in this process."
     )

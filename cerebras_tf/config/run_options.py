@@ -65,9 +65,16 @@ class SharedOptions:
     cs_ip: Optional[str] = field(
         None,
         "Address of the wafer, HOST or HOST:PORT. An empty or loopback address means the emulated "
-        "wafer in this process.",
+        "wafer in this process, unless `credentials_path` is set.",
         check=address_problem,
         flag="IP",
+    )
+    credentials_path: Optional[str] = field(
+        None,
+        "File of a client's credentials for the wafer at `cs_ip`, see `cerebras-tf serve`. null: "
+        "the wafer is in this process.",
+        path="as given",
+        flag="FILE",
     )
     num_csx: int = field(
         1,
@@ -191,6 +198,15 @@ class SharedOptions:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
+        if self.credentials_path is not None and not (self.cs_ip or "").strip():
+            yield "credentials_path", "has no effect without cs_ip. Set that too, or remove it."
+        for name in ("memoryx_dir", "num_threads", "profile"):
+            if self.credentials_path is not None and getattr(self, name, None) is not None:
+                yield (
+                    name,
+                    "cannot be combined with credentials_path: it is of this computer, and the "
+                    "wafer is at cs_ip. Remove it.",
+                )
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
             yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
 
@@ -388,6 +404,9 @@ class RunConfigParams(SharedOptions):
     num_wgt_servers: Optional[int] = field(None, _OF_CLUSTER, minimum=1, of_cluster=True)
     multiple_workers: bool = field(False, _OF_CLUSTER, of_cluster=True)
     ir_mode: str = field("mlir-cirh", _OF_CLUSTER, of_cluster=True)
+    mgmt_address: Optional[str] = field(None, _OF_CLUSTER, of_cluster=True, flag="ADDRESS")
+    mount_dirs: tuple[str, ...] = field((), _OF_CLUSTER, of_cluster=True, flag="DIR")
+    python_paths: tuple[str, ...] = field((), _OF_CLUSTER, of_cluster=True, flag="DIR")
 
     def without_effect(self) -> list[str]:
         """Returns the keys of the real cluster that were given, which have no effect here."""

@@ -31,7 +31,7 @@ from cerebras_tf.console.log import is_silent, log_info
 from cerebras_tf.console.loggers import WANDB, require_wandb
 from cerebras_tf.console.progress import PhaseReporter
 from cerebras_tf.environment import EXECUTION_MODE
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from cerebras_tf.estimator.call import (
     CallContext,
     enclosing_training,
@@ -166,7 +166,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if fields.get("sparsifier") is not None:
             check_sparsifier(fields["sparsifier"], on_wafer)
         if on_wafer:
-            check_wafer_address(self._config.cs_ip)
+            check_wafer_address(self._config.cs_ip, self._config.credentials_path)
             refuse_strategies(self._config)
         else:
             warn_of_ignored_options(self._config)
@@ -241,6 +241,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         with (
             _process_state(),
             cluster.fail_together(),
+            self._naming_last_checkpoint(bound._call),
             alone,
             stopping as stop,
             FreezeObjectsHook() as lasting,
@@ -254,6 +255,17 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 input_fn, every, steps, max_steps, saving_listeners
             )
         return self
+
+    @contextlib.contextmanager
+    def _naming_last_checkpoint(self, call: CallContext) -> Iterator[None]:
+        """Within: the error of a training whose wafer is lost names the last checkpoint."""
+        try:
+            yield
+        except SystemUnreachableError as error:
+            if call.model is None:  # no step was made
+                raise
+            last = tf.train.latest_checkpoint(self.model_dir) or "none"
+            raise SystemUnreachableError(f"{error} The last is {last}.") from error
 
     def evaluate(
         self,

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from cerebras_tf.address.choose import choose_wafer
 from cerebras_tf.capture.capture import Capture
 from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
 from cerebras_tf.capture.custom_gradients import CustomGradient, prepare_custom_gradients
@@ -144,10 +145,18 @@ def build(
         training_util._get_or_create_global_step_read()  # before the model
         model = record(call_model_fn)
         model.store_moments(config.memoryx_moment_dtype, mode)
-        store = _make_store(model.specs(), mode, config, lender, runs)
+        wafer = choose_wafer(
+            config.cs_ip, config.credentials_path, lambda line: log_info("%s", line)
+        )
+        if wafer is None:
+            store = _make_store(model.specs(), mode, config, lender, runs)
+        else:
+            lends = None if lender is None else lender.store
+            store = wafer.store(model.specs(), lends, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
-            return _wired(model, mode, options, phase, config, lender, store, sparse, split)
+            settings = replace(_settings(config, mode, phase, split), wafer=wafer)
+            return _wired(model, mode, options, settings, config, lender, store, sparse)
         except BaseException:
             store.close()
             raise
@@ -157,13 +166,14 @@ def _wired(
     model: Recording,
     mode: str,
     options: Options,
-    phase: Phase,
+    settings: RunSettings,
     config: Any,
     lender: Optional[TensorFlowStep],
     store: Store,
     sparse: Optional[SparseTraining],
-    split: Optional[SplitBatch],
 ) -> ModelGraph:
+    split = settings.micro_batches
+    assert split is None or isinstance(split, SplitBatch)
     spec, placement, global_step = model.spec, model.placement, model.global_step
     step_read = training_util._get_or_create_global_step_read()
     effects = _train_operations(model) if mode == tf.estimator.ModeKeys.TRAIN else []
@@ -181,7 +191,6 @@ def _wired(
         None if spec.loss is None else spec.loss.name,
         split=split,
     )
-    settings = _settings(config, mode, phase, split)
     options = replace(options, sparse=() if sparse is None else sparse.weights)
     step = TensorFlowStep(front_end, store, options, settings)
     metrics = _operations(spec.eval_metric_ops)
@@ -202,7 +211,7 @@ def _wired(
         model.variables,
         stored,
         config,
-        phase,
+        settings.phase,
         hook.connect,
         step if mode == tf.estimator.ModeKeys.TRAIN else None,
         lender,

@@ -31,6 +31,7 @@ class ActivationBudget:
             speeds measured by the first.
         available: returns the bytes that the session has for activations.
         precision: see Options.
+        speeds: measures the computer that runs the steps; None for this one.
     """
 
     def __init__(
@@ -42,19 +43,20 @@ class ActivationBudget:
         swarm: Swarm,
         available: Callable[[], int],
         precision: str = "float32",
+        speeds: Optional[Callable[[bool], Speeds]] = None,
     ) -> None:
         self._store = store
         self._backend = backend
         self._memory_gb = memory_gb
         self._trains = trains
         self._available = available
-        self._speeds: Callable[[], Speeds] = partial(
-            measured_speeds, rounded=precision == "bfloat16"
-        )
+        rounded = precision == "bfloat16"
+        measure = speeds or (lambda rounded: measured_speeds(rounded=rounded))
+        self._speeds: Callable[[], Speeds] = partial(measure, rounded)
         self._disk_speeds: Callable[[], Optional[tuple[float, float]]] = self._measure_disk
         if swarm.size > 1 and trains:
-            speeds = _of_first(swarm, self._speeds)
-            self._speeds = lambda: speeds
+            of_first = _of_first(swarm, self._speeds)
+            self._speeds = lambda: of_first
             if self.spills:
                 of_disk = _of_first(swarm, self._measure_disk)
                 self._disk_speeds = lambda: of_disk

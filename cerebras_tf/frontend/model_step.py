@@ -21,10 +21,11 @@ from cerebras_tf.ir.program import Program
 from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.passes.split_micro_batches import LAST, VALUES
+from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.interleave import count_together
 from cerebras_tf.runtime.profiler import WAFER_STEP, Profiler, make_backend
-from cerebras_tf.runtime.protocol import Request
+from cerebras_tf.runtime.protocol import Request, SessionProtocol, Wafer
 from cerebras_tf.runtime.session import Phase, Session
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
@@ -47,6 +48,7 @@ class RunSettings:
             those of `swarm`.
         profiler: times every instruction of every step; None for no profile.
         phase: context manager that logs a named phase.
+        wafer: the wafer at an address that runs the steps; None for that of this process.
     """
 
     memory_gb: Optional[float] = None
@@ -56,6 +58,7 @@ class RunSettings:
     profiler: Optional[Profiler] = None
     phase: Phase = contextlib.nullcontext
     log: Callable[[str], Any] = _log
+    wafer: Optional[Wafer] = None
 
 
 class ModelStep:
@@ -94,7 +97,17 @@ class ModelStep:
         self._model, self._log = model, settings.log
         memory_gb = settings.memory_gb
         self._activation_bytes = None if memory_gb is None else int(memory_gb * 1e9)
-        backend, listeners = make_backend(swarm, settings.profiler)
+        self.session: SessionProtocol
+        backend: Backend
+        if settings.wafer is None:
+            backend, listeners = make_backend(swarm, settings.profiler)
+            self.session = Session(
+                *(store, backend, listeners, settings.phase, model.trains, swarm),
+                settings.loading_swarm,
+            )
+        else:
+            backend = settings.wafer.backend
+            self.session = settings.wafer.session(store, model.trains)
         budget = ActivationBudget(
             store,
             backend,
@@ -103,6 +116,7 @@ class ModelStep:
             swarm,
             lambda: self.session.activation_limit,
             options.precision,
+            None if settings.wafer is None else settings.wafer.speeds,
         )
         self.source = CompilingSource(
             model,
@@ -113,9 +127,6 @@ class ModelStep:
             settings.phase,
             settings.log,
             settings.micro_batches,
-        )
-        self.session = Session(
-            store, backend, listeners, settings.phase, model.trains, swarm, settings.loading_swarm
         )
         self.client, self.store = SessionClient(self.session, self.source), store
         self.results: dict[str, Array] = {}

@@ -6,13 +6,16 @@ batch, `step` returns ProgramNeeded, and the client submits a program and repeat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol, Union
 
 from cerebras_tf.errors import BatchCapacityError
 from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.ir.program import Price, Program
+from cerebras_tf.memoryx.store import Store
+from cerebras_tf.ops.cost import Speeds
+from cerebras_tf.runtime.backend import Backend
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,30 @@ class StepResult(Prepared):
 
     values: Mapping[str, Array]
     global_step: int
+
+
+class Wafer(Protocol):
+    """A wafer that is not in this process."""
+
+    @property
+    def backend(self) -> Backend:
+        """What computes costs as the wafer does."""
+
+    def store(
+        self, specs: Iterable[Variable], lender: Optional[Store] = None, runs: bool = True
+    ) -> Store:
+        """A store of variables there.
+
+        Args:
+            lender: a store there whose variables may be borrowed.
+            runs: whether steps will run; else the variables need not fit.
+        """
+
+    def session(self, store: Store, trains: bool) -> SessionProtocol:
+        """A session on one of its stores."""
+
+    def speeds(self, rounded: bool) -> Speeds:
+        """See runtime.speeds.measured_speeds."""
 
 
 class SessionProtocol(Protocol):

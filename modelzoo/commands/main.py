@@ -89,6 +89,9 @@ SCALING = of_module(
         "plan": "plan a training run for a budget of FLOP or days",
     },
 )
+CREDENTIALS = of_module(
+    "cerebras_tf.cli.serve", "what", {"new": "make the credentials of a server and its clients"}
+)
 BENCHMARKS = {
     name: Command(summary, f"benchmarks.{name}")
     for name, summary in {
@@ -136,6 +139,12 @@ ROOT = Command(
         ),
         "python": Command(
             "run a script with tf.estimator, on any TensorFlow", "cerebras_tf.cli.run_script"
+        ),
+        "serve": Command(
+            "serve the wafer of this computer to others", "cerebras_tf.cli.serve", {"what": "serve"}
+        ),
+        "credentials": Command(
+            "make the credentials for `serve` and its clients", commands=CREDENTIALS
         ),
         "bundle": Command(
             "download the packages for a set-up without internet", "modelzoo.commands.bundle"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+
 import pytest
 
 
@@ -34,3 +39,27 @@ def serve(files):
     yield start
     for server in started:
         server.stop()
+
+
+_PROCESS = """
+import sys
+for name in ("tensorflow", "torch"):
+    sys.modules[name] = None  # importing it raises ImportError
+from modelzoo.commands.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(files):
+    """Address of a server in a process that has neither TensorFlow nor PyTorch."""
+    pytest.importorskip("grpc")
+    arguments = ["serve", "--listen", "127.0.0.1:0", "--credentials_path", str(files[1])]
+    command = [sys.executable, "-c", _PROCESS, *arguments, "--max_memory_gb", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            yield re.match(r"wafer at (127\.0\.0\.1:\d+): \d+ thread", line)[1]
+        finally:
+            process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM

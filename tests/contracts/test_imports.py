@@ -28,8 +28,8 @@ def package(packages: str = "", outside: str = "") -> Package:
 
 
 BELOW_ESTIMATOR = (
-    "config ir ops kernels wafer passes compiler bundle memoryx swarmx runtime capture console "
-    "tf_compat tf_session frontend step checkpoints"
+    "config ir ops kernels wafer passes compiler bundle memoryx swarmx runtime address capture "
+    "console tf_compat tf_session frontend step checkpoints"
 )
 ABOVE = f"{BELOW_ESTIMATOR} estimator report"
 EVERYWHERE = {
@@ -68,7 +68,9 @@ PACKAGES = {
     "swarmx": package(outside="numpy mpi4py"),
     "runtime": package("ir ops kernels wafer bundle memoryx swarmx", outside="numpy"),
     # A wafer on another computer. gRPC and cryptography are imported where it is used.
-    "address": package("root ir kernels ops memoryx runtime", outside="numpy grpc cryptography"),
+    "address": package(
+        "root config ir kernels ops memoryx swarmx runtime", outside="numpy grpc cryptography"
+    ),
     # The only package that imports private names of TensorFlow, see test_tensorflow_internals.py.
     "tf_compat": package(outside="tensorflow triton"),
     "capture": package("ir ops kernels tf_compat", outside="tensorflow numpy"),

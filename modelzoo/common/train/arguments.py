@@ -140,6 +140,8 @@ def _add_flag(parser: argparse.ArgumentParser, option: Any) -> None:
         kinds["metavar"] = checks["flag"]
     if hint is int:
         kinds["type"] = _number_parser(hint, checks)
+    if typing.get_origin(hint) is tuple:
+        kinds["nargs"] = "+"
     if option.name == "cs_ip":  # may be empty
         kinds.update(type=str, nargs="?", const="")
     parser.add_argument(*names, default=None, **kinds)

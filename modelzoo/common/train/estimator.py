@@ -61,7 +61,7 @@ def make_estimator(model_fn, params, use_cs, warm_start_excludes=()):
     """
     runconfig = params.runconfig
     if use_cs:
-        check_wafer_address(runconfig.cs_ip)  # also if nothing is left to train
+        check_wafer_address(runconfig.cs_ip, runconfig.credentials_path)
     # Training continues from a checkpoint of the folder, and then ignores checkpoint_path.
     trains = runconfig.mode in ("train", "train_and_eval")
     latest = continued_checkpoint(runconfig) if trains else None

@@ -1,0 +1,49 @@
+"""Chooses the wafer: the one in this process, or one at an address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+from cerebras_tf.config.address import check_wafer_address, normalize_cs_ip
+from cerebras_tf.errors import ConfigError
+from cerebras_tf.installing import pip_install
+from cerebras_tf.runtime.protocol import Wafer
+from cerebras_tf.swarmx import job
+
+
+def choose_wafer(
+    cs_ip: Optional[str], credentials_path: Optional[str], log: Callable[[str], Any]
+) -> Optional[Wafer]:
+    """Connects to the wafer at an address; waits while another client has it.
+
+    Args:
+        cs_ip: the address.
+        credentials_path: file of a client's credentials.
+        log: logs a line.
+
+    Returns:
+        The wafer; None for that of this process.
+
+    Raises:
+        SystemUnreachableError: no wafer answers there.
+        ConfigError: the credentials are wrong or missing, or gRPC is not installed.
+    """
+    address = normalize_cs_ip(cs_ip)
+    if credentials_path is None or address is None:
+        check_wafer_address(cs_ip)
+        return None
+    if job.wafers() > 1:
+        raise ConfigError(
+            "cs_ip: a wafer at an address must be used by one process. Received: a job of "
+            f"{job.wafers()}. Start one process, or remove cs_ip and credentials_path."
+        )
+    try:
+        from cerebras_tf.address.client import wafer_at
+    except ImportError as error:
+        raise ConfigError(
+            f"cs_ip: a wafer at an address needs grpcio. Received: {error}. "
+            + pip_install("'cerebras_tf[address]'")
+            + " installs it."
+        ) from error
+    return wafer_at(address, credentials_path, log)
