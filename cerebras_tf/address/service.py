@@ -235,15 +235,15 @@ class Service:
         found = session.step(request.batches, request.activation_bytes)
         if not isinstance(found, list):
             return found
-        self._note(found[-1], session)
+        self._note(found[-1], session, any(batch.updates for batch in request.batches))
         return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found))
 
-    def _note(self, result: StepResult, session: Session) -> None:
+    def _note(self, result: StepResult, session: Session, updates: bool) -> None:
         """Notes for `progress` that a step has run."""
         self._steps += 1
         self._held_bytes = session.held_bytes
         scalars = [a for a in result.values.values() if a.dtype == np.float32 and not a.shape]
-        if len(scalars) == 1:  # a program does not say which of its results is the loss
+        if updates and len(scalars) == 1:  # a program does not say which of its results is the loss
             self._losses.append((result.global_step, float(scalars[0])))
 
     @answer.register

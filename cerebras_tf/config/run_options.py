@@ -58,6 +58,18 @@ def _device_problem(device: str) -> Optional[str]:
     return None if known else "must be a TensorFlow device, such as /cpu:0 or /gpu:0."
 
 
+def address_problems(options: Any) -> Iterator[tuple[str, str]]:
+    """What is wrong with options of a wafer at an address: names and texts."""
+    if options.credentials_path is None:
+        return
+    if not (options.cs_ip or "").strip():
+        yield "credentials_path", "has no effect without cs_ip. Set that too, or remove it."
+    for name in ("memoryx_dir", "num_threads", "profile"):
+        if getattr(options, name, None) is not None:
+            text = "cannot be combined with credentials_path: it is of this computer, and the wafer"
+            yield name, f"{text} is at cs_ip. Remove it."
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
     """Options that are arguments of CSRunConfig and keys of `runconfig`."""
@@ -198,15 +210,7 @@ class SharedOptions:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.credentials_path is not None and not (self.cs_ip or "").strip():
-            yield "credentials_path", "has no effect without cs_ip. Set that too, or remove it."
-        for name in ("memoryx_dir", "num_threads", "profile"):
-            if self.credentials_path is not None and getattr(self, name, None) is not None:
-                yield (
-                    name,
-                    "cannot be combined with credentials_path: it is of this computer, and the "
-                    "wafer is at cs_ip. Remove it.",
-                )
+        yield from address_problems(self)
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
             yield "memoryx_ram_gb", "has no effect without memoryx_dir. Set that too."
 

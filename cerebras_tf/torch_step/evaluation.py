@@ -74,7 +74,10 @@ class TorchEvaluation:
         if self._step is None:
             training = self._training
             run = RunSettings(
-                swarm=training.swarm, phase=training.reports.phase, log=training.reports.log
+                swarm=training.swarm,
+                phase=training.reports.phase,
+                log=training.reports.log,
+                wafer=training.wafer,
             )
             owners = None if training.program is None else training.program.owners
             options = replace(compiler_options(training.settings), owners=owners)

@@ -25,7 +25,7 @@ class TorchFunction:
 
     def __init__(self, training: TorchTraining, model: TorchModel) -> None:
         reports = training.reports
-        run = RunSettings(phase=reports.phase, log=reports.log)
+        run = RunSettings(phase=reports.phase, log=reports.log, wafer=training.wafer)
         self._training, self._model = training, model
         options = compiler_options(training.settings)
         self._step = ModelStep(model, training.store, options, run)

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from cerebras_tf.config.run_options import SharedOptions
+from cerebras_tf.config.run_options import SharedOptions, address_problems
 from cerebras_tf.config.schema import Refused, Report, check_value
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.swarmx import job
@@ -39,6 +39,8 @@ class TrainingSettings:
         batches_per_step: number of batches of a step, over all wafers, whose gradients are averaged
             for one update; at least num_csx.
         num_threads: threads of kernels; None: one per core.
+        cs_ip: address of the wafer, HOST:PORT; None: in this process.
+        credentials_path: file of a client's credentials for the wafer at `cs_ip`.
         remove_padding: whether padding is removed if results do not change.
         compile_dir: folder of compiled programs, which later runs load; None: none.
 
@@ -57,6 +59,8 @@ class TrainingSettings:
     num_csx: int = _shared("num_csx", 1)
     batches_per_step: int = _shared("num_csx", 1)
     num_threads: Optional[int] = _shared("num_threads")
+    cs_ip: Optional[str] = _shared("cs_ip")
+    credentials_path: Optional[str] = _shared("credentials_path")
     remove_padding: bool = True
     compile_dir: Optional[str] = None
 
@@ -82,6 +86,8 @@ class TrainingSettings:
 
     def problems(self) -> Iterator[str]:
         """What is wrong between settings."""
+        for name, text in address_problems(self):
+            yield f"{name} {text}"
         if self.memoryx_ram_gb is not None and self.memoryx_dir is None:
             yield (
                 "memoryx_ram_gb needs memoryx_dir. Received: "

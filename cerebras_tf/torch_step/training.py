@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from cerebras_tf.address.choose import choose_wafer
 from cerebras_tf.capture_torch.export import LOSS, Batch
 from cerebras_tf.capture_torch.lowering import array_of
 from cerebras_tf.compiler.pipeline import Options
@@ -77,6 +78,7 @@ class TorchTraining:
         global_step: steps made.
         store: the variables.
         swarm: the wafers, one process each, that make every step together.
+        wafer: the wafer at an address; None for that of this process.
 
     Raises:
         ConfigError: a setting does not fit the model or the number of processes.
@@ -122,7 +124,11 @@ class TorchTraining:
             for name, given in self._weights.items()
             if isinstance(given, FileRegion) and not model.specs[name].trainable
         }
-        self.store = _make_store(model.specs.values(), settings, self._frozen)
+        self.wafer = choose_wafer(settings.cs_ip, settings.credentials_path, self.reports.log)
+        if self.wafer is None:
+            self.store = _make_store(model.specs.values(), settings, self._frozen)
+        else:
+            self.store = self.wafer.store(model.specs.values())
         self._is_filled = False
         self._step: Optional[ModelStep] = None
         self._draws: dict[str, int] = {}
@@ -342,6 +348,7 @@ class TorchTraining:
                 profiler=reports.profiler,
                 phase=reports.phase,
                 log=reports.log,
+                wafer=self.wafer,
             )
             self._step = ModelStep(self.model, self.store, compiler_options(settings), run)
             self._step.want(self.model.results)

@@ -49,6 +49,7 @@ RUNCONFIG_KEYS = (
     "wafer_memory_gb",
     "compile_dir",
     "cs_ip",
+    "credentials_path",
     "loggers",
     "profile",
     "validate_only",

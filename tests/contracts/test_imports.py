@@ -81,7 +81,7 @@ PACKAGES = {
     "capture_torch": package("ir ops kernels", outside="torch numpy"),
     "torch_recording": package("capture_torch torch_step", outside="torch"),
     "torch_step": package(
-        "config ir kernels compiler memoryx swarmx runtime frontend capture_torch",
+        "config ir kernels compiler memoryx swarmx runtime address frontend capture_torch",
         outside="torch transformers numpy",
     ),
     "torch": package(

@@ -44,6 +44,7 @@ def options_of(params):
     names = (
         *("attention_precision", "keep_float32", "memoryx_dir", "memoryx_ram_gb"),
         "memoryx_moment_dtype",
+        *("cs_ip", "credentials_path"),
         *("wafer_memory_gb", "micro_batches", "num_csx", "num_threads", "compile_dir"),
     )
     return {
