@@ -46,6 +46,7 @@ class Connection:
 
     Attributes:
         threads: threads of the server's kernels.
+        on_files: whether variables are stored in files there.
 
     Raises:
         SystemUnreachableError: no wafer answers there.
@@ -71,6 +72,7 @@ class Connection:
             raise _unreachable(address, error) from error
         self._incarnation, self._lease = welcome.incarnation, welcome.lease
         self._keep_s, self.threads = welcome.keep_s, welcome.threads
+        self.on_files = welcome.on_files
         self._number = welcome.last
         log(f"wafer at {address}: cerebras_tf {welcome.version}, {welcome.threads} threads")
 

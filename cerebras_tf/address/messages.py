@@ -74,6 +74,7 @@ class Welcome:
         last: number of the last request that was answered.
         keep_s: seconds for which the lease is kept without a connection.
         threads: threads of the kernels there.
+        on_files: whether variables are stored in files there.
     """
 
     version: str
@@ -82,6 +83,7 @@ class Welcome:
     last: int
     keep_s: float
     threads: int
+    on_files: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,14 +170,6 @@ class Reserve:
 
     store: int
     specs: tuple[Variable, ...]
-
-
-@dataclass(frozen=True)
-class RequireMemory:
-    """See Store.require_memory."""
-
-    store: int
-    groups: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -312,7 +306,7 @@ class Done:
 
 
 REQUESTS = (
-    *(Hello, Release, OpenStore, CloseStore, Get, Put, Reserve, RequireMemory, FindValues),
+    *(Hello, Release, OpenStore, CloseStore, Get, Put, Reserve, FindValues),
     *(FindNotFinite, Borrow, AskState, OpenSession, Submit, Prepare, Step, AskSession),
     *(AskRandomState, RestoreRandomState, MeasureSpeeds),
 )

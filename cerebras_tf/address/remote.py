@@ -42,6 +42,10 @@ class Link(Protocol):
     def threads(self) -> int:
         """Threads of the server's kernels."""
 
+    @property
+    def on_files(self) -> bool:
+        """Whether variables are stored in files there."""
+
 
 class RemoteWafer:
     """The wafer of a server; implements runtime.protocol.Wafer.
@@ -54,6 +58,7 @@ class RemoteWafer:
         self._link = link
         # Costs are computed here as the server would; it computes them again to check memory.
         self.backend = CpuBackend(threads=link.threads)
+        self.on_files = link.on_files
 
     def store(
         self, specs: Iterable[Variable], lender: Optional[Store] = None, runs: bool = True
@@ -139,9 +144,6 @@ class RemoteStore(BaseStore):
                     if self._with_values is not None:
                         self._with_values.add(name)
 
-    def require_memory(self, groups: Iterable[Sequence[str]]) -> None:
-        self.call(m.RequireMemory(self.number, tuple(map(tuple, groups))))
-
     def has_value(self, name: str) -> bool:
         if self._with_values is None:
             self._with_values = set(self.call(m.FindValues(self.number)).names)
@@ -172,6 +174,10 @@ class RemoteStore(BaseStore):
     @property
     def version(self) -> int:
         return self.ask("version")
+
+    @property
+    def free_bytes(self) -> Optional[int]:
+        return self.ask("free_bytes")
 
     @property
     def resident_bytes(self) -> int:

@@ -192,10 +192,16 @@ class WaferServer:
         if is_held:
             with client.lock:  # a request of an earlier connection ends first
                 last = client.last
-        keep, threads = self._leases.keep_s, num_threads()
-        kept = lease if is_held else ""
-        version = cerebras_tf.__version__
-        yield from encode(0, m.Welcome(version, self.incarnation, kept, last, keep, threads))
+        welcome = m.Welcome(
+            cerebras_tf.__version__,
+            self.incarnation,
+            lease if is_held else "",
+            last,
+            self._leases.keep_s,
+            num_threads(),
+            self._service.on_files,
+        )
+        yield from encode(0, welcome)
         return is_held
 
     def _queued(self, lease: str, context: Any) -> Iterator[bytes]:

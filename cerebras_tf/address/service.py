@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
@@ -21,12 +21,15 @@ from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import parse_program
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
+from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
+from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.protocol import StepResult
 from cerebras_tf.runtime.session import Session
 from cerebras_tf.runtime.speeds import measured_speeds
+from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.runtime.verify_program import verify_program
 from cerebras_tf.user_files import parsing
 
@@ -44,10 +47,14 @@ class ServiceSettings:
     Attributes:
         memory_bytes: for variables, activations and scratch memory; None for what is free.
         max_programs: programs that are kept for later steps and runs.
+        memoryx_dir: folder of the files that store variables; None: in main memory.
+        memoryx_bytes: main memory for variables with `memoryx_dir`; None for half of all memory.
     """
 
     memory_bytes: Optional[int] = None
     max_programs: int = 256
+    memoryx_dir: Optional[str] = None
+    memoryx_bytes: Optional[int] = None
 
 
 class Service:
@@ -64,6 +71,11 @@ class Service:
         self._steps = 0
         self._losses: collections.deque[tuple[int, float]] = collections.deque(maxlen=_SHOWN)
         self._held_bytes = 0
+
+    @property
+    def on_files(self) -> bool:
+        """Whether variables are stored in files."""
+        return self._settings.memoryx_dir is not None
 
     def end(self) -> None:
         """Frees what the client has made."""
@@ -96,7 +108,7 @@ class Service:
     def _(self, request: m.OpenStore) -> m.Opened:
         _require(len(self._stores) < _MAX_STORES, f"at most {_MAX_STORES} stores", "more")
         _check_specs(request.specs)
-        own: Store = MemoryStore(request.specs)
+        own = self._new_store(request.specs, request.runs)
         if request.lender is None and request.runs:
             self._check_memory(own.total_resident_bytes)
         if request.lender is not None:
@@ -104,6 +116,17 @@ class Service:
         number = next(self._numbers)
         self._stores[number], self._reserved[number] = own, {}
         return m.Opened(number)
+
+    def _new_store(self, specs: Sequence[Variable], runs: bool) -> Store:
+        settings = self._settings
+        folder, most = settings.memoryx_dir, settings.memoryx_bytes
+        if folder is None:
+            return MemoryStore(specs)
+        most = self._free_bytes() // 2 if most is None else most
+        if not runs:
+            return FileStore(specs, PlannedDisk(most, folder))
+        check_disk(specs, folder)
+        return FileStore(specs, FileDisk(folder, most))
 
     @answer.register
     def _(self, request: m.CloseStore) -> m.Done:
@@ -144,14 +167,6 @@ class Service:
         for spec in request.specs:
             self._reserve(request.store, spec.name, spec.type)
         store.reserve(request.specs)
-        return m.Done()
-
-    @answer.register
-    def _(self, request: m.RequireMemory) -> m.Done:
-        store = self._store(request.store)
-        for group in request.groups:
-            _require_names(group, store.specs)
-        store.require_memory(request.groups)
         return m.Done()
 
     @answer.register

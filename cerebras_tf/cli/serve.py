@@ -57,6 +57,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="the server's file of `cerebras-tf credentials new`; with --status that of a client",
     )
     add("--max_memory_gb", type=gigabytes, metavar="GB", help="memory for the model of a client")
+    add("--memoryx_dir", metavar="DIR", help="store weights and optimizer state in files there")
+    add(
+        "--memoryx_ram_gb",
+        type=gigabytes,
+        metavar="GB",
+        help="memory for these with --memoryx_dir (default: half)",
+    )
     add("--num_threads", type=positive_int, metavar="N", help="threads (default: one per core)")
     add(
         "--max_programs",
@@ -116,7 +123,6 @@ def _imported(name: str) -> Any:
 
 def _serve(args: argparse.Namespace) -> None:
     from cerebras_tf.address.credentials import load_credentials
-    from cerebras_tf.address.service import ServiceSettings
     from cerebras_tf.kernels.compiled_threads import num_threads, set_num_threads
 
     given = load_credentials(args.credentials_path, serves=True)
@@ -125,8 +131,7 @@ def _serve(args: argparse.Namespace) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("cerebras_tf").setLevel(logging.INFO)
     set_num_threads(args.num_threads)
-    memory = None if args.max_memory_gb is None else int(args.max_memory_gb * 1e9)
-    settings = ServiceSettings(memory, args.max_programs)
+    settings = _settings(args)
     address = _address(args.listen)
     server = _imported("server").WaferServer(address, given, settings)
     server.start()
@@ -140,6 +145,25 @@ def _serve(args: argparse.Namespace) -> None:
         server.wait()
     finally:
         server.stop()
+
+
+def _settings(args: argparse.Namespace) -> Any:
+    from cerebras_tf.address.service import ServiceSettings
+    from cerebras_tf.memoryx.process_folder import require_usable
+
+    folder = args.memoryx_dir
+    if folder is None and args.memoryx_ram_gb is not None:
+        raise ConfigError(
+            "--memoryx_ram_gb: must come with --memoryx_dir. Received: none. Add it, or remove "
+            "--memoryx_ram_gb."
+        )
+    if folder is not None:
+        folder = os.path.abspath(folder)
+        require_usable(folder)
+    memory, kept = (
+        None if gb is None else int(gb * 1e9) for gb in (args.max_memory_gb, args.memoryx_ram_gb)
+    )
+    return ServiceSettings(memory, args.max_programs, folder, kept)
 
 
 def _show_status(args: argparse.Namespace) -> None:

@@ -152,6 +152,7 @@ def build(
             store = _make_store(model.specs(), mode, config, lender, runs)
         else:
             lends = None if lender is None else lender.store
+            options = replace(options, staging=wafer.on_files)
             store = wafer.store(model.specs(), lends, runs)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)

@@ -196,11 +196,12 @@ def memory(program: Program, store: Store, held_bytes: int = 0, together: int = 
         held_bytes: bytes of these that are allocated already.
         together: micro-batches that have activations at once.
     """
-    state = store.total_resident_bytes
+    state, free = store.total_resident_bytes, store.free_bytes
+    free = available_bytes() + held_bytes if free is None else free
     activations = activation_bytes(program) + (together - 1) * program.arena_bytes
     return (
         f"{_size(state + activations)} of memory ({_size(state)} weights and optimizer state, "
-        f"{_size(activations)} activations) of {_size(available_bytes() + held_bytes)} available"
+        f"{_size(activations)} activations) of {_size(free)} available"
     )
 
 

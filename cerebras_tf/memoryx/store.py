@@ -198,6 +198,10 @@ class Store(Protocol):
     def linked_bytes(self) -> int:
         """Bytes of variables that are read from files of others; see `link_source`."""
 
+    @property
+    def free_bytes(self) -> Optional[int]:
+        """Bytes of memory that a model may take where the store is; None for this computer."""
+
     # What kind of store it is.
 
     @property
@@ -304,6 +308,10 @@ class BaseStore:
     @property
     def linked_bytes(self) -> int:
         return 0
+
+    @property
+    def free_bytes(self) -> Optional[int]:
+        return None
 
     @property
     def folder(self) -> Optional[str]:

@@ -123,6 +123,10 @@ class Wafer(Protocol):
     def backend(self) -> Backend:
         """What computes costs as the wafer does."""
 
+    @property
+    def on_files(self) -> bool:
+        """Whether variables are stored in files there."""
+
     def store(
         self, specs: Iterable[Variable], lender: Optional[Store] = None, runs: bool = True
     ) -> Store:

@@ -80,7 +80,7 @@ class TorchEvaluation:
                 wafer=training.wafer,
             )
             owners = None if training.program is None else training.program.owners
-            options = replace(compiler_options(training.settings), owners=owners)
+            options = replace(compiler_options(training.settings, training.wafer), owners=owners)
             self._step = ModelStep(self._model, training.store, options, run)
             self._step.want([LOSS])
         return self._step

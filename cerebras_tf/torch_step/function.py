@@ -27,7 +27,7 @@ class TorchFunction:
         reports = training.reports
         run = RunSettings(phase=reports.phase, log=reports.log, wafer=training.wafer)
         self._training, self._model = training, model
-        options = compiler_options(training.settings)
+        options = compiler_options(training.settings, training.wafer)
         self._step = ModelStep(model, training.store, options, run)
         self._step.want(model.results)
 

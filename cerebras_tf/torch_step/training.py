@@ -30,6 +30,7 @@ from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import FileRegion, MemoryStore, Store, reading, write
 from cerebras_tf.runtime.capacity import available_bytes, memory_share
 from cerebras_tf.runtime.profiler import Profiler
+from cerebras_tf.runtime.protocol import Wafer
 from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.swarmx import job, mpi
@@ -350,7 +351,9 @@ class TorchTraining:
                 log=reports.log,
                 wafer=self.wafer,
             )
-            self._step = ModelStep(self.model, self.store, compiler_options(settings), run)
+            self._step = ModelStep(
+                self.model, self.store, compiler_options(settings, self.wafer), run
+            )
             self._step.want(self.model.results)
             self._step.source.padding_option = "remove_padding=False"
             if settings.compile_dir is not None:
@@ -383,14 +386,14 @@ class TorchTraining:
         return MicroBatches(count, self.model.rows, {name: name for name in names})
 
 
-def compiler_options(settings: TrainingSettings) -> Options:
-    """How programs are compiled."""
+def compiler_options(settings: TrainingSettings, wafer: Optional[Wafer] = None) -> Options:
+    """How programs are compiled; `wafer` is one at an address."""
     return Options(
         precision=settings.precision,
         attention=settings.attention_precision != "float32",
         keep_float32=settings.keep_float32,
         strip=settings.remove_padding,
-        staging=settings.memoryx_dir is not None,
+        staging=settings.memoryx_dir is not None if wafer is None else wafer.on_files,
         wafers=mpi.swarm().size,
     )
 

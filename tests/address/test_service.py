@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from cerebras_tf.address import messages as m
+from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.address.service import Service, ServiceSettings
 from cerebras_tf.errors import CapacityError, CheckpointError, DataError, GraphError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program_file import program_bytes
+from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.protocol import Batch, ProgramNeeded, Request
 from tests.address.loopback import Loopback, loopback
 from tests.runtime.test_session import WEIGHT, Compiler, batch
@@ -139,3 +141,20 @@ def test_an_evaluation_borrows_from_the_store_of_the_training():
     np.testing.assert_array_equal(wafer.session(evaluation, False).get("w"), WEIGHT)
     evaluation.close()
     np.testing.assert_array_equal(session.get("w"), WEIGHT)
+
+
+def test_variables_are_stored_in_files_of_the_server(tmp_path):
+    service = Service(ServiceSettings(memoryx_dir=str(tmp_path), memoryx_bytes=1 << 20))
+    results = []
+    for link in (Loopback(), Loopback(service)):
+        wafer = RemoteWafer(link)
+        session = wafer.session(wafer.store([SPEC]), True)
+        session.put("w", WEIGHT)
+        client = SessionClient(session, Compiler())
+        results.append([client.run({"x": batch(8, n)})["loss"] for n in range(3)])
+        results[-1].append(session.get("w"))
+    assert wafer.on_files and any(tmp_path.iterdir())
+    service.end()
+    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".bin"]
+    for here, there in zip(*results):
+        np.testing.assert_array_equal(there, here)

@@ -12,6 +12,7 @@ pytest.importorskip("cryptography")
 from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.address import client
 from cerebras_tf.address.credentials import load_credentials
+from cerebras_tf.address.service import ServiceSettings
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from tests.address.conftest import elsewhere, files, serve  # noqa: F401  # fixtures
 from tests.estimator import regression
@@ -77,6 +78,21 @@ def test_micro_batches_and_sums_equal_those_of_the_wafer_in_this_process(tmp_pat
         made.train(regression.dataset, steps=3)
         found.append([made.get_variable_value(name) for name in ("output", "output/Momentum")])
     np.testing.assert_array_equal(*found)
+
+
+def test_files_of_the_server_give_the_same_as_files_here(tmp_path, files, serve):  # noqa: F811
+    settings = ServiceSettings(memoryx_dir=str(tmp_path / "a"), memoryx_bytes=10**6)
+    address = f"127.0.0.1:{serve(settings=settings).port}"
+    there = {"cs_ip": address, "credentials_path": str(files[0])}
+    here = {"memoryx_dir": str(tmp_path / "b"), "memoryx_ram_gb": 0.001}
+    found = []
+    for name, options in (("there", there), ("here", here)):
+        made = estimator(tmp_path / name, **options).train(regression.dataset, max_steps=4)
+        error = made.evaluate(regression.dataset, steps=2)["error"]
+        found.append([error, *(made.get_variable_value(n) for n in made.get_variable_names())])
+    client.release_wafers()
+    for value, wanted in zip(*found):
+        np.testing.assert_array_equal(value, wanted)
 
 
 def test_a_restarted_server_ends_the_run(tmp_path, files, serve):  # noqa: F811
