@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -10,6 +11,15 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.runtime.protocol import Wafer
 from cerebras_tf.swarmx import job
+
+
+def quiet_grpc() -> None:
+    """Sets what gRPC reads when it is imported.
+
+    Processes that the input pipeline forks do not use it, and failed handshakes are no news.
+    """
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def choose_wafer(
@@ -38,6 +48,7 @@ def choose_wafer(
             "cs_ip: a wafer at an address must be used by one process. Received: a job of "
             f"{job.wafers()}. Start one process, or remove cs_ip and credentials_path."
         )
+    quiet_grpc()
     try:
         from cerebras_tf.address.client import wafer_at
     except ImportError as error:

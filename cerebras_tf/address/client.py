@@ -24,7 +24,7 @@ import grpc
 
 import cerebras_tf
 from cerebras_tf.address import messages as m
-from cerebras_tf.address.codec import Reader, encode
+from cerebras_tf.address.codec import PROTOCOL, Reader, encode
 from cerebras_tf.address.credentials import TLS_NAME, Credentials, load_credentials
 from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.address.server import LINK, OPTIONS, STATUS
@@ -138,7 +138,7 @@ class Connection:
             iter(requests.get, None), metadata=metadata
         )
         label = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
-        hello = m.Hello(m.MAJOR, cerebras_tf.__version__, label, self._lease)
+        hello = m.Hello(PROTOCOL, cerebras_tf.__version__, label, self._lease)
         for frame in encode(0, hello):
             requests.put(frame)
         while True:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import re
@@ -40,6 +41,24 @@ _DTYPES = (
 )
 _STATIC_TYPE = re.compile(r"[a-z0-9]{1,20}\[([0-9]{1,18}(, ?[0-9]{1,18}){0,31})?\]")
 _NAMES = {kind.__name__: kind for kind in (*REQUESTS, *ANSWERS)}
+
+
+def _protocol() -> str:
+    """A digest of the messages' fields and their types."""
+    found: dict[str, str] = {}
+
+    def add(hint: Any) -> None:
+        if _is_message(hint) and hint.__name__ not in found:
+            fields = dataclasses.fields(hint)
+            found[hint.__name__] = " ".join(f"{each.name}:{each.type}" for each in fields)
+            for each in _hints(hint).values():
+                add(each)
+        for part in typing.get_args(hint):
+            add(part)
+
+    for kind in _NAMES.values():
+        add(kind)
+    return hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()[:16]
 
 
 def encode(number: int, message: Any) -> Iterator[bytes]:
@@ -261,3 +280,7 @@ def _text(found: Any) -> str:
 def _require(holds: bool, found: Any) -> None:
     if not holds:
         raise ValueError(f"a field with {found!r:.60}")
+
+
+# Equal on both sides, or they do not understand each other.
+PROTOCOL = _protocol()

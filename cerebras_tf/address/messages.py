@@ -24,10 +24,6 @@ from cerebras_tf.runtime.protocol import (
 )
 from cerebras_tf.user_files import reason
 
-# Increased when older clients or servers do not understand the messages any more.
-MAJOR = 1
-
-
 # Of a connection.
 
 
@@ -36,13 +32,13 @@ class Hello:
     """The first message of a client.
 
     Attributes:
-        major: version of the messages.
+        protocol: see codec.PROTOCOL.
         version: of cerebras_tf.
         label: shown to others who wait for the wafer.
         lease: of an earlier connection that is continued; "" to ask for the wafer.
     """
 
-    major: int
+    protocol: str
     version: str
     label: str
     lease: str = ""

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 import logging
+import re
 import secrets
 import socket
 import threading
@@ -18,7 +19,7 @@ import grpc
 
 import cerebras_tf
 from cerebras_tf.address import messages as m
-from cerebras_tf.address.codec import MAX_FRAME_BYTES, Reader, encode
+from cerebras_tf.address.codec import MAX_FRAME_BYTES, PROTOCOL, Reader, encode
 from cerebras_tf.address.credentials import Credentials
 from cerebras_tf.address.lease import Leases
 from cerebras_tf.address.service import Service, ServiceSettings
@@ -325,11 +326,15 @@ def _checked(hello: Any) -> m.Hello:
     """The first message of a connection, of a client that is new enough."""
     if not isinstance(hello, m.Hello):
         raise DataError("wafer: a connection must begin with Hello. Received: another message.")
-    if hello.major != m.MAJOR:
-        older = "the client" if hello.major < m.MAJOR else "the server"
+    if hello.protocol != PROTOCOL:
+        here, there = cerebras_tf.__version__, hello.version
+        side = "the client" if _numbers(there) < _numbers(here) else "the server"
         raise ConfigError(
-            f"wafer: both sides must have version {m.MAJOR} of the messages. Received: version "
-            f"{hello.major} from the client, which has cerebras_tf {hello.version}; the server "
-            f"has {cerebras_tf.__version__}. Update cerebras_tf of {older}."
+            f"wafer: both sides must have the same version of cerebras_tf. Received: {there} from "
+            f"the client; the server has {here}, with other messages. Update {side}."
         )
     return hello
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"[0-9]{1,9}", version)]

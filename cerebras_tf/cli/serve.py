@@ -111,6 +111,9 @@ def _address(text: str) -> str:
 def _imported(name: str) -> Any:
     import importlib
 
+    from cerebras_tf.address.choose import quiet_grpc
+
+    quiet_grpc()
     try:
         return importlib.import_module(f"cerebras_tf.address.{name}")
     except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ from tests.address.loopback import sent
 TYPES = {"x": TensorType("bfloat16", (4, 2)), "y": TensorType("int64", ())}
 NEEDED = ProgramNeeded(Request(TYPES, frozenset({"b", "a"}), False, "why", "k"), 3, {"R": 8}, "")
 MESSAGES = [
-    m.Hello(1, "1.0", "me"),
+    m.Hello("p", "1.0", "me"),
     m.Failure("DataError", "x: must be y.", None, (1, 2)),
     m.OpenStore((Variable("w", TYPES["x"], True), Variable("v/1", TYPES["y"])), 2),
     m.Names(("a", "b")),
@@ -84,7 +84,7 @@ def test_sizes_are_checked_before_memory_is_taken():
         b'["Opened",{"number":9223372036854775808},[]]',
         b'["Opened",{"number":1,"number":2},[]]',
         b'["Waiting",{"position":1,"holder":"x","held_s":NaN},[]]',
-        b'["Hello",{"major":1,"version":"","label":"","lease":""},[]]',  # of a client
+        b'["Hello",{"protocol":"","version":"","label":"","lease":""},[]]',  # of a client
         b'["__import__",{},[]]',
         b"[" * 5000,
         b"\xff",

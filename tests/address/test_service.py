@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zipfile
 from dataclasses import replace
 from io import BytesIO
@@ -12,9 +13,9 @@ import pytest
 from cerebras_tf.address import messages as m
 from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.address.service import Service, ServiceSettings
-from cerebras_tf.errors import CapacityError, CheckpointError, DataError, GraphError
+from cerebras_tf.errors import CapacityError, CerebrasError, CheckpointError, DataError, GraphError
 from cerebras_tf.ir import TensorType, Variable
-from cerebras_tf.ir.program_file import program_bytes
+from cerebras_tf.ir.program_file import members_digest, program_bytes
 from cerebras_tf.runtime.client import SessionClient
 from cerebras_tf.runtime.protocol import Batch, ProgramNeeded, Request
 from tests.address.loopback import Loopback, loopback
@@ -158,3 +159,58 @@ def test_variables_are_stored_in_files_of_the_server(tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.suffix == ".bin"]
     for here, there in zip(*results):
         np.testing.assert_array_equal(there, here)
+
+
+def fuzz(count):
+    """Changes programs at random; what is accepted runs a step."""
+    rng = random.Random(1)
+    _, content = program_bytes(PROGRAM)
+    members = _members(content)
+    text = members["program.json"]
+    refused, service = 0, Service(ServiceSettings(memory_bytes=1 << 28, max_programs=2))
+    for _ in range(count):
+        changed = bytearray(text)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(changed))
+            kind = rng.random()
+            if kind < 0.5:
+                changed[at] = rng.choice(b'0123456789"[]{}:,-')
+            elif kind < 0.75:
+                del changed[at]
+            else:
+                changed[at:at] = rng.choice((b"9", b"-1", b"1e9", b"null", b'"x"', b"[]"))
+        digest, file = _packed({**members, "program.json": bytes(changed)})
+        link, store, session = opened(service=service)
+        link.call(m.Put(store, "w", WEIGHT))
+        try:
+            link.call(m.Submit(session, NEEDED, digest, np.frombuffer(file, np.uint8)))
+            link.call(m.Step(session, (Batch({"x": batch(8)}),)))
+        except CerebrasError:
+            refused += 1
+        service.end()
+    assert refused > count // 2
+
+
+def _members(content):
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if name != "digest"}
+
+
+def _packed(members):
+    """A program's file with its digest."""
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        digest = members_digest(archive)
+        archive.writestr("digest", digest)
+    return digest, file.getvalue()
+
+
+def test_changed_programs_are_refused_or_run():
+    fuzz(60)
+
+
+@pytest.mark.slow
+def test_many_changed_programs_are_refused_or_run():
+    fuzz(10_000)

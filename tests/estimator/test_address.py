@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -115,6 +117,14 @@ def test_a_restarted_server_ends_the_run(tmp_path, files, serve):  # noqa: F811
         values = [each.get_variable_value(name) for each in (made, whole)]
         np.testing.assert_array_equal(*values)
     client.release_wafers()
+
+
+def test_a_cluster_cannot_share_the_wafer(tmp_path, monkeypatch):
+    tasks, own = {"chief": ["a:1"], "worker": ["b:1"]}, {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": own}))
+    made = estimator(tmp_path, cs_ip="host", credentials_path="x")
+    with pytest.raises(ConfigError, match="used by one process.*TF_CONFIG"):
+        made.train(regression.dataset, steps=1)
 
 
 def test_options_of_this_computer_are_refused(tmp_path, address):
