@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import getpass
-import json
 import os
 import queue
 import random
@@ -29,6 +28,7 @@ from cerebras_tf.address.credentials import TLS_NAME, Credentials, load_credenti
 from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.address.server import LINK, OPTIONS, STATUS
 from cerebras_tf.errors import CerebrasError, ConfigError, SystemUnreachableError
+from cerebras_tf.user_files import parse_json
 
 _CONNECT_S = 5.0
 _PAUSES_S = (0.2, 10.0)  # between attempts to connect again: the first and the longest
@@ -327,7 +327,7 @@ def status_of(address: str, credentials: Credentials) -> dict[str, Any]:
     metadata = [("authorization", credentials.authorization)]
     try:
         with grpc.secure_channel(address, trusted, options) as channel:
-            found: dict[str, Any] = json.loads(
+            found: dict[str, Any] = parse_json(
                 channel.unary_unary(STATUS)(b"", metadata=metadata, timeout=_CONNECT_S)
             )
             return found

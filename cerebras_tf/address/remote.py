@@ -227,6 +227,9 @@ class RemoteSession:
         self._store.forget_values()
         return list(answer.results)
 
+    def close(self) -> None:
+        """Does nothing: the server frees programs and activations with the store."""
+
     @property
     def price(self) -> Price:
         return self._price

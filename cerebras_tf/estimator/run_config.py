@@ -32,7 +32,8 @@ _NAMES = (*_POSITIONAL, *(name for name in _FIELDS if name not in _POSITIONAL))
 
 def refuse_strategies(config: tf.estimator.RunConfig) -> None:
     """Raises ConfigError if a strategy or a cluster would replicate a model on the wafer."""
-    if config.cluster_spec and getattr(config, "credentials_path", None) is not None:
+    is_ours = isinstance(config, CSRunConfig)
+    if is_ours and config.cluster_spec and config.credentials_path is not None:
         raise ConfigError(
             "cs_ip: a wafer at an address must be used by one process. Received: a cluster in "
             "TF_CONFIG. Unset it, or remove cs_ip and credentials_path."

@@ -230,6 +230,9 @@ class SessionProtocol(Protocol):
     def held_bytes(self) -> int:
         """Bytes of variables and activations that are allocated now."""
 
+    def close(self) -> None:
+        """Frees programs and activations; no step may follow."""
+
     @property
     def peak_bytes(self) -> int:
         """The most bytes taken at once: variables, activations and scratch memory, measured."""
