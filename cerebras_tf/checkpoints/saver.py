@@ -35,7 +35,13 @@ from cerebras_tf.checkpoints.reader import (
     read_variable,
     unknown_variables,
 )
-from cerebras_tf.checkpoints.writer import Shard, unfinished, write_checkpoint, write_shards
+from cerebras_tf.checkpoints.writer import (
+    Shard,
+    removal,
+    unfinished,
+    write_checkpoint,
+    write_shards,
+)
 from cerebras_tf.errors import CheckpointError, StoreError
 from cerebras_tf.memoryx.store import Store, write
 from cerebras_tf.step.tensorflow_step import TensorFlowStep
@@ -128,19 +134,40 @@ class SaverHook(tf.compat.v1.train.CheckpointSaverHook):
         super().after_run(run_context, run_values)
 
 
-class HostSaver(tf.compat.v1.train.Saver):
+class _Saver(tf.compat.v1.train.Saver):
+    """A Saver whose old checkpoints are removed even if it is killed before it does so.
+
+    Args:
+        config: how many are kept.
+        **options: other arguments of TensorFlow's Saver.
+    """
+
+    def __init__(self, config: Any, **options: Any) -> None:
+        self._removal = contextlib.ExitStack()  # the folders of old checkpoints
+        super().__init__(
+            max_to_keep=config.keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            defer_build=True,
+            save_relative_paths=True,
+            **options,
+        )
+
+    def _RecordLastCheckpoint(self, latest_save_path: str) -> None:  # private API of TensorFlow
+        """Marks the old checkpoint before a list is written that does not name it."""
+        super()._RecordLastCheckpoint(latest_save_path)
+        for old, saved in self._checkpoints_to_be_deleted[:1]:
+            if saved <= self._next_checkpoint_time:  # else it is kept
+                with contextlib.suppress(OSError):  # a full disk must not prevent deletion
+                    self._removal.enter_context(removal(old))
+
+
+class HostSaver(_Saver):
     """tf.estimator's Saver for training on the host, with the checks of the wafer's."""
 
     def __init__(self, config: Any) -> None:
         self._restored: Optional[str] = None
         self._partially = config.restore_partially
-        super().__init__(
-            sharded=True,
-            max_to_keep=config.keep_checkpoint_max,
-            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
-            defer_build=True,
-            save_relative_paths=True,
-        )
+        super().__init__(config, sharded=True)
 
     def save(
         self, sess: Any, save_path: str, global_step: Any = None, *args: Any, **kwargs: Any
@@ -154,7 +181,8 @@ class HostSaver(tf.compat.v1.train.Saver):
         if is_restored(prefix, self._restored):
             return prefix
         try:
-            return super().save(sess, save_path, global_step, *args, **kwargs)
+            with self._removal:
+                return super().save(sess, save_path, global_step, *args, **kwargs)
         except (tf.errors.OpError, ValueError, OSError) as error:
             raise _not_written(prefix, error) from error
 
@@ -185,7 +213,7 @@ class HostSaver(tf.compat.v1.train.Saver):
         self._restored = save_path
 
 
-class WaferSaver(tf.compat.v1.train.Saver):
+class WaferSaver(_Saver):
     """Saves and restores the variables of the wafer and the objects of the session together.
 
     Args:
@@ -226,12 +254,7 @@ class WaferSaver(tf.compat.v1.train.Saver):
         self._restored: Optional[str] = None
         self._has_warned_of_copies = False
         self._meta_graph: Optional[tuple[str, int]] = None  # its path and the version of the graph
-        super().__init__(
-            max_to_keep=config.keep_checkpoint_max,
-            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
-            defer_build=True,
-            save_relative_paths=True,
-        )
+        super().__init__(config)
 
     def build(self) -> None:
         """Finds the objects of the session to save; see tf.train.Saver.build."""
@@ -296,19 +319,14 @@ class WaferSaver(tf.compat.v1.train.Saver):
             self.export_meta_graph(path)
 
     def _record(self, prefix: str, latest_filename: Optional[str]) -> None:
-        # Private API of TensorFlow: the bookkeeping of kept checkpoints has no public entry.
-        self._RecordLastCheckpoint(prefix)
-        tf.compat.v1.train.update_checkpoint_state(
-            os.path.abspath(os.path.dirname(prefix)),  # keeps relative names relative
-            os.path.basename(prefix),
-            all_model_checkpoint_paths=[os.path.basename(p) for p in self.last_checkpoints],
-            latest_filename=latest_filename,
-        )
-        with contextlib.ExitStack() as stack:
-            for old in self._checkpoints_to_be_deleted[:1]:
-                with contextlib.suppress(OSError):  # a full disk must not prevent deletion
-                    # If the process is killed here, the next save removes the remaining files.
-                    stack.enter_context(unfinished(self._CheckpointFilename(old)))
+        with self._removal:
+            self._RecordLastCheckpoint(prefix)
+            tf.compat.v1.train.update_checkpoint_state(
+                os.path.abspath(os.path.dirname(prefix)),  # keeps relative names relative
+                os.path.basename(prefix),
+                all_model_checkpoint_paths=[os.path.basename(p) for p in self.last_checkpoints],
+                latest_filename=latest_filename,
+            )
             self._MaybeDeleteOldCheckpoints(meta_graph_suffix="meta")
 
     def _write(self, prefix: str, session: Any) -> None:

@@ -19,6 +19,7 @@ from cerebras_tf.memoryx.process_folder import OwnFolder, remove_abandoned
 Shard = Union[Mapping[Key, np.ndarray], Callable[[str], None]]
 # In names of folders, between the name of the checkpoint and a random suffix.
 _UNFINISHED = "_writing_"
+_REMOVED = "_removing_"
 _CONVERTED = "_converted_"
 
 
@@ -45,12 +46,20 @@ def write_checkpoint(prefix: str, shards: Iterable[Shard]) -> None:
 
 @contextlib.contextmanager
 def unfinished(prefix: str) -> Iterator[str]:
-    """Within: a folder for the parts of a checkpoint that is being written or deleted.
+    """Within: a folder for the parts of a checkpoint that is being written.
 
     Its name identifies the checkpoint that a killed process leaves; the next one removes it.
     """
     with _temporary_folder(prefix, _UNFINISHED) as folder:
         yield folder
+
+
+def removal(prefix: str) -> contextlib.AbstractContextManager[str]:
+    """Within: a folder marks a checkpoint that is being removed.
+
+    If the process is killed, the next one removes the checkpoint, unless the list names it.
+    """
+    return _temporary_folder(prefix, _REMOVED)
 
 
 @contextlib.contextmanager
@@ -76,6 +85,7 @@ def _temporary_folder(prefix: str, marker: str) -> Iterator[str]:
 def remove_killed(model_dir: Path) -> None:
     """Removes the unfinished checkpoints and folders that killed processes left."""
     remove_abandoned(model_dir, f"*{_UNFINISHED}*", _remove_unfinished)
+    remove_abandoned(model_dir, f"*{_REMOVED}*", _remove_unlisted)
     remove_abandoned(model_dir, f"*{_CONVERTED}*")
 
 
@@ -84,6 +94,19 @@ def _remove_unfinished(folder: Path) -> None:
     prefix = str(folder).rpartition(_UNFINISHED)[0]
     if not os.path.exists(index_path(prefix)):
         remove_checkpoint(prefix)
+
+
+def _remove_unlisted(folder: Path) -> None:
+    """Removes the files of a folder's checkpoint unless the list of checkpoints names it."""
+    prefix = str(folder).rpartition(_REMOVED)[0]
+    try:
+        state = tf.train.get_checkpoint_state(str(folder.parent))
+    except ValueError:  # no text
+        return
+    named = {os.path.basename(path) for path in (state.all_model_checkpoint_paths if state else ())}
+    if named and os.path.basename(prefix) not in named:
+        remove_checkpoint(prefix)
+        Path(f"{prefix}.meta").unlink(missing_ok=True)
 
 
 def write_shards(folder: str, shards: Iterable[Shard]) -> Iterator[str]:

@@ -90,8 +90,8 @@ MEMBERS = {
         "_create_non_slot_variable _get_non_slot_variable _get_or_make_slot_with_initializer"
     ),
     "tensorflow.python.training.saver.Saver": (
-        "_CheckpointFilename _MaybeDeleteOldCheckpoints _RecordLastCheckpoint "
-        "_checkpoints_to_be_deleted _is_built _var_list"
+        "_MaybeDeleteOldCheckpoints _RecordLastCheckpoint "
+        "_checkpoints_to_be_deleted _is_built _next_checkpoint_time _var_list"
     ),
     "tensorflow.python.training.training_util": "_get_or_create_global_step_read",
     "tensorflow.python.util.deprecation": "_PRINT_DEPRECATION_WARNINGS",

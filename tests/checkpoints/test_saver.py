@@ -286,6 +286,28 @@ def test_a_run_killed_while_saving_resumes_exactly(tmp_path):
     assert not list((tmp_path / "killed").glob("*_writing_*"))
 
 
+@pytest.mark.parametrize("use_cs", [False, True])
+def test_an_old_checkpoint_goes_even_if_killed_when_the_list_has_changed(
+    tmp_path, monkeypatch, use_cs
+):
+    made = build(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
+
+    def killed(saver, meta_graph_suffix="meta"):
+        if saver._checkpoints_to_be_deleted:
+            shutil.copytree(tmp_path, tmp_path / "killed")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(v1.train.Saver, "_MaybeDeleteOldCheckpoints", killed)
+    with pytest.raises(KeyboardInterrupt):
+        made.train(dataset, max_steps=3, use_cs=use_cs)
+    monkeypatch.undo()
+    assert list((tmp_path / "killed").glob("model.ckpt-0.index"))
+    build(tmp_path / "killed").train(dataset, max_steps=2, use_cs=use_cs)  # nothing left to do
+    left = {path.name.partition(".")[2][:6] for path in (tmp_path / "killed").glob("model*")}
+    assert left == {"ckpt-1", "ckpt-2"}
+    assert not list(tmp_path.rglob("*_removing_*"))
+
+
 def deeper(features, labels, mode, params):
     """A layer more, trained by Adam."""
     spec = regression.model_fn(features, labels, tf.estimator.ModeKeys.PREDICT, params)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from cerebras_tf.bundle import links, writer
 from cerebras_tf.checkpoints.reader import CheckpointReader, converted
-from cerebras_tf.checkpoints.writer import unfinished, write_checkpoint
+from cerebras_tf.checkpoints.writer import remove_killed, unfinished, write_checkpoint
 from cerebras_tf.errors import CheckpointError
 from tests.messages import raises
 
@@ -59,6 +59,18 @@ def test_data_without_an_index_of_a_killed_process_is_removed(tmp_path):
     write_checkpoint(str(tmp_path / "model-6"), SHARDS)
     found = {name.partition(".")[0] for name in names(tmp_path)}
     assert found == {"model-2", "model-6", "other"}
+
+
+def test_a_checkpoint_that_was_being_removed_goes_unless_the_list_names_it(tmp_path):
+    for step in (1, 2, 3):
+        write_checkpoint(str(tmp_path / f"model-{step}"), SHARDS)
+    for step in (1, 2):
+        leave(tmp_path / f"model-{step}_removing_x{step}")
+        (tmp_path / f"model-{step}.meta").touch()
+    tf.compat.v1.train.update_checkpoint_state(str(tmp_path), "model-2", ["model-2"])
+    remove_killed(tmp_path)
+    found = {name.partition(".")[0] for name in names(tmp_path)}
+    assert found == {"checkpoint", "model-2", "model-3"}
 
 
 def test_old_data_of_the_name_is_removed_and_the_index_written_last(tmp_path, monkeypatch):
