@@ -41,7 +41,7 @@ def locked_folder(
         ConfigError: the folder cannot be created, or another process or thread writes in it.
     """
     refuse_url(model_dir, name)
-    holder = os.path.realpath(model_dir), os.getpid(), threading.get_ident()
+    holder = _holder(model_dir)
     absent = not writes and not os.path.exists(os.path.join(model_dir, _FILE))
     if holder in _held or absent:
         yield
@@ -52,6 +52,10 @@ def locked_folder(
             yield
         finally:
             _held.discard(holder)
+
+
+def _holder(folder: str) -> tuple[str, int, int]:
+    return os.path.realpath(folder), os.getpid(), threading.get_ident()
 
 
 @contextlib.contextmanager
@@ -156,13 +160,13 @@ def whole_folder(
         ConfigError: another process writes in the target.
     """
     target = Path(target)
-    made, had_lock = not target.exists(), (target / _FILE).exists()
+    made, is_training = not target.exists(), _holder(str(target)) in _held
     with locked_folder(str(target), name="output"):
         try:
             with _unfinished(target, patterns, overwrite) as partial:
                 yield partial
         finally:
-            if not had_lock:  # no training there
+            if not is_training:  # also one that a killed process left
                 (target / _FILE).unlink(missing_ok=True)
             if made:
                 with contextlib.suppress(OSError):

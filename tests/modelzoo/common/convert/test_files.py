@@ -17,7 +17,7 @@ tf = pytest.importorskip("tensorflow")
 from cerebras_tf.bundle import writer
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.ir import TensorType
-from cerebras_tf.memoryx.folder_lock import whole_folder, writer_of
+from cerebras_tf.memoryx.folder_lock import locked_folder, whole_folder, writer_of
 from cerebras_tf.memoryx.safetensors_file import (
     TensorFile,
     rounded_to,
@@ -266,9 +266,12 @@ def test_a_folder_that_another_process_writes_in_is_refused(tmp_path):
         thread.join()
         assert refused == [str(os.getpid())]
     assert (names_in(tmp_path), writer_of(str(tmp_path))) == ({"last"}, None)
-    (tmp_path / ".lock").touch()  # of a training
+    (tmp_path / ".lock").touch()  # of a process that was killed
     write_whole(tmp_path, ["last"], overwrite=True)
-    assert names_in(tmp_path) == {"last", ".lock"}
+    assert names_in(tmp_path) == {"last"}
+    with locked_folder(str(tmp_path)):  # at the end of a training
+        write_whole(tmp_path, ["last"], overwrite=True)
+        assert names_in(tmp_path) == {"last", ".lock"}
 
 
 def test_a_block_that_fails_leaves_what_was_there(tmp_path):
