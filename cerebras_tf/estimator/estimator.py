@@ -16,6 +16,7 @@ import numbers
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
+from pathlib import Path
 from typing import Any, Optional, Union
 
 import tensorflow as tf
@@ -63,6 +64,7 @@ from cerebras_tf.frontend.description import describe_program, effort
 from cerebras_tf.frontend.program_cache import ProgramCache
 from cerebras_tf.ir.program import Program
 from cerebras_tf.memoryx.disk_speed import require_free
+from cerebras_tf.memoryx.process_folder import remove_stores
 from cerebras_tf.runtime.capacity import trim_heap, use_one_heap
 from cerebras_tf.step import cluster
 from cerebras_tf.step.accumulation import Accumulation, accumulating
@@ -129,6 +131,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         self._call = CallContext(bool(use_cs))
         self._users_config = self._config
         self._config: Any = as_cs_run_config(self._config)
+        if self._config.memoryx_dir is not None:  # also where nothing is left to train
+            remove_stores(Path(self._config.memoryx_dir))
         self._systems = self._config.num_csx
         self._batches_per_step = max(_checked(batches_per_step), self._systems)
         if self._config.micro_batches > 1 and self._batches_per_step > job.wafers():

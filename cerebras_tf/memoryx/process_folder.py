@@ -184,12 +184,17 @@ class StoreFolder(OwnFolder):
     def __init__(self, parent: Path) -> None:
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            top = parent.parent if parent.name.startswith(_RANK) else parent
-            for pattern in (f"{_PREFIX}*", f"{_RANK}*/{_PREFIX}*"):
-                remove_abandoned(top, pattern)
+            remove_stores(parent.parent if parent.name.startswith(_RANK) else parent)
             super().__init__(parent, _PREFIX)
         except OSError as error:
             raise _unusable(parent, str(error.strerror)) from error
+
+
+def remove_stores(folder: Path) -> None:
+    """Removes the stores of killed processes, of all ranks, from a memoryx_dir."""
+    with contextlib.suppress(OSError):  # a store that is made there raises it
+        for pattern in (f"{_PREFIX}*", f"{_RANK}*/{_PREFIX}*"):
+            remove_abandoned(folder, pattern)
 
 
 def require_usable(folder: str) -> None:

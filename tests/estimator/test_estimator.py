@@ -269,6 +269,15 @@ def test_host_calls_give_metrics_of_wafer_tensors(tmp_path):
     assert wafer["error"] == pytest.approx(plain["error"], rel=1e-5)
 
 
+def test_stores_of_killed_processes_are_removed_even_if_nothing_is_left_to_do(tmp_path):
+    for folder in ("memoryx-a", "rank_1/memoryx-b", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "lock").touch()
+    build(tmp_path / "model", memoryx_dir=str(tmp_path))
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"rank_1", "other", "other/lock"}
+
+
 def test_train_and_evaluate_alternates(tmp_path):
     made = build(tmp_path, save_checkpoints_steps=2)
     train_spec = tf.estimator.TrainSpec(dataset, max_steps=4)
