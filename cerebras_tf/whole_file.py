@@ -7,10 +7,11 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Union
+from typing import IO, Union
 
 from cerebras_tf.errors import ConfigError
 
@@ -35,11 +36,10 @@ def replacing(path: Union[str, Path], sync: bool = True) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if sync:
         target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    # Threads, and processes of one number in several containers, have names of their own.
+    partial = target.with_name(f".{target.name}.{secrets.randbelow(10**12)}")
     try:
-        partial.unlink(missing_ok=True)  # of a process of this number that was killed
-        with open(partial, "xb") as file:
-            _lock(file.fileno())
+        with _new(partial) as file:
             yield partial
             if sync:
                 os.fsync(file.fileno())
@@ -50,6 +50,20 @@ def replacing(path: Union[str, Path], sync: bool = True) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _new(partial: Path) -> IO[bytes]:
+    """A new file, locked where the file system has locks.
+
+    Another process may remove it before it is locked; then it is made again.
+    """
+    while True:
+        file = open(partial, "xb")  # noqa: SIM115 - the caller closes it
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if partial.exists():
+            return file
+        file.close()
 
 
 def write_whole(path: Union[str, Path], content: Union[str, bytes], sync: bool = True) -> Path:
@@ -88,28 +102,21 @@ def sync(path: Union[str, Path]) -> None:
 def remove_partial(folder: Union[str, Path]) -> None:
     """Removes what `replacing` and `whole_folder` left in a folder when they were killed.
 
-    The caller holds the lock of the folder. Files of other users, and those that are being written,
-    stay.
+    Files of other users, and those that are being written, stay. For folders, the caller holds the
+    lock of `folder`.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
+            if entry.name != UNFINISHED and not _PARTIAL.fullmatch(entry.name):
+                continue
             if entry.stat(follow_symlinks=False).st_uid != os.getuid():
                 continue
             if entry.name == UNFINISHED and entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
-            elif _PARTIAL.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            elif entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError), open(entry.path, "r+b") as file:
-                    if _lock(file.fileno()):
-                        os.unlink(entry.path)
-
-
-def _lock(descriptor: int) -> bool:
-    """Locks a file; False if another process holds the lock, or the file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
 
 
 def refuse_url(path: Union[str, os.PathLike[str]], option: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,21 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkey
     monkeypatch.setattr("os.getuid", lambda: -1)
     remove_partial(tmp_path)
     assert (tmp_path / ".b.1").exists() and (other / "file").exists()
+
+
+def test_a_file_that_is_taken_for_that_of_a_killed_process_is_made_again(tmp_path, monkeypatch):
+    lock, calls = fcntl.flock, []
+
+    def locked(file, how):
+        calls.append(how)
+        if len(calls) == 1:
+            remove_partial(tmp_path)
+        lock(file, how)
+
+    monkeypatch.setattr("fcntl.flock", locked)
+    write_whole(tmp_path / "a", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert len(calls) == 3 and (tmp_path / "a").read_text() == "whole"
 
 
 def test_content_is_on_the_disk_before_it_replaces_a_file(tmp_path, monkeypatch):

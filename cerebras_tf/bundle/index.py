@@ -23,6 +23,7 @@ from cerebras_tf.errors import CheckpointError
 from cerebras_tf.kernels.compiled_crc32c import mask_crc, unmask_crc
 from cerebras_tf.memoryx.store import FileRegion
 from cerebras_tf.user_files import open_regular
+from cerebras_tf.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -240,12 +241,7 @@ def write_index(
     for whole, names in wholes.items():
         parts = [slices[name] for name in names]
         items[whole.encode()] = _encoded_whole(entries[names[0]].dtype, parts)
-    path = index_path(prefix)
-    with open(f"{path}.part", "wb") as file:
-        file.write(write_table([(_HEADER_KEY, header), *sorted(items.items())]))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.part", path)
+    write_whole(index_path(prefix), write_table([(_HEADER_KEY, header), *sorted(items.items())]))
 
 
 def _entry(item: bytes, prefix: str, shards: int) -> Entry:

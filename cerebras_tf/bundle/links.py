@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from cerebras_tf.bundle.index import TensorSlice, data_path, index_path, write_index
 from cerebras_tf.memoryx.store import FileRegion
+from cerebras_tf.whole_file import replacing
 
 # What TensorFlow calls a list of checkpoints or a graph until it is whole.
 _BEGUN = re.compile(r"(checkpoint|graph\.pbtxt|.*\.meta)\.tmp[0-9a-f]{32}")
@@ -84,7 +85,7 @@ def remove_checkpoint(prefix: str) -> None:
 
     The index is removed first, so that no index ever refers to other data.
     """
-    for path in [index_path(prefix), f"{index_path(prefix)}.part", *_data_files(prefix)]:
+    for path in [index_path(prefix), *_data_files(prefix)]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
@@ -108,10 +109,8 @@ def _link(source: str, target: str) -> int:
     try:
         os.link(source, target)
     except OSError:
-        part = f"{target}.part"
-        shutil.copyfile(source, part)
-        os.replace(part, target)
-        _sync(target)
+        with replacing(target) as partial:
+            shutil.copyfile(source, partial)
         return os.path.getsize(target)
     _sync(target)  # costs nothing where the store did so
     return 0

@@ -19,6 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Optional
 
+from cerebras_tf.whole_file import remove_partial, replacing, sync
+
 _DIGEST_BYTES = 32
 _OTHERS_WRITE = 0o022
 _VERSION = re.compile(r"kernels-[0-9a-f]{12}(\.removed)?")
@@ -51,6 +53,7 @@ def use_folder(folder: Path) -> str:
                 break
         os.close(handle)  # it was removed before it was locked
     os.utime(folder)
+    remove_partial(folder)
     if is_new:
         _remove_old_versions(folder)
     return ""
@@ -133,21 +136,15 @@ def read(path: Path) -> Optional[memoryview]:
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file atomically; if that fails, warns once."""
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(_digest(path, content))
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
-        os.replace(temporary, path)
-        temporary = None
+        if path.is_symlink():
+            path.unlink()
+        with replacing(path, sync=False) as partial:  # which makes no folder
+            partial.chmod(0o600)
+            partial.write_bytes(_digest(path, content) + content)
+            sync(partial)
     except OSError as error:
         warn_unwritable(error)
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
 
 
 def warn_unwritable(error: OSError) -> None:

@@ -53,7 +53,7 @@ def test_data_without_an_index_of_a_killed_process_is_removed(tmp_path):
     write_checkpoint(str(tmp_path / "model-2"), SHARDS)
     for step in (2, 4):  # one was killed after the last move, one before
         leave(tmp_path / f"model-{step}_writing_x{step}")
-    for end in ("data-00000-of-00002", "data-00001-of-00002.part", "index.part"):
+    for end in ("data-00000-of-00002", "data-00001-of-00002"):
         (tmp_path / f"model-4.{end}").touch()
     (tmp_path / "other.data-00000-of-00001").touch()  # of someone else who is copying
     write_checkpoint(str(tmp_path / "model-6"), SHARDS)

@@ -88,7 +88,13 @@ def test_what_cannot_be_written_warns_once(cause, tmp_path, monkeypatch):
         cache_files.write(path, CONTENT)
         cache_files.write(path, CONTENT)
     assert len(shown) == 1
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not [entry for entry in tmp_path.iterdir() if entry != tmp_path / "kernel"]
+
+
+def test_parts_that_a_killed_process_left_are_removed(tmp_path):
+    (tmp_path / ".kernel.123").touch()
+    assert cache_files.use_folder(tmp_path) == ""
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

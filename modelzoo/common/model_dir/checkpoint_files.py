@@ -30,7 +30,7 @@ from cerebras_tf.api import (
     writer_of,
 )
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
-from cerebras_tf.whole_file import remove_partial
+from cerebras_tf.whole_file import remove_partial, replacing
 from modelzoo.common.config.params import saved_runconfig
 from modelzoo.common.files.path_advice import CHECKPOINT_END
 from modelzoo.common.model_dir.folder import LIST, TRAINED_ON, no_checkpoint
@@ -366,9 +366,9 @@ def copy_checkpoint(prefix, folder, name, others_there=()):
     remove_partial(folder)
     try:
         for path in files:
-            _place(path, made + path[len(prefix) :], _link)
+            _link(path, made + path[len(prefix) :])
         for path, target in others.items():
-            _place(path, target, shutil.copyfile)
+            _copy(path, target)
         tf.train.update_checkpoint_state(os.path.abspath(folder), name, [name])
     except BaseException:
         remove_checkpoint(made)
@@ -378,22 +378,17 @@ def copy_checkpoint(prefix, folder, name, others_there=()):
         raise
 
 
-def _place(path, target, copy):
-    folder, name = os.path.split(target)
-    partial = os.path.join(folder, f".{name}.{os.getpid()}")  # see cerebras_tf/whole_file.py
-    _discard(partial)  # of a process of this number that was killed; it may be a link to `path`
-    try:
-        copy(path, partial)
-        os.replace(partial, target)
-    finally:
-        _discard(partial)  # stays where both were links to one file
-
-
 def _link(path, target):
+    _discard(target)  # of a copy that was killed; it may be a link to `path`
     try:
         os.link(path, target)
     except OSError:
-        shutil.copyfile(path, target)
+        _copy(path, target)
+
+
+def _copy(path, target):
+    with replacing(target) as partial:
+        shutil.copyfile(path, partial)
 
 
 def _discard(path):
