@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 import grpc
@@ -31,6 +31,7 @@ from cerebras_tf.errors import CerebrasError, ConfigError, SystemUnreachableErro
 from cerebras_tf.user_files import parse_json
 
 _CONNECT_S = 5.0
+_ALIVE = b"".join(encode(0, m.Alive()))
 _PAUSES_S = (0.2, 10.0)  # between attempts to connect again: the first and the longest
 
 Log = Callable[[str], Any]
@@ -64,12 +65,19 @@ class Connection:
         self._answers: Any = None
         self._channel: Any = None
         self._reader = Reader(1 << 62, m.ANSWERS)
+        self._sending = threading.Lock()
+        self._silent_since: Optional[float] = None  # while an answer is awaited
+        self._ended = threading.Event()
         _check_certificate(address, credentials)
+        threading.Thread(target=self._watch, name="wafer-alive", daemon=True).start()
         try:
             welcome = self._connect()
-        except grpc.RpcError as error:
+        except BaseException as error:
+            self._ended.set()
             self._disconnect()
-            raise _unreachable(address, error) from error
+            if isinstance(error, grpc.RpcError):
+                raise _unreachable(address, error) from error
+            raise
         self._incarnation, self._lease = welcome.incarnation, welcome.lease
         self._keep_s, self.threads = welcome.keep_s, welcome.threads
         self.on_files = welcome.on_files
@@ -106,8 +114,7 @@ class Connection:
         frames = list(encode(self._number, request))
         while True:
             try:
-                for frame in frames:
-                    self._requests.put(frame)
+                self._send(frames)
                 number, answer = self._next()
             except grpc.RpcError as error:
                 self._reconnect(error)
@@ -117,12 +124,30 @@ class Connection:
             if number == 0:  # the server ends the connection
                 raise m.error_of(answer)
 
+    def _send(self, frames: Iterable[bytes]) -> None:
+        with self._sending:  # frames of one message follow each other
+            for frame in frames:
+                self._requests.put(frame)
+
     def _next(self) -> tuple[int, Any]:
-        for frame in self._answers:
-            found = self._reader.feed(frame)
-            if found is not None:
-                return found
+        self._silent_since = time.monotonic()
+        try:
+            for frame in self._answers:
+                self._silent_since = time.monotonic()
+                found = self._reader.feed(frame)
+                if found is not None and not isinstance(found[1], m.Alive):
+                    return found
+        finally:
+            self._silent_since = None
         raise _Ended()
+
+    def _watch(self) -> None:
+        """Shows the server that this client is there; ends a connection if it does not answer."""
+        while not self._ended.wait(m.ALIVE_S):
+            self._send([_ALIVE])
+            since, answers = self._silent_since, self._answers
+            if since is not None and time.monotonic() - since > m.SILENT_S and answers is not None:
+                answers.cancel()
 
     def _connect(self) -> m.Welcome:
         """Opens a connection and waits for the wafer."""
@@ -139,8 +164,7 @@ class Connection:
         )
         label = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
         hello = m.Hello(PROTOCOL, cerebras_tf.__version__, label, self._lease)
-        for frame in encode(0, hello):
-            requests.put(frame)
+        self._send(encode(0, hello))
         while True:
             _, answer = self._next()
             if isinstance(answer, m.Welcome):
@@ -208,12 +232,12 @@ class Connection:
             if self._answers is not None and self._lost is None:
                 with contextlib.suppress(grpc.RpcError, CerebrasError):
                     self._number += 1
-                    for frame in encode(self._number, m.Release()):
-                        self._requests.put(frame)
+                    self._send(encode(self._number, m.Release()))
                     self._next()
             self._lost = self._lost or SystemUnreachableError(
                 f"wafer at {self._address}: the connection was closed. Connect again."
             )
+            self._ended.set()
             self._disconnect()
         finally:
             self._lock.release()
@@ -265,7 +289,7 @@ def _check_certificate(address: str, credentials: Credentials) -> None:
             context.wrap_socket(plain, server_hostname=TLS_NAME),
         ):
             return
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # which labels of odd length cause
         finding = f"the host name {host!r} is not known"
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
@@ -327,9 +351,9 @@ def status_of(address: str, credentials: Credentials) -> dict[str, Any]:
     metadata = [("authorization", credentials.authorization)]
     try:
         with grpc.secure_channel(address, trusted, options) as channel:
-            found: dict[str, Any] = parse_json(
-                channel.unary_unary(STATUS)(b"", metadata=metadata, timeout=_CONNECT_S)
-            )
+            call = channel.unary_unary(STATUS)
+            text = call(b"", metadata=metadata, timeout=_CONNECT_S)
+            found: dict[str, Any] = parse_json(text, dict)
             return found
     except grpc.RpcError as error:
         raise _unreachable(address, error) from error

@@ -67,7 +67,7 @@ class Welcome:
         version: of cerebras_tf on the server.
         incarnation: differs when the server was restarted.
         lease: names the client's right to the wafer.
-        last: number of the last request that was answered.
+        last: number of the client's last request.
         keep_s: seconds for which the lease is kept without a connection.
         threads: threads of the kernels there.
         on_files: whether variables are stored in files there.
@@ -97,6 +97,16 @@ class Failure:
     text: str
     code: Optional[str] = None
     numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Shows to the other side that this one is there; not answered."""
+
+
+# Seconds between these, and seconds of silence after which the other side counts as lost.
+ALIVE_S = 10.0
+SILENT_S = 40.0
 
 
 @dataclass(frozen=True)
@@ -216,6 +226,13 @@ class OpenSession:
 
 
 @dataclass(frozen=True)
+class CloseSession:
+    """See SessionProtocol.close."""
+
+    session: int
+
+
+@dataclass(frozen=True)
 class Submit:
     """See SessionProtocol.submit; answered by Accepted, or by Unknown if the program is missing.
 
@@ -302,12 +319,22 @@ class Done:
 
 
 REQUESTS = (
-    *(Hello, Release, OpenStore, CloseStore, Get, Put, Reserve, FindValues),
-    *(FindNotFinite, Borrow, AskState, OpenSession, Submit, Prepare, Step, AskSession),
+    *(Alive, Hello, Release, OpenStore, CloseStore, Get, Put, Reserve, FindValues),
+    *(
+        FindNotFinite,
+        Borrow,
+        AskState,
+        OpenSession,
+        CloseSession,
+        Submit,
+        Prepare,
+        Step,
+        AskSession,
+    ),
     *(AskRandomState, RestoreRandomState, MeasureSpeeds),
 )
 ANSWERS = (
-    *(Waiting, Welcome, Failure, Opened, Content, Names, Numbers, Done, Accepted, Unknown),
+    *(Alive, Waiting, Welcome, Failure, Opened, Content, Names, Numbers, Done, Accepted, Unknown),
     *(Prepared, ProgramNeeded, Stepped),
 )
 

@@ -100,7 +100,7 @@ class RemoteStore(BaseStore):
         self.call = call
         lends = None if lender is None else lender.number
         self.number: int = call(m.OpenStore(tuple(self._specs.values()), lends, runs)).number
-        self._is_open = True
+        self.is_open = True
         self._lock = threading.RLock()
         self._arrays: dict[str, Array] = {}
         self._acquired: Counter[str] = Counter()
@@ -162,8 +162,8 @@ class RemoteStore(BaseStore):
         return found
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             with contextlib.suppress(SystemUnreachableError):  # nothing is there any more
                 self.call(m.CloseStore(self.number))
 
@@ -204,6 +204,13 @@ class RemoteSession:
         self._call, self._store, self._price = call, store, price
         self._checkpoints = checkpoints
         self._number: int = call(m.OpenSession(store.number, trains)).number
+        self._is_open = True
+
+    def close(self) -> None:
+        if self._is_open and self._store.is_open:
+            self._is_open = False
+            with contextlib.suppress(SystemUnreachableError):  # nothing is there any more
+                self._call(m.CloseSession(self._number))
 
     def submit(self, program: Program, needed: ProgramNeeded) -> Accepted:
         digest, content = program_bytes(program)
@@ -226,9 +233,6 @@ class RemoteSession:
             return answer
         self._store.forget_values()
         return list(answer.results)
-
-    def close(self) -> None:
-        """Does nothing: the server frees programs and activations with the store."""
 
     @property
     def price(self) -> Price:

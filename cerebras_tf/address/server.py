@@ -29,7 +29,8 @@ from cerebras_tf.runtime.capacity import available_bytes
 
 LINK = "/cerebras_tf.Wafer/Link"
 STATUS = "/cerebras_tf.Wafer/Status"
-# Both sides look for a lost connection like this.
+# Keepalive also sets the time after which sent bytes that nobody confirms end a connection. Its
+# pings do not find every lost one, hence messages.Alive.
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
@@ -43,6 +44,7 @@ OPTIONS = [
 _CONNECTIONS = 32
 _HELLO_S = 10.0  # for which a new connection may send nothing
 _WAIT_S = 1.0  # between looks at the queue
+_ALIVE = b"".join(encode(0, m.Alive()))
 _log = logging.getLogger("cerebras_tf.server")
 
 
@@ -51,16 +53,18 @@ class _Client:
     """The client that has the wafer: what its last request was, and the answer.
 
     Attributes:
-        lock: held while a request is carried out.
+        lock: of the next two.
+        last: number of the last request.
+        work: carries it out; keeps the frames of the answer, which may be asked for again.
         connection: the newest.
-        last: number of the last request that was answered.
-        frames: the answer, which is sent again if it is asked for again.
+        silent_since: when its last frame arrived; None while the server works.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    connection: Any = None
     last: int = 0
-    frames: list[bytes] = field(default_factory=list)
+    work: Optional[concurrent.futures.Future[list[bytes]]] = None
+    connection: Any = None
+    silent_since: Optional[float] = None
 
 
 class WaferServer:
@@ -135,8 +139,13 @@ class WaferServer:
         self._server.wait_for_termination()
 
     def _watch(self) -> None:
-        """Ends leases that were kept long enough."""
+        """Ends leases that were kept long enough, and connections of clients that are lost."""
         while not self._ended.wait(_WAIT_S):
+            client = self._client
+            since = client.silent_since
+            if since is not None and time.monotonic() - since > m.SILENT_S:
+                client.silent_since = None
+                client.connection.cancel()
             self._advance()
 
     def _advance(self) -> None:
@@ -188,16 +197,12 @@ class WaferServer:
         with self._changed:
             is_held, client = self._leases.resume(lease), self._client
             if is_held:
-                client.connection = context
-        last = 0
-        if is_held:
-            with client.lock:  # a request of an earlier connection ends first
-                last = client.last
+                client.connection, client.silent_since = context, None
         welcome = m.Welcome(
             cerebras_tf.__version__,
             self.incarnation,
             lease if is_held else "",
-            last,
+            client.last,
             self._leases.keep_s,
             num_threads(),
             self._service.on_files,
@@ -207,7 +212,7 @@ class WaferServer:
 
     def _queued(self, lease: str, context: Any) -> Iterator[bytes]:
         """Returns when the client is first, or has gone; tells it its place in the queue."""
-        shown = -1
+        shown, sent = -1, time.monotonic()
         while True:
             self._advance()
             with self._changed:
@@ -215,17 +220,27 @@ class WaferServer:
                 gone = not context.is_active() or self._ended.is_set()
             if position <= 0 or gone:
                 return
+            now = time.monotonic()
             if position != shown and holder is not None:
-                held_s = time.monotonic() - holder.since
-                yield from encode(0, m.Waiting(position, holder.label, held_s))
+                yield from encode(0, m.Waiting(position, holder.label, now - holder.since))
                 shown = position
+            elif now - sent > m.ALIVE_S:
+                yield _ALIVE
+                sent = now
             with self._changed:
                 self._changed.wait(_WAIT_S)
 
     def _requests(self, lease: str, frames: Iterator[bytes], reader: Reader) -> Iterator[bytes]:
-        client = self._client
-        while (found := _next(frames, reader)) is not None:
+        client, sent = self._client, time.monotonic()
+        for found in _each(frames, reader):
+            client.silent_since = now = time.monotonic()
+            if found is None or isinstance(found[1], m.Alive):
+                if now - sent > m.ALIVE_S:  # during a long upload
+                    yield _ALIVE
+                    sent = now
+                continue
             number, request = found
+            client.silent_since = None
             if isinstance(request, m.Release):
                 with self._changed:
                     self._leases.release(lease)
@@ -235,15 +250,17 @@ class WaferServer:
             with client.lock:
                 if number == client.last + 1:
                     work = self._worker.submit(self._answer, lease, number, request)
-                    client.frames = work.result()
-                    client.last = number
-                elif number != client.last:
+                    client.last, client.work = number, work
+                if number != client.last or client.work is None:
                     raise DataError(
                         f"wafer: request {client.last + 1} must be next. Received: {number}. "
                         "Connect again."
                     )
-                answer = client.frames
-            yield from answer
+                work = client.work
+            while concurrent.futures.wait([work], m.ALIVE_S).not_done:
+                yield _ALIVE
+            yield from work.result()
+            client.silent_since = time.monotonic()
 
     def _answer(self, lease: str, number: int, request: Any) -> list[bytes]:
         try:
@@ -312,14 +329,16 @@ def _failure(error: Exception, what: str) -> m.Failure:
     return m.failure_of(error)
 
 
-def _next(frames: Iterator[bytes], reader: Reader) -> Optional[tuple[int, Any]]:
-    """The number and the message that arrive next; None at the end."""
+def _each(frames: Iterator[bytes], reader: Reader) -> Iterator[Optional[tuple[int, Any]]]:
+    """For every frame, number and message if it completes one; else None."""
     with contextlib.suppress(grpc.RpcError):  # the connection has ended
         for frame in frames:
-            found = reader.feed(frame)
-            if found is not None:
-                return found
-    return None
+            yield reader.feed(frame)
+
+
+def _next(frames: Iterator[bytes], reader: Reader) -> Optional[tuple[int, Any]]:
+    """The number and the message that arrive next; None at the end."""
+    return next(filter(None, _each(frames, reader)), None)
 
 
 def _checked(hello: Any) -> m.Hello:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
@@ -36,6 +37,7 @@ from cerebras_tf.user_files import parsing
 _MAX_STORES = 64
 _MAX_SESSIONS = 256
 _SHOWN = 2000  # losses
+_TIMED = 20  # steps, for the rate
 _STORE_NUMBERS = ("version", "resident_bytes", "total_resident_bytes")
 _SESSION_NUMBERS = ("version", "global_step", "activation_limit", "held_bytes", "peak_bytes")
 
@@ -70,6 +72,7 @@ class Service:
         self._sessions: dict[int, tuple[int, Session]] = {}  # with the number of its store
         self._steps = 0
         self._losses: collections.deque[tuple[int, float]] = collections.deque(maxlen=_SHOWN)
+        self._times: collections.deque[float] = collections.deque(maxlen=_TIMED)
         self._held_bytes = 0
 
     @property
@@ -83,11 +86,15 @@ class Service:
             self._close(number)
         self._steps, self._held_bytes = 0, 0
         self._losses.clear()
+        self._times.clear()
 
     def progress(self) -> dict[str, Any]:
         """Steps, losses and memory; may be called by other threads."""
+        times = list(self._times)
+        rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
         return {
             "steps": self._steps,
+            "steps_per_s": rate,
             "losses": list(self._losses),
             "held_bytes": self._held_bytes,
             "programs": len(self._programs),
@@ -136,7 +143,7 @@ class Service:
 
     def _close(self, number: int) -> None:
         for key in [key for key, (store, _) in self._sessions.items() if store == number]:
-            del self._sessions[key]
+            self._sessions.pop(key)[1].close()
         self._stores.pop(number).close()
         del self._reserved[number]
 
@@ -208,6 +215,12 @@ class Service:
         return m.Opened(number)
 
     @answer.register
+    def _(self, request: m.CloseSession) -> m.Done:
+        self._session(request.session)[1].close()
+        del self._sessions[request.session]
+        return m.Done()
+
+    @answer.register
     def _(self, request: m.Submit) -> Any:
         number, session = self._session(request.session)
         if request.file is None:
@@ -256,6 +269,7 @@ class Service:
     def _note(self, result: StepResult, session: Session, updates: bool) -> None:
         """Notes for `progress` that a step has run."""
         self._steps += 1
+        self._times.append(time.monotonic())
         self._held_bytes = session.held_bytes
         scalars = [a for a in result.values.values() if a.dtype == np.float32 and not a.shape]
         if updates and len(scalars) == 1:  # a program does not say which of its results is the loss

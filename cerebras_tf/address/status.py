@@ -28,7 +28,7 @@ def page_of(found: dict[str, Any]) -> str:
         "connected": "yes" if found["connected"] else "no",
         "since": f"{found['held_s']:.0f} s",
         "waiting": ", ".join(found["waiting"]) or "nobody",
-        "steps": str(found["steps"]),
+        "steps": f"{found['steps']}, {found['steps_per_s']:.3g} per second",
         "variables and activations": in_bytes(found["held_bytes"]),
         "free memory": in_bytes(found["free_bytes"]),
         "threads": str(found["threads"]),

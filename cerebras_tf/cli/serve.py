@@ -73,6 +73,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="compiled programs that are kept",
     )
     add(
+        "--keep_s",
+        type=positive_int,
+        default=120,
+        metavar="S",
+        help="seconds for which a client without a connection keeps the wafer",
+    )
+    add(
         "--status_port",
         type=positive_int,
         metavar="PORT",
@@ -136,7 +143,7 @@ def _serve(args: argparse.Namespace) -> None:
     set_num_threads(args.num_threads)
     settings = _settings(args)
     address = _address(args.listen)
-    server = _imported("server").WaferServer(address, given, settings)
+    server = _imported("server").WaferServer(address, given, settings, args.keep_s)
     server.start()
     try:
         host = address.rpartition(":")[0]
@@ -185,7 +192,9 @@ def status_lines(found: dict[str, Any]) -> list[str]:
     else:
         lost = "" if found["connected"] else ", which is not connected now"
         lines.append(f"used by {found['holder']}{lost}, since {found['held_s']:.0f} s")
-        lines.append(f"{counted(found['steps'], 'step')} in {in_bytes(found['held_bytes'])}")
+        rate = f"{found['steps_per_s']:.3g} per second"
+        steps, held = counted(found["steps"], "step"), in_bytes(found["held_bytes"])
+        lines.append(f"{steps}, {rate}, in {held}")
     lines += [f"waiting: {label}" for label in found["waiting"]]
     for step, loss in found["losses"][-1:]:
         lines.append(f"global_step = {step}, loss = {loss:.6g}")

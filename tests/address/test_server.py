@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import socket
 import threading
+import time
+from concurrent.futures import wait
 from types import SimpleNamespace
 
 import numpy as np
@@ -208,3 +211,37 @@ def test_a_client_with_other_messages_is_refused(serve, files, monkeypatch, vers
 def test_an_address_in_use_is_refused(serve):
     with pytest.raises(ConfigError, match="an address of this computer that is free"):
         serve(f"127.0.0.1:{serve().port}")
+
+
+def test_a_silent_side_is_lost(serve, connect, monkeypatch):
+    monkeypatch.setattr(m, "ALIVE_S", 0.05)
+    monkeypatch.setattr(client_module, "_PAUSES_S", (0.01, 0.05))
+    lines, server = [], serve()
+    link = connect(server, lines)
+    there = trained(link)
+    server._worker.submit(time.sleep, 0.3)  # a request that takes longer than this
+    with monkeypatch.context() as patch:
+        patch.setattr(m, "SILENT_S", 0.2)
+        np.testing.assert_array_equal(there.session.get("w"), WEIGHT)
+    assert not any("connection is lost" in line for line in lines)
+    release = threading.Event()
+    monkeypatch.setattr(concurrent.futures, "wait", lambda *given: release.wait() and wait(*given))
+    threading.Timer(0.5, release.set).start()
+    with monkeypatch.context() as patch:  # the server does not show that it is there
+        patch.setattr(m, "SILENT_S", 0.2)
+        np.testing.assert_array_equal(there.session.get("w"), WEIGHT)
+    assert any("connection is lost" in line for line in lines)
+
+
+def test_a_client_that_is_silent_loses_its_connection(serve, connect, monkeypatch):
+    monkeypatch.setattr("cerebras_tf.address.server._WAIT_S", 0.02)
+    server = serve(keep_s=0.1)
+    link = connect(server)
+    RemoteWafer(link).store(SPECS)
+    link._ended.set()  # nothing is sent any more
+    monkeypatch.setattr(m, "SILENT_S", 0.05)
+    for _ in range(300):
+        if server.status()["holder"] is None:
+            break
+        time.sleep(0.02)
+    assert server.status()["holder"] is None

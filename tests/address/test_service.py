@@ -127,6 +127,10 @@ def test_memory_and_numbers_of_objects_are_bounded():
     with pytest.raises(DataError, match="at most 64 stores"):
         for _ in range(70):
             link.call(m.OpenStore((SPEC,)))
+    link.call(m.CloseSession(session))
+    with pytest.raises(DataError, match="a session that is open"):
+        link.call(m.AskSession(session))
+    session = link.call(m.OpenSession(store, True)).number
     link.call(m.CloseStore(store))
     with pytest.raises(DataError, match="a session that is open"):
         link.call(m.AskSession(session))

@@ -26,6 +26,7 @@ STATUS = {
     "free_bytes": 10**9,
     "threads": 2,
     "steps": 3,
+    "steps_per_s": 12.5,
     "losses": [(1, 3.0), (2, float("nan")), (3, 2.0)],
     "held_bytes": 10**6,
     "programs": 1,
@@ -68,7 +69,12 @@ def test_a_client_cannot_serve(files, capsys):  # noqa: F811
 
 def test_the_page_shows_the_status_and_runs_nothing():
     page = page_of(STATUS)
-    assert "ann &amp; co" in page and "&lt;b&gt;" in page and "<b>" not in page
+    assert (
+        "ann &amp; co" in page
+        and "3, 12.5 per second" in page
+        and "&lt;b&gt;" in page
+        and "<b>" not in page
+    )
     assert '<polyline points="0.0,0.0 640.0,200.0"/>' in page and "loss 2 at step 3" in page
     assert "<svg" not in page_of({**STATUS, "holder": None, "losses": []})
 

@@ -56,6 +56,6 @@ def test_devices_of_tensorflow_are_taken(device):
 
 
 def test_options_of_the_real_cluster_are_listed():
-    given = {"num_wgt_servers": 2, "multiple_workers": False, "ir_mode": "x"}
+    given = {"num_wgt_servers": 2, "multiple_workers": False, "ir_mode": "x", "mount_dirs": ["/a"]}
     params = schema.build(RunConfigParams, given, schema.Report("f.yaml"))
-    assert params.without_effect() == ["num_wgt_servers", "ir_mode"]
+    assert params.without_effect() == ["num_wgt_servers", "ir_mode", "mount_dirs"]

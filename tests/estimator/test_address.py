@@ -13,6 +13,7 @@ pytest.importorskip("cryptography")
 
 from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.address import client
+from cerebras_tf.address.choose import choose_wafer
 from cerebras_tf.address.credentials import load_credentials
 from cerebras_tf.address.service import ServiceSettings
 from cerebras_tf.errors import ConfigError, SystemUnreachableError
@@ -125,6 +126,14 @@ def test_a_cluster_cannot_share_the_wafer(tmp_path, monkeypatch):
     made = estimator(tmp_path, cs_ip="host", credentials_path="x")
     with pytest.raises(ConfigError, match="used by one process.*TF_CONFIG"):
         made.train(regression.dataset, steps=1)
+
+
+def test_a_job_of_several_processes_is_refused(tmp_path, address, monkeypatch):
+    made = estimator(tmp_path, **address)
+    with monkeypatch.context() as patch:
+        patch.setattr("cerebras_tf.address.choose.job.wafers", lambda: 2)
+        with pytest.raises(ConfigError, match="must be used by one process.*a job of 2"):
+            choose_wafer(made.config.cs_ip, made.config.credentials_path, print)
 
 
 def test_options_of_this_computer_are_refused(tmp_path, address):

@@ -35,6 +35,12 @@ def test_cs_ip_may_come_without_an_address():
     assert args.given == {"cs_ip": "", "max_steps": 2000}
 
 
+def test_flags_of_the_appliance_mode_are_taken():
+    flags = "--mgmt_address a:443 --mount_dirs /a /b --python_paths /c --credentials_path x.pem"
+    args = parse_arguments([*REQUIRED, *flags.split()])
+    assert args.given["mount_dirs"] == ["/a", "/b"] and args.given["credentials_path"] == "x.pem"
+
+
 def test_every_flag_given_overrides():
     flags = (
         "-o out --cs_ip 127.0.0.1 --max_steps 9 --steps 8 --eval_steps 7 "
