@@ -87,7 +87,7 @@ def encode(number: int, message: Any) -> Iterator[bytes]:
         return
     yield start
     for array in sent:
-        view = memoryview(_bytes_of(array))
+        view = memoryview(_bytes_of(array))  # type: ignore[arg-type, unused-ignore]
         for at in range(0, array.nbytes, FRAME_BYTES):
             yield bytes(view[at : at + FRAME_BYTES])
 

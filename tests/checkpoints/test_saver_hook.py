@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from cerebras_tf.checkpoints.saver import SaverHook
 from cerebras_tf.errors import ConfigError
+from cerebras_tf.tf_compat.internals import training_util
 from tests.estimator import regression
 from tests.messages import raises
 
@@ -38,7 +39,8 @@ def test_checkpoints_are_written_at_the_steps_of_an_uninterrupted_run(
     monkeypatch.setattr(tf.compat.v1.Session, "run", lambda *a, **k: runs.append(0) or run(*a, **k))
     with tf.Graph().as_default():
         step = tf.compat.v1.train.get_or_create_global_step()
-        train_op = tf.compat.v1.assign_add(step, a_run)
+        # Adds to the step after the read that the hook fetches in the same run.
+        train_op = training_util._increment_global_step(a_run)
         start = tf.compat.v1.assign(step, begin)
         scaffold = tf.compat.v1.train.Scaffold(
             saver=tf.compat.v1.train.Saver(max_to_keep=20),
