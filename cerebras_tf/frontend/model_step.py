@@ -273,9 +273,10 @@ class ModelStep:
         self.source.capture(self.request(types, LAST if self._updates else VALUES))
 
     def close(self) -> None:
-        """Frees programs, activations and results; no step may follow."""
+        """Frees activations, results and all programs but the last; no step may follow."""
         self.session.close()
-        self.client, self.results = SessionClient(self.session, self.source), {}
+        self.client.close()
+        self.results = {}
         self.prepared, self.prepared_micro_batches = None, []
 
     def draws_to_save(self) -> dict[str, Array]:

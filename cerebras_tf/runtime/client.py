@@ -148,6 +148,10 @@ class SessionClient:
             answer = self.session.prepare(request)
         return self._sized(self._submitted[answer.program], answer.sizes)
 
+    def close(self) -> None:
+        """Forgets the programs but the last; no step may follow."""
+        self._submitted.clear()
+
     @property
     def program(self) -> Optional[Program]:
         """The program that ran last, with the numbers that its sizes had; None before."""
