@@ -98,7 +98,8 @@ def _locked_file(
                 f"{name}: must have enough disk space. Received: {model_dir!r} "
                 f"({error.strerror}). Free disk space, or use another folder."
             ) from error
-        remove_partial(model_dir)
+        for folder in (model_dir, os.path.join(model_dir, "eval")):
+            remove_partial(folder)
         clean(model_dir)
         try:
             yield

@@ -80,8 +80,9 @@ def run(arguments, folder, number=None):
             report.write_text(str(calls))
             os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == (-signal.SIGKILL if number else 0), (arguments, number, status)
-    return int(report.read_text()) if number is None else number
+    was_killed = number is not None and status == -signal.SIGKILL
+    assert was_killed or status == 0, (arguments, number, status)
+    return 0 if was_killed else int(report.read_text())
 
 
 def names_of(folder):
@@ -110,7 +111,8 @@ def test_a_kill_at_any_call_changes_no_bit_and_leaves_nothing(tmp_path, capfd):
         if name == "convert":
             (folder.parent / "train").symlink_to(plain["train"])
         at = draws.randint(1, calls[name])
-        run(COMMANDS[name], folder, at)
+        if run(COMMANDS[name], folder, at):  # fewer calls than before: kernels were in the cache
+            continue
         killed += 1
         run(COMMANDS[name], folder)
         expected, found = plain[name] / "out", folder / "out"
