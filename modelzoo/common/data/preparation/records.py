@@ -10,7 +10,7 @@ from pathlib import Path
 from cerebras_tf import user_files
 from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.user_files import open_regular, reason
-from cerebras_tf.whole_file import sync, write_whole
+from cerebras_tf.whole_file import remove_partial, sync, write_whole
 from modelzoo.common.data.preparation import examples, record_stream
 
 MANIFEST = "manifest.json"
@@ -203,6 +203,7 @@ def in_use(folder):
     except OSError:  # a file system without locks
         pass
     try:
+        remove_partial(folder)
         yield
     finally:
         os.close(opened)
