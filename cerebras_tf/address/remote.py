@@ -11,7 +11,7 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 
 from cerebras_tf.address import messages as m
-from cerebras_tf.errors import BatchCapacityError, ConfigError, SystemUnreachableError
+from cerebras_tf.errors import BatchCapacityError, SystemUnreachableError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.program_file import program_bytes
@@ -27,7 +27,7 @@ from cerebras_tf.runtime.protocol import (
     Request,
     StepResult,
 )
-from cerebras_tf.runtime.session import GLOBAL_STEP, CheckpointFormat
+from cerebras_tf.runtime.session import GLOBAL_STEP, CheckpointFormat, required_format
 
 Call = Callable[[Any], Any]  # sends a request and returns the answer
 
@@ -257,20 +257,12 @@ class RemoteSession:
     def save(self, prefix: str) -> None:
         """See SessionProtocol.save; the files are of this computer."""
         numbers = {GLOBAL_STEP: self.global_step, **self.random_state()}
-        self._format().save(prefix, self._store, numbers)
+        required_format(self._checkpoints).save(prefix, self._store, numbers)
 
     def restore(self, prefix: str) -> None:
         """See SessionProtocol.restore; the files are of this computer."""
-        numbers = self._format().restore(prefix, self._store)
+        numbers = required_format(self._checkpoints).restore(prefix, self._store)
         self._call(m.RestoreRandomState(self._number, numbers, with_step=True))
-
-    def _format(self) -> CheckpointFormat:
-        if self._checkpoints is None:
-            raise ConfigError(
-                "session: must have a checkpoint format to save and restore. Received: none. Pass "
-                "it as `checkpoints`."
-            )
-        return self._checkpoints
 
     def random_state(self) -> dict[str, int]:
         return dict(self._call(m.AskRandomState(self._number)).values)

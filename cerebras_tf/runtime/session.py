@@ -195,23 +195,15 @@ class Session:
 
     def save(self, prefix: str) -> None:
         numbers = {GLOBAL_STEP: self._global_step, **self.random_state()}
-        self._format().save(prefix, self._store, numbers)
+        required_format(self._checkpoints).save(prefix, self._store, numbers)
 
     def restore(self, prefix: str) -> None:
-        self.restore_numbers(self._format().restore(prefix, self._store))
+        self.restore_numbers(required_format(self._checkpoints).restore(prefix, self._store))
 
     def restore_numbers(self, numbers: Mapping[str, int]) -> None:
         """Restores what a checkpoint holds besides variables."""
         self._global_step = numbers.get(GLOBAL_STEP, 0)
         self.restore_random_state(numbers)
-
-    def _format(self) -> CheckpointFormat:
-        if self._checkpoints is None:
-            raise ConfigError(
-                "session: must have a checkpoint format to save and restore. Received: none. Pass "
-                "it as `checkpoints`."
-            )
-        return self._checkpoints
 
     def random_state(self) -> dict[str, int]:
         return self._random.state(self._global_step)
@@ -498,6 +490,16 @@ class Session:
         if program.wafers > 1 and program.owners:
             store.shard(program.owners)
         return capacity_error(program, store.total_resident_bytes, self.held_bytes, self._share)
+
+
+def required_format(checkpoints: Optional[CheckpointFormat]) -> CheckpointFormat:
+    """The format of a session's checkpoints; raises ConfigError without one."""
+    if checkpoints is None:
+        raise ConfigError(
+            "session: must have a checkpoint format to save and restore. Received: none. Pass it "
+            "as `checkpoints`."
+        )
+    return checkpoints
 
 
 def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:
