@@ -32,6 +32,9 @@ def replacing(path: Union[str, Path], sync: bool = True) -> Iterator[Path]:
 
     Yields:
         Path of an empty file.
+
+    Raises:
+        OSError: names `path` if it cannot be written; those of other files are raised as they are.
     """
     target = Path(os.path.realpath(path))
     if sync:
@@ -46,6 +49,8 @@ def replacing(path: Union[str, Path], sync: bool = True) -> Iterator[Path]:
         partial.replace(target)
     except OSError as error:  # such as a full disk
         partial.unlink(missing_ok=True)
+        if error.filename not in (None, partial, str(partial)):  # another file's, read in the block
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         partial.unlink(missing_ok=True)

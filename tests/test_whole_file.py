@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def test_a_full_disk_leaves_the_file_before_and_names_it(tmp_path, monkeypatch):
     assert refused.value.filename == str(path) and "None" not in str(refused.value)
     assert path.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_error_of_another_file_is_not_said_of_the_written_one(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "copy") as partial:
+        shutil.copyfile(tmp_path / "source", partial)
+    assert str(raised.value.filename) == str(tmp_path / "source")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkeypatch):

@@ -108,6 +108,18 @@ def _remove_unused(path: Path) -> None:
         os.close(handle)
 
 
+def remove_folder(path: Path) -> None:
+    """Removes a temporary cache at the end of the process.
+
+    Its threads may still compile: what they write afterwards fails without a warning.
+    """
+    _warned.add("unwritable")
+    removed = path.with_name(path.name + ".removed")
+    with contextlib.suppress(OSError):
+        path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def read(path: Path) -> Optional[memoryview]:
     """The content that `write` wrote; None if there is no such file, or it was changed."""
     with contextlib.suppress(OSError):

@@ -9,7 +9,6 @@ import atexit
 import hashlib
 import os
 import pickle
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -71,7 +70,7 @@ def _choose_cache_folder() -> Optional[Path]:
         base = tempfile.mkdtemp(prefix="cerebras_tf-")
     except OSError:
         return None
-    atexit.register(shutil.rmtree, base, ignore_errors=True)
+    atexit.register(cache_files.remove_folder, Path(base))
     folder = Path(base) / name
     folder.mkdir(mode=0o700)
     return folder

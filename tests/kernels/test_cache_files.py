@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import getpass
+import itertools
 import os
 import resource
 import stat
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,27 @@ def test_what_cannot_be_written_warns_once(cause, tmp_path, monkeypatch):
 def test_parts_that_a_killed_process_left_are_removed(tmp_path):
     (tmp_path / ".kernel.123").touch()
     assert cache_files.use_folder(tmp_path) == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_temporary_folder_is_removed_while_a_thread_writes_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_files, "_warned", set())
+    folder, names = tmp_path / "cache", itertools.count()
+    folder.mkdir()
+    ended = threading.Event()
+
+    def write():
+        while not ended.is_set():
+            cache_files.write(folder / str(next(names)), b"content")
+
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(write)
+        while next(names) < 50 and not writing.done():
+            time.sleep(0.001)
+        cache_files.remove_folder(folder)
+        ended.set()
+        writing.result()
     assert not list(tmp_path.iterdir())
 
 
