@@ -8,6 +8,7 @@ algorithm within a head, compiled_bfloat16_attention.py that of products in bflo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,6 +46,7 @@ from cerebras_tf.kernels.scratch import borrow, round_up
 
 F = np.float32
 Out = tuple[np.ndarray, ...]
+_NO_BIAS = np.empty((0, 0), F)
 
 
 class _Method(NamedTuple):
@@ -93,10 +95,15 @@ class _Method(NamedTuple):
 
 
 class BatchRows(NamedTuple):
-    """As `SoftmaxRows` for all heads of a batch; lse is [B, A, S].
+    """As `SoftmaxRows` for all heads of a batch.
+
+    Packed tokens are a batch of one item; the places of their sequences are ranges of it.
 
     Attributes:
         batch, head, query: rows of `bias` between batch items, heads and queries.
+        places: int64 [sequences, 5], of each the batch item, its first query and the end of its
+            queries, its first key and the end of its keys.
+        lse: [B, A, S], log(sum(e^scores)).
     """
 
     scale: np.float32
@@ -105,16 +112,20 @@ class BatchRows(NamedTuple):
     batch: int
     head: int
     query: int
+    places: np.ndarray
     lse: np.ndarray
     rounded: bool
 
 
 @inlined_with_sgemm
-def _rows_of_head(rows, item, head):
-    """The rows of a head, from its first query on."""
+def _rows_of_head(rows, sequence, head):
+    """The rows of a head, from the first query of its sequence on."""
+    item, first = rows.places[sequence, 0], rows.places[sequence, 1]
     row = rows.batch * item + rows.head * head
     scale, lse = rows.scale, rows.lse[item]
-    return SoftmaxRows(scale, rows.causal, rows.bias, row, rows.query, lse, head, 0, rows.rounded)
+    return SoftmaxRows(
+        scale, rows.causal, rows.bias, row, rows.query, lse, head, first, rows.rounded
+    )
 
 
 @inlined_with_sgemm
@@ -152,19 +163,20 @@ def _attention_heads(
     rows,
     dropouts,
 ):
-    """attention_head for chunks of heads; see run_heads. Heads count over the batch."""
+    """attention_head for chunks of heads, which count over sequences; see run_heads."""
     q, k, v, out = operands
     numbers, bounds = parts
     for number in numbers[bounds[start] : bounds[stop]]:
-        item, head = divmod(number, q.shape[1])
+        sequence, head = divmod(number, q.shape[1])
+        item, begin, end, first, last = rows.places[sequence]
         shared = head // (q.shape[1] // k.shape[1])
         given = (
-            q[item, head, :, :, 0],
-            k[item, shared, :, :, 0],
-            v[item, shared, :, :, 0],
-            out[item, head, :, :, 0],
+            q[item, head, begin:end, :, 0],
+            k[item, shared, first:last, :, 0],
+            v[item, shared, first:last, :, 0],
+            out[item, head, begin:end, :, 0],
         )
-        own, dropout = _rows_of_head(rows, item, head), head_dropout(dropouts, number)
+        own, dropout = _rows_of_head(rows, sequence, head), head_dropout(dropouts, number)
         memory = workspaces[thread]
         _attend(sgemm, instructions, config, width, given, memory, own, dropout)
 
@@ -184,42 +196,52 @@ def _attention_grad_heads(
     rows,
     dropouts,
 ):
-    """attention_head_grad for chunks of heads of keys; see run_heads."""
+    """attention_head_grad for chunks of heads of keys, which count over sequences."""
     dout, q, k, v, dq, dk, dv = operands
     numbers, bounds = parts
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     for number in numbers[bounds[start] : bounds[stop]]:
-        item, shared = divmod(number, k.shape[1])
+        sequence, shared = divmod(number, k.shape[1])
+        item, begin, end, first, last = rows.places[sequence]
         for head in range(shared * group, (shared + 1) * group):
             given = (
-                dout[item, head, :, :, 0],
-                q[item, head, :, :, 0],
-                k[item, shared, :, :, 0],
-                v[item, shared, :, :, 0],
+                dout[item, head, begin:end, :, 0],
+                q[item, head, begin:end, :, 0],
+                k[item, shared, first:last, :, 0],
+                v[item, shared, first:last, :, 0],
             )
             all_of = (
                 *given,
-                dq[item, head, :, :, 0],
-                dk[item, shared, :, :, 0],
-                dv[item, shared, :, :, 0],
+                dq[item, head, begin:end, :, 0],
+                dk[item, shared, first:last, :, 0],
+                dv[item, shared, first:last, :, 0],
             )
-            own = _rows_of_head(rows, item, head)
-            dropout = head_dropout(dropouts, item * heads + head)
+            own = _rows_of_head(rows, sequence, head)
+            dropout = head_dropout(dropouts, sequence * heads + head)
             adds, memory = head > shared * group, workspaces[thread]
             _attend_grad(sgemm, instructions, config, width, all_of, memory, own, dropout, adds)
 
 
+@functools.lru_cache(maxsize=64)
+def _padded_places(batch: int, queries: int, keys: int) -> np.ndarray:
+    places = np.zeros((batch, 5), np.int64)
+    places[:, 0], places[:, 2], places[:, 4] = np.arange(batch), queries, keys
+    return places
+
+
 def _rows(
     bias: Optional[np.ndarray],
-    keys: int,
+    operands: Operands,
     scale: float,
     causal: bool,
     lse: np.ndarray,
     rounded: bool,
 ) -> BatchRows:
-    """BatchRows with a bias that broadcasts to [B, A, S, T], or none."""
+    """BatchRows of padded operands q and k, with a bias that broadcasts to [B, A, S, T]."""
+    (batch, queries), keys = operands[0].shape[:2], operands[1].shape[1]
+    places = _padded_places(batch, queries, keys)
     if bias is None:
-        return BatchRows(F(scale), causal, np.empty((0, 0), F), 0, 0, 0, lse, rounded)
+        return BatchRows(F(scale), causal, _NO_BIAS, 0, 0, 0, places, lse, rounded)
     added: np.ndarray = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     batch, heads, queries, columns = added.shape
     if columns != keys:
@@ -230,7 +252,7 @@ def _rows(
         1 if queries > 1 else 0,
     )
     flat = as_contiguous(added).reshape(-1, keys)
-    return BatchRows(F(scale), causal, flat, *steps, lse, rounded)
+    return BatchRows(F(scale), causal, flat, *steps, places, lse, rounded)
 
 
 def _transpose_heads(array: np.ndarray) -> np.ndarray:
@@ -263,21 +285,34 @@ def _run(
     operands: Operands,
     results: Operands,
     rows: BatchRows,
+    lengths: tuple[int, int],
     dropout: Optional[Dropout],
 ) -> None:
-    """Runs all heads; the kernel of derivatives counts heads of keys.
+    """Runs all heads, in chunks with equally many scores.
 
     Args:
+        kernel: that of derivatives counts heads of keys.
         operands: q, k and v, after dout for the derivatives, each [B, S or T, A or G, D].
         results: those of the same shapes.
+        lengths: padded lengths of queries and keys.
     """
     gradient = len(operands) == 4
-    (batch, queries, heads, depth), keys = operands[-3].shape, operands[-1].shape[1]
-    shape = batch, heads, queries, keys
-    work = (8 if gradient else 4) * math.prod(shape)
-    count = batch * (operands[-2].shape[2] if gradient else heads)
-    parts = np.array_split(np.arange(count), chunk_count(count, work))
-    size, dropouts = method.size(queries, keys, depth, gradient), batch_dropout(dropout, shape)
+    (batch, _, heads, depth), sequences = operands[-3].shape, len(rows.places)
+    counted = operands[-2].shape[2] if gradient else heads
+    work = (8 if gradient else 4) * heads
+    numbers = np.arange(sequences * counted)
+    if sequences == batch:  # of equal lengths
+        work *= sequences * math.prod(lengths)
+        parts = np.array_split(numbers, chunk_count(len(numbers), work))
+    else:
+        _, begins, ends, firsts, lasts = rows.places.T
+        scores = np.cumsum(np.repeat((ends - begins) * (lasts - firsts), counted))
+        work *= int(scores[-1:].sum()) // counted
+        chunks = chunk_count(len(numbers), work)
+        splits = np.searchsorted(scores, scores[-1:] * np.arange(1, chunks) // chunks, "right")
+        parts = np.split(numbers, splits)
+    size = method.size(*lengths, depth, gradient)
+    dropouts = batch_dropout(dropout, (sequences, heads, *lengths))
     with method.rounding(operands) as rounded:
         given = tuple(_transpose_heads(x) for x in (*rounded, *results))
         run_heads(kernel, parts, work, size, given, rows, dropouts, method.products)
@@ -288,8 +323,9 @@ def attention(q, k, v, *extra, out, scale, causal, compute=None, **dropout):
     """attention into out [B, S, A, D] and lse [B, A, S]."""
     bias, dropped = bias_and_dropout(extra, dropout)
     method = _Method.of(compute)
-    rows = _rows(bias, k.shape[1], scale, causal, out[1], method.rounded)
-    _run(_attention_heads, method, (q, k, v), out[:1], rows, dropped)
+    rows = _rows(bias, (q, k), scale, causal, out[1], method.rounded)
+    lengths = q.shape[1], k.shape[1]
+    _run(_attention_heads, method, (q, k, v), out[:1], rows, lengths, dropped)
 
 
 @compiled("attention_grad", supports=floats_are_float32, scratch=_scratch_of_gradient)
@@ -297,132 +333,9 @@ def attention_grad(dout, q, k, v, y, lse, *extra, out, scale, causal, compute=No
     """attention_grad into dq, dk, dv; y, attention's out, is not read."""
     bias, dropped = bias_and_dropout(extra, dropout)
     method = _Method.of(compute)
-    rows = _rows(bias, k.shape[1], scale, causal, as_contiguous(lse), method.rounded)
-    _run(_attention_grad_heads, method, (dout, q, k, v), out, rows, dropped)
-
-
-_NO_BIAS = np.empty((0, 0), F)
-
-
-class _PackedRows(NamedTuple):
-    """As `SoftmaxRows` for all heads.
-
-    Attributes:
-        causal: whether query i of a sequence sees its keys up to i only.
-        no_bias: an empty matrix.
-        queries: int64 [B + 1], starts of the sequences' queries, and T.
-        keys: int64 [B + 1], starts of their keys, and U.
-        lse: [A, T], log(sum(e^scores)).
-        rounded: as for `SoftmaxRows`.
-    """
-
-    scale: np.float32
-    causal: bool
-    no_bias: np.ndarray
-    queries: np.ndarray
-    keys: np.ndarray
-    lse: np.ndarray
-    rounded: bool
-
-
-@inlined_with_sgemm
-def _packed_rows_of_head(rows, item, head):
-    """The rows of a head, from the first query of its sequence on."""
-    first = rows.queries[item]
-    scale, lse = rows.scale, rows.lse
-    return SoftmaxRows(scale, rows.causal, rows.no_bias, 0, 0, lse, head, first, rows.rounded)
-
-
-@jit_with_sgemm
-def _packed_attention_heads(
-    start,
-    stop,
-    thread,
-    parts,
-    sgemm,
-    instructions,
-    config,
-    width,
-    operands,
-    workspaces,
-    rows,
-    dropouts,
-):
-    """attention_head for chunks of heads, which count over sequences; see run_heads."""
-    q, k, v, out = operands
-    numbers, bounds = parts
-    for number in numbers[bounds[start] : bounds[stop]]:
-        item, head = divmod(number, q.shape[1])
-        begin, end = rows.queries[item], rows.queries[item + 1]
-        first, last = rows.keys[item], rows.keys[item + 1]
-        shared = head // (q.shape[1] // k.shape[1])
-        keys, values = k[first:last, shared], v[first:last, shared]
-        given = q[begin:end, head], keys, values, out[begin:end, head]
-        own, dropout = _packed_rows_of_head(rows, item, head), head_dropout(dropouts, number)
-        memory = workspaces[thread]
-        _attend(sgemm, instructions, config, width, given, memory, own, dropout)
-
-
-@jit_with_sgemm
-def _packed_attention_grad_heads(
-    start,
-    stop,
-    thread,
-    parts,
-    sgemm,
-    instructions,
-    config,
-    width,
-    operands,
-    workspaces,
-    rows,
-    dropouts,
-):
-    """attention_head_grad for chunks of heads of keys, which count over sequences."""
-    dout, q, k, v, dq, dk, dv = operands
-    numbers, bounds = parts
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    for number in numbers[bounds[start] : bounds[stop]]:
-        item, shared = divmod(number, k.shape[1])
-        begin, end = rows.queries[item], rows.queries[item + 1]
-        first, last = rows.keys[item], rows.keys[item + 1]
-        keys, values = k[first:last, shared], v[first:last, shared]
-        dkeys, dvalues = dk[first:last, shared], dv[first:last, shared]
-        for head in range(shared * group, (shared + 1) * group):
-            given = dout[begin:end, head], q[begin:end, head], keys, values
-            all_of = (*given, dq[begin:end, head], dkeys, dvalues)
-            own = _packed_rows_of_head(rows, item, head)
-            dropout = head_dropout(dropouts, item * heads + head)
-            adds, memory = head > shared * group, workspaces[thread]
-            _attend_grad(sgemm, instructions, config, width, all_of, memory, own, dropout, adds)
-
-
-def _run_packed(
-    kernel: Any,
-    method: _Method,
-    operands: Operands,
-    results: Operands,
-    rows: _PackedRows,
-    lengths: Lengths,
-    dropout: Optional[Dropout],
-) -> None:
-    """Runs all heads in memory order, in chunks with equally many scores; arguments as of `_run`,
-    operands and results are [T or U, A or G, D]."""
-    gradient = len(operands) == 4
-    (_, heads, depth), count = operands[-3].shape, len(rows.queries) - 1
-    dropouts = batch_dropout(dropout, (count, heads, *lengths))
-    queries, keys = np.diff(rows.queries), np.diff(rows.keys)
-    work = (8 if gradient else 4) * heads * int(queries @ keys)
-    heads = operands[-2].shape[1] if gradient else heads
-    scores = np.cumsum(np.repeat(queries * keys, heads))
-    chunks = chunk_count(count * heads, work)
-    ends = np.searchsorted(scores, scores[-1:] * np.arange(1, chunks) // chunks)
-    parts = np.split(np.arange(count * heads), ends)
-    longest = int(queries.max(initial=0)), int(keys.max(initial=0))
-    size = method.size(*longest, depth, gradient)
-    with method.rounding(operands) as rounded:
-        given = (*map(as_contiguous, rounded), *results)
-        run_heads(kernel, parts, work, size, given, rows, dropouts, method.products)
+    rows = _rows(bias, (q, k), scale, causal, as_contiguous(lse), method.rounded)
+    lengths = q.shape[1], k.shape[1]
+    _run(_attention_grad_heads, method, (dout, q, k, v), out, rows, lengths, dropped)
 
 
 def _packed_scratch(query: Any, *operands: Any, lengths: Lengths, **attrs: Any) -> Scratch:
@@ -444,9 +357,17 @@ def _supports_packed(*operands: Any, **attrs: Any) -> bool:
 
 def _packed_rows(
     scale: float, causal: bool, offsets: Sequence[np.ndarray], lse: np.ndarray, rounded: bool
-) -> _PackedRows:
+) -> BatchRows:
+    """BatchRows of packed tokens.
+
+    Args:
+        offsets: starts of the sequences' queries, and T; starts of their keys, and U.
+        lse: [A, T].
+    """
     queries, keys = (np.array(x, np.int64) for x in offsets)
-    return _PackedRows(F(scale), bool(causal), _NO_BIAS, queries, keys, lse, rounded)
+    ranges = np.zeros_like(queries[1:]), queries[:-1], queries[1:], keys[:-1], keys[1:]
+    places = np.stack(ranges, axis=1)
+    return BatchRows(F(scale), bool(causal), _NO_BIAS, 0, 0, 0, places, lse[None], rounded)
 
 
 @compiled("packed_attention", supports=_supports_packed, scratch=_packed_scratch)
@@ -457,7 +378,8 @@ def packed_attention(
     _, dropped = bias_and_dropout(extra, dropout)
     method = _Method.of(compute)
     rows = _packed_rows(scale, causal, (offsets_q, offsets_k), out[1], method.rounded)
-    _run_packed(_packed_attention_heads, method, (q, k, v), out[:1], rows, lengths, dropped)
+    operands = q[None], k[None], v[None]
+    _run(_attention_heads, method, operands, (out[0][None],), rows, lengths, dropped)
 
 
 @compiled("packed_attention_grad", supports=_supports_packed, scratch=_packed_scratch_of_gradient)
@@ -482,5 +404,6 @@ def packed_attention_grad(
     _, dropped = bias_and_dropout(extra, dropout)
     method, ends = _Method.of(compute), (offsets_q, offsets_k)
     rows = _packed_rows(scale, causal, ends, as_contiguous(lse), method.rounded)
-    operands = dout, q, k, v
-    _run_packed(_packed_attention_grad_heads, method, operands, out, rows, lengths, dropped)
+    operands = dout[None], q[None], k[None], v[None]
+    results = tuple(x[None] for x in out)
+    _run(_attention_grad_heads, method, operands, results, rows, lengths, dropped)

@@ -48,12 +48,8 @@ def without_sgemm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "_gemm", flash._numpy_gemm)
     monkeypatch.setattr(flash, "_score_block", flash.score_block.py_func)
     shared = ("attention_head", "attention_head_grad", "head_dropout")
-    heads = ("attention_heads", "attention_grad_heads", "rows_of_head")
-    for module, names in (
-        (flash, shared),
-        (compiled_attention, ["_attend", "_attend_grad"]),
-        (compiled_attention, [p + name for p in ("_", "_packed_") for name in heads]),
-    ):
+    heads = ("_attend", "_attend_grad", "_attention_heads", "_attention_grad_heads")
+    for module, names in ((flash, shared), (compiled_attention, (*heads, "_rows_of_head"))):
         for name in names:
             python = getattr(module, name).py_func
             monkeypatch.setattr(module, name, python)
