@@ -48,9 +48,6 @@ def freeze_what_lasts() -> None:
     """
     gc.collect()
     gc.freeze()
-    # Python collects everything once there are a quarter more objects than the last full collection
-    # has left. With frozen ones counted, hundreds of evaluations leave their graphs.
-    gc.collect()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -299,6 +299,11 @@ class CerebrasEstimator(tf.estimator.Estimator):
             result: dict[str, Any] = super(CerebrasEstimator, bound).evaluate(
                 input_fn, steps, hooks, checkpoint_path, name
             )
+        if enclosing_training() is not None:
+            # Python's collector would wait for the graphs, which refer to themselves, of many
+            # evaluations. Most other objects are frozen.
+            del bound, bar, hooks
+            gc.collect()
         return result
 
     def predict(

@@ -119,7 +119,7 @@ class FreezeObjectsHook(tf.estimator.SessionRunHook):
             gc.callbacks.append(self._collected)
         elif self._has_frozen and not self._is_counted:
             # Python collects everything once there are a quarter more objects than the last full
-            # collection has left. It must not count frozen ones: evaluations leave graphs.
+            # collection has left. It must not count frozen ones: predictions leave graphs.
             self._is_counted = True
             gc.collect()
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def test_training_with_evaluations_is_flat(tmp_path):
     from cerebras_tf import CerebrasEstimator, CSRunConfig
     from tests.estimator import regression
 
+    gc.unfreeze()  # as in a script of a user: training freezes objects if nothing else is frozen
     usage = Usage(tmp_path)
 
     class Sample(tf.estimator.SessionRunHook):
