@@ -1,7 +1,7 @@
 """The connection of a client to the server of a wafer.
 
-A request that was sent and not answered when the connection broke is sent again, with its number,
-on the next connection. The server carries it out once.
+Requests that were sent and not answered when the connection broke are sent again, with their
+numbers, on the next connection. The server carries out each of them once, in order.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import getpass
+import itertools
 import os
 import queue
 import random
@@ -16,7 +17,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import grpc
@@ -35,6 +37,22 @@ _ALIVE = b"".join(encode(0, m.Alive()))
 _PAUSES_S = (0.2, 10.0)  # between attempts to connect again: the first and the longest
 
 Log = Callable[[str], Any]
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A request that is sent.
+
+    Attributes:
+        size: bytes of the arrays that are sent, or that the answer has.
+        is_read: whether the answer is asked for; else an error is raised by a later request.
+        answer: None until it is there.
+    """
+
+    request: Any
+    size: int = 0
+    is_read: bool = True
+    answer: Any = None
 
 
 class Connection:
@@ -59,13 +77,16 @@ class Connection:
         self._lock, self._process = threading.RLock(), os.getpid()
         self._incarnation = self._lease = ""
         self._number = 0
+        self._pending: dict[int, _Pending] = {}
+        # The error with which the server ended the connection, of the first that it did not take.
+        self._refused: Optional[m.Failure] = None
+        self._failure: Optional[m.Failure] = None  # of a request whose answer is not asked for
         self._keep_s = 0.0
         self._lost: Optional[CerebrasError] = None
-        self._requests: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Optional[Iterator[bytes]]] = queue.SimpleQueue()
         self._answers: Any = None
         self._channel: Any = None
         self._reader = Reader(1 << 62, m.ANSWERS)
-        self._sending = threading.Lock()
         self._silent_since: Optional[float] = None  # while an answer is awaited
         self._ended = threading.Event()
         _check_certificate(address, credentials)
@@ -95,39 +116,90 @@ class Connection:
         Raises:
             SystemUnreachableError: the connection is lost, or the server was restarted.
         """
+        return self.begin(request)()
+
+    def begin(self, request: Any, size: int = 0) -> Callable[[], Any]:
+        """Sends a request; the result waits for its answer, and returns it or raises the error.
+
+        Args:
+            size: bytes of the arrays of the answer.
+        """
+        sent = self._begin(_Pending(request, size))
+        return lambda: self._result(sent)
+
+    def send(self, request: Any, size: int) -> None:
+        """Sends a request without waiting for its answer; its error is raised by a later request.
+
+        Args:
+            request: its arrays must not change any more.
+            size: bytes of its arrays.
+        """
+        self._begin(_Pending(request, size, is_read=False))
+
+    def _begin(self, new: _Pending) -> _Pending:
+        with self._connected():
+            while self._pending and (
+                len(self._pending) >= m.MAX_PENDING
+                or sum(each.size for each in self._pending.values()) + new.size
+                > m.MAX_PENDING_BYTES
+            ):
+                self._receive()
+            frames = _begun(encode(self._number + 1, new.request, self._answered()))
+            self._number += 1
+            self._pending[self._number] = new
+            self._requests.put(frames)
+        self._raise_failure()
+        return new
+
+    def _result(self, sent: _Pending) -> Any:
+        if sent.answer is None:
+            with self._connected():
+                while sent.answer is None:
+                    self._receive()
+        self._raise_failure()
+        if isinstance(sent.answer, m.Failure):
+            raise m.error_of(sent.answer)
+        return sent.answer
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise m.error_of(failure)
+
+    def _answered(self) -> int:
+        """Number of the last request up to which all are answered."""
+        return next(iter(self._pending), self._number + 1) - 1
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Within: there is a connection, and no other thread uses it."""
         with self._lock:
             if self._lost is not None:
                 raise self._lost
             try:
                 if self._answers is None:  # an earlier call was interrupted
                     self._reconnect(None)
-                self._number += 1
-                answer = self._exchange(request)
+                yield
             except BaseException:
                 self._disconnect()
                 raise
-        if isinstance(answer, m.Failure):
+
+    def _receive(self) -> None:
+        """Waits for the next answer."""
+        try:
+            number, answer = self._next()
+        except grpc.RpcError as error:
+            self._reconnect(error)
+            return
+        if number == 0:  # the server ends the connection
+            self._refused = answer
             raise m.error_of(answer)
-        return answer
-
-    def _exchange(self, request: Any) -> Any:
-        frames = list(encode(self._number, request))
-        while True:
-            try:
-                self._send(frames)
-                number, answer = self._next()
-            except grpc.RpcError as error:
-                self._reconnect(error)
-                continue
-            if number == self._number:
-                return answer
-            if number == 0:  # the server ends the connection
-                raise m.error_of(answer)
-
-    def _send(self, frames: Iterable[bytes]) -> None:
-        with self._sending:  # frames of one message follow each other
-            for frame in frames:
-                self._requests.put(frame)
+        sent = self._pending.pop(number, None)
+        if sent is None:
+            return
+        sent.answer = answer
+        if isinstance(answer, m.Failure) and not sent.is_read:
+            self._failure = self._failure or answer
 
     def _next(self) -> tuple[int, Any]:
         self._silent_since = time.monotonic()
@@ -144,7 +216,7 @@ class Connection:
     def _watch(self) -> None:
         """Shows the server that this client is there; ends a connection if it does not answer."""
         while not self._ended.wait(m.ALIVE_S):
-            self._send([_ALIVE])
+            self._requests.put(iter([_ALIVE]))
             since, answers = self._silent_since, self._answers
             if since is not None and time.monotonic() - since > m.SILENT_S and answers is not None:
                 answers.cancel()
@@ -156,15 +228,15 @@ class Connection:
         options = [*OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME)]
         options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.secure_channel(self._address, trusted, options)
-        requests: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
+        requests: queue.SimpleQueue[Optional[Iterator[bytes]]] = queue.SimpleQueue()
         self._requests, self._reader = requests, Reader(1 << 62, m.ANSWERS)
         metadata = [("authorization", self._credentials.authorization)]
         self._answers = self._channel.stream_stream(LINK)(
-            iter(requests.get, None), metadata=metadata
+            itertools.chain.from_iterable(iter(requests.get, None)), metadata=metadata
         )
         label = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
         hello = m.Hello(PROTOCOL, cerebras_tf.__version__, label, self._lease)
-        self._send(encode(0, hello))
+        requests.put(encode(0, hello))
         while True:
             _, answer = self._next()
             if isinstance(answer, m.Welcome):
@@ -204,9 +276,16 @@ class Connection:
             raise self._give_up("a server that was restarted, without the variables of this run")
         if not welcome.lease:
             raise self._give_up("a lease that has ended, as the connection was lost for too long")
-        if error is None:
-            self._number = welcome.last
-        else:
+        failure, self._refused = self._refused, None
+        refused = None if failure is None else self._pending.pop(welcome.last + 1, None)
+        if refused is not None:
+            refused.answer = failure
+            self._number -= 1
+            left = self._pending.values()
+            self._pending = dict(enumerate(left, self._number + 1 - len(left)))
+        for number, each in self._pending.items():
+            self._requests.put(encode(number, each.request, self._answered()))
+        if error is not None:
             self._log(f"wafer at {self._address}: connected again")
 
     def _give_up(self, received: str) -> CerebrasError:
@@ -231,8 +310,9 @@ class Connection:
         try:
             if self._answers is not None and self._lost is None:
                 with contextlib.suppress(grpc.RpcError, CerebrasError):
-                    self._number += 1
-                    self._send(encode(self._number, m.Release()))
+                    while self._pending:
+                        self._receive()
+                    self._requests.put(encode(self._number + 1, m.Release()))
                     self._next()
             self._lost = self._lost or SystemUnreachableError(
                 f"wafer at {self._address}: the connection was closed. Connect again."
@@ -251,6 +331,11 @@ class _Ended(grpc.RpcError):  # type: ignore[misc]
 
     def details(self) -> str:
         return "the server ended the connection"
+
+
+def _begun(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """Frames whose first is made now; raises the error of a message that cannot be sent."""
+    return itertools.chain([next(frames)], frames)
 
 
 def _user() -> str:

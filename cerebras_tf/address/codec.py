@@ -32,7 +32,7 @@ MAX_ARRAYS = 65536
 MAX_RANK = 16
 FRAME_BYTES = 1 << 20  # of arrays; larger frames are not faster
 MAX_FRAME_BYTES = 4 << 20
-_PREFIX = struct.Struct("<4sQI")  # magic, number, length of the header
+_PREFIX = struct.Struct("<4sQQI")  # magic, number, answered, length of the header
 _MAGIC = b"CSW1"
 _MAX_INT = 1 << 63
 _DTYPES = (
@@ -61,11 +61,12 @@ def _protocol() -> str:
     return hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()[:16]
 
 
-def encode(number: int, message: Any) -> Iterator[bytes]:
-    """The frames of a message.
+def encode(number: int, message: Any, answered: int = 0) -> Iterator[bytes]:
+    """The frames of a message; arrays are read when their frames are asked for.
 
     Args:
         number: of the request, or of the request that is answered.
+        answered: all requests up to this one are answered, so that no answer is sent again.
 
     Raises:
         DataError: an array has another dtype, or the message is too large.
@@ -80,7 +81,7 @@ def encode(number: int, message: Any) -> Iterator[bytes]:
             f"{MAX_ARRAYS} arrays. Received: {len(header)} and {len(arrays)}. Use fewer features "
             "or variables."
         )
-    start = _PREFIX.pack(_MAGIC, number, len(header)) + header
+    start = _PREFIX.pack(_MAGIC, number, answered, len(header)) + header
     sent = [a for a, (_, _, is_zero) in zip(arrays, table) if not is_zero]
     if sum(a.nbytes for a in sent) <= FRAME_BYTES:
         yield b"".join([start, *(a.tobytes() for a in sent)])
@@ -98,11 +99,15 @@ class Reader:
     Args:
         max_bytes: of the arrays of a message.
         kinds: messages that are allowed.
+
+    Attributes:
+        answered: see encode; of the message that began last.
     """
 
     def __init__(self, max_bytes: int, kinds: Iterable[type]) -> None:
         self._max_bytes = max_bytes
         self._kinds = {kind.__name__ for kind in kinds}
+        self.answered = 0
         self._open: Optional[tuple[int, str, Any, list[Array]]] = None
         self._unread: list[Array] = []  # bytes of arrays that are still to come
 
@@ -136,7 +141,7 @@ class Reader:
     def _begin(self, frame: memoryview) -> memoryview:
         if len(frame) < _PREFIX.size:
             raise _fault("a frame without a header")
-        magic, number, length = _PREFIX.unpack_from(frame)
+        magic, number, self.answered, length = _PREFIX.unpack_from(frame)
         end = _PREFIX.size + length
         if magic != _MAGIC or length > MAX_HEADER_BYTES or len(frame) < end:
             raise _fault("a frame without a header")

@@ -109,6 +109,11 @@ ALIVE_S = 10.0
 SILENT_S = 40.0
 
 
+# The most requests that wait for their answers, and the most bytes of their arrays if several wait.
+MAX_PENDING = 64
+MAX_PENDING_BYTES = 64 << 20
+
+
 @dataclass(frozen=True)
 class Release:
     """Ends the lease."""

@@ -38,6 +38,12 @@ class Link(Protocol):
     def call(self, request: Any) -> Any:
         """Sends a request and returns its answer; raises the error that the server had."""
 
+    def begin(self, request: Any, size: int = 0) -> Callable[[], Any]:
+        """Sends a request; the result waits for its answer of `size` bytes, and returns it."""
+
+    def send(self, request: Any, size: int) -> None:
+        """Sends a request of `size` bytes; its error is raised by a later one."""
+
     @property
     def threads(self) -> int:
         """Threads of the server's kernels."""
@@ -65,7 +71,7 @@ class RemoteWafer:
     ) -> Store:
         """A store of variables there; see runtime.protocol.Wafer."""
         assert lender is None or isinstance(lender, RemoteStore)
-        return RemoteStore(self._link.call, specs, lender, runs)
+        return RemoteStore(self._link, specs, lender, runs)
 
     def session(
         self, store: Store, trains: bool, checkpoints: Optional[CheckpointFormat] = None
@@ -84,28 +90,32 @@ class RemoteStore(BaseStore):
     """The variables of a model on a server; `acquire` copies them from there.
 
     Args:
-        call: sends requests.
+        link: the connection.
         lender: a store there whose variables may be borrowed.
         runs: whether steps will run; else the variables need not fit.
     """
 
     def __init__(
         self,
-        call: Call,
+        link: Link,
         specs: Iterable[Variable],
         lender: Optional[RemoteStore] = None,
         runs: bool = True,
     ) -> None:
         super().__init__(specs)
-        self.call = call
+        self._link, self.call = link, link.call
         lends = None if lender is None else lender.number
-        self.number: int = call(m.OpenStore(tuple(self._specs.values()), lends, runs)).number
+        self.number: int = link.call(m.OpenStore(tuple(self._specs.values()), lends, runs)).number
         self.is_open = True
         self._lock = threading.RLock()
         self._arrays: dict[str, Array] = {}
         self._acquired: Counter[str] = Counter()
         self._dirty: set[str] = set()
         self._with_values: Optional[set[str]] = set()  # None: must be asked for
+        names = list(self._specs)
+        self._following = dict(zip(names, names[1:]))
+        self._last, self._in_order = "", 0  # what was read last, and reads in order until then
+        self._ahead: dict[str, Callable[[], Any]] = {}  # variables that are asked for
 
     def reserve(self, specs: Iterable[Variable]) -> None:
         new = [spec for spec in specs if spec.name not in self._within_step]
@@ -115,6 +125,8 @@ class RemoteStore(BaseStore):
 
     def acquire(self, names: Sequence[str], fresh: bool = False) -> list[Array]:
         with self._lock:
+            if not fresh:
+                self._read_ahead(names)
             for name in names:
                 if name not in self._arrays:
                     self._arrays[name] = self._made(name) if fresh else self._read(name)
@@ -126,8 +138,27 @@ class RemoteStore(BaseStore):
         return np.empty(type.static_shape, type.storage_dtype)
 
     def _read(self, name: str) -> Array:
-        array: Array = self.call(m.Get(self.number, name)).array
+        array: Array = self._ahead.pop(name)().array
         return array
+
+    def _read_ahead(self, names: Sequence[str]) -> None:
+        """Asks for variables, and for the more after them the longer they are read in order."""
+        for name in names:
+            self._ask_for(name)
+            is_next = self._following.get(self._last) == name
+            self._last, self._in_order = name, self._in_order + 1 if is_next else 0
+        name, left = self._last, m.MAX_PENDING_BYTES
+        for _ in range(min(2 * self._in_order, m.MAX_PENDING // 2)):
+            name = self._following.get(name, "")
+            left -= self._type(name).bytes if name else left
+            if left <= 0:
+                return
+            self._ask_for(name)
+
+    def _ask_for(self, name: str) -> None:
+        if name not in self._ahead and name not in self._arrays:
+            request = m.Get(self.number, name)
+            self._ahead[name] = self._link.begin(request, self._type(name).bytes)
 
     def release(self, names: Sequence[str], dirty: Collection[str] = ()) -> None:
         with self._lock:
@@ -140,7 +171,8 @@ class RemoteStore(BaseStore):
                 array = self._arrays.pop(name)
                 if name in self._dirty:
                     self._dirty.remove(name)
-                    self.call(m.Put(self.number, name, array))
+                    self._ahead.pop(name, None)
+                    self._link.send(m.Put(self.number, name, array), array.nbytes)
                     if self._with_values is not None:
                         self._with_values.add(name)
 
@@ -150,8 +182,9 @@ class RemoteStore(BaseStore):
         return name in self._with_values
 
     def forget_values(self) -> None:
-        """A step may have given variables values."""
+        """Variables may have changed there."""
         self._with_values = None
+        self._ahead.clear()
 
     def not_finite(self, names: Iterable[str]) -> list[str]:
         return list(self.call(m.FindNotFinite(self.number, tuple(names))).names)
@@ -228,11 +261,9 @@ class RemoteSession:
     def step(
         self, batches: Sequence[Batch], activation_bytes: Optional[int] = None
     ) -> Union[list[StepResult], ProgramNeeded]:
-        answer = self._call(m.Step(self._number, tuple(batches), activation_bytes))
-        if isinstance(answer, ProgramNeeded):
-            return answer
         self._store.forget_values()
-        return list(answer.results)
+        answer = self._call(m.Step(self._number, tuple(batches), activation_bytes))
+        return answer if isinstance(answer, ProgramNeeded) else list(answer.results)
 
     @property
     def price(self) -> Price:

@@ -55,14 +55,15 @@ class _Client:
     Attributes:
         lock: of the next two.
         last: number of the last request.
-        work: carries it out; keeps the frames of the answer, which may be asked for again.
+        work: carries out the last requests, by number; keeps the answers, which the client may ask
+            for again until it has them.
         connection: the newest.
         silent_since: when its last frame arrived; None while the server works.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     last: int = 0
-    work: Optional[concurrent.futures.Future[list[bytes]]] = None
+    work: dict[int, concurrent.futures.Future[Any]] = field(default_factory=dict)
     connection: Any = None
     silent_since: Optional[float] = None
 
@@ -248,30 +249,33 @@ class WaferServer:
                 yield from encode(number, m.Done())
                 return
             with client.lock:
+                for known in [*client.work]:
+                    if known <= max(reader.answered, number - m.MAX_PENDING):
+                        del client.work[known]
                 if number == client.last + 1:
-                    work = self._worker.submit(self._answer, lease, number, request)
-                    client.last, client.work = number, work
-                if number != client.last or client.work is None:
+                    client.work[number] = self._worker.submit(self._answer, lease, request)
+                    client.last = number
+                if number not in client.work:
                     raise DataError(
                         f"wafer: request {client.last + 1} must be next. Received: {number}. "
                         "Connect again."
                     )
-                work = client.work
+                work = client.work[number]
             while concurrent.futures.wait([work], m.ALIVE_S).not_done:
                 yield _ALIVE
-            yield from work.result()
+            yield from _frames(number, work.result())
             client.silent_since = time.monotonic()
 
-    def _answer(self, lease: str, number: int, request: Any) -> list[bytes]:
+    def _answer(self, lease: str, request: Any) -> Any:
         try:
             if lease != self._served:
                 raise SystemUnreachableError(
                     "wafer: a client must have it for its requests. Received: a request after the "
                     "lease has ended. Connect again."
                 )
-            return list(encode(number, self._service.answer(request)))
+            return self._service.answer(request)
         except Exception as error:
-            return list(encode(number, _failure(error, type(request).__name__)))
+            return _failure(error, type(request).__name__)
 
     def _max_bytes(self) -> int:
         most = self._settings.memory_bytes
@@ -327,6 +331,18 @@ def _failure(error: Exception, what: str) -> m.Failure:
     if not isinstance(error, CerebrasError):
         _log.exception("%s failed", what)
     return m.failure_of(error)
+
+
+def _frames(number: int, answer: Any) -> Iterator[bytes]:
+    """The frames of an answer; of the error if it cannot be sent."""
+    frames = encode(number, answer)
+    try:
+        first = next(frames)
+    except CerebrasError as error:
+        frames = encode(number, m.failure_of(error))
+        first = next(frames)
+    yield first
+    yield from frames
 
 
 def _each(frames: Iterator[bytes], reader: Reader) -> Iterator[Optional[tuple[int, Any]]]:

@@ -152,7 +152,7 @@ class Service:
         store = self._store(request.store)
         _require_names([request.name], store.specs)
         with reading(store, request.name) as array:
-            return m.Content(array.copy())
+            return m.Content(array if store.gives_views else array.copy())
 
     @answer.register
     def _(self, request: m.Put) -> m.Done:

@@ -29,6 +29,13 @@ class Loopback:
         self.service, self.threads = service or Service(), num_threads()
         self.on_files = self.service.on_files
 
+    def begin(self, request, size=0):
+        answer = self.call(request)
+        return lambda: answer
+
+    def send(self, request, size):
+        self.call(request)
+
     def call(self, request):
         try:
             answer = self.service.answer(sent(request, REQUESTS))

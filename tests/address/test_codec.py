@@ -91,7 +91,7 @@ def test_sizes_are_checked_before_memory_is_taken():
     ],
 )
 def test_malformed_headers_are_refused(text):
-    frame = b"CSW1" + (1).to_bytes(8, "little") + len(text).to_bytes(4, "little") + text
+    frame = b"CSW1" + (1).to_bytes(8, "little") + bytes(8) + len(text).to_bytes(4, "little") + text
     with pytest.raises(DataError, match="must be well formed"):
         Reader(1000, m.ANSWERS).feed(frame)
 

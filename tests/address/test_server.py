@@ -245,3 +245,29 @@ def test_a_client_that_is_silent_loses_its_connection(serve, connect, monkeypatc
             break
         time.sleep(0.02)
     assert server.status()["holder"] is None
+
+
+def test_requests_that_wait_for_their_answers_survive_a_lost_connection(serve, connect):
+    link = connect(serve())
+    specs = [Variable(f"v{n:02}", TensorType("float32", (300, 100))) for n in range(20)]
+    store = RemoteWafer(link).store(specs)
+    contents = np.random.default_rng(0).random((20, 300, 100), np.float32)
+    for number, spec in enumerate(specs):
+        write(store, spec.name, contents[number])
+        if number == 7:
+            link.send(m.Done(), 0)  # no request: it is refused, what follows is not
+        if number == 9:
+            link._answers.cancel()
+    with pytest.raises(DataError, match="well formed"):
+        store.borrow()
+    with pytest.raises(DataError, match="a store that is open"):
+        link.send(m.Put(99, "v", contents[0]), 0), store.borrow()
+    for number, spec in enumerate(specs):
+        with reading(store, spec.name) as array:
+            np.testing.assert_array_equal(array, contents[number])
+        if number == 9:
+            assert len(store._ahead) > 5
+            link._answers.cancel()
+    write(store, "v00", contents[1])
+    with reading(store, "v00") as array:
+        np.testing.assert_array_equal(array, contents[1])
