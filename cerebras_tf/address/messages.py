@@ -224,10 +224,15 @@ class AskState:
 
 @dataclass(frozen=True)
 class OpenSession:
-    """Makes a session on a store; answered by Opened."""
+    """Makes a session on a store; answered by Opened.
+
+    Attributes:
+        profiles: whether the times of its steps may be recorded.
+    """
 
     store: int
     trains: bool
+    profiles: bool = False
 
 
 @dataclass(frozen=True)
@@ -289,6 +294,60 @@ class AskSession:
 
 
 @dataclass(frozen=True)
+class StartProfile:
+    """Records the times of a session's steps from now on."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class TakeProfile:
+    """Ends recording; answered by Profiled."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class AskClock:
+    """Asks for the server's time; answered by Numbers."""
+
+
+@dataclass(frozen=True)
+class ProfiledInstruction:
+    """An instruction, with the shapes of its operands."""
+
+    op: str
+    source: str
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    is_rounded: bool
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What was recorded, with times of the server's clock.
+
+    Attributes:
+        library: name of the library that multiplies matrices.
+        texts: names, to which the arrays refer by position.
+        calls: of kernels: instruction, layer and direction, [n, 3] int32.
+        call_times: start, seconds, and CPU seconds, [n, 3] float64.
+        spans: kind, name, thread, and part and parts of a kernel or -1, [m, 5] int32.
+        span_times: start and end, [m, 2] float64.
+    """
+
+    library: str
+    texts: tuple[str, ...]
+    instructions: tuple[ProfiledInstruction, ...]
+    calls: Array
+    call_times: Array
+    spans: Array
+    span_times: Array
+
+
+@dataclass(frozen=True)
 class AskRandomState:
     """See SessionProtocol.random_state; answered by Numbers."""
 
@@ -316,6 +375,7 @@ class MeasureSpeeds:
     """See runtime.speeds; answered by Numbers, rounded to integers."""
 
     rounded: bool
+    side: int
 
 
 @dataclass(frozen=True)
@@ -336,11 +396,11 @@ REQUESTS = (
         Step,
         AskSession,
     ),
-    *(AskRandomState, RestoreRandomState, MeasureSpeeds),
+    *(AskRandomState, RestoreRandomState, MeasureSpeeds, StartProfile, TakeProfile, AskClock),
 )
 ANSWERS = (
     *(Alive, Waiting, Welcome, Failure, Opened, Content, Names, Numbers, Done, Accepted, Unknown),
-    *(Prepared, ProgramNeeded, Stepped),
+    *(Prepared, ProgramNeeded, Stepped, Profiled),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 
 from cerebras_tf.address import messages as m
+from cerebras_tf.address.profile import add_profile, clock_offset
 from cerebras_tf.errors import BatchCapacityError, SystemUnreachableError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import Price, Program
@@ -19,6 +20,7 @@ from cerebras_tf.memoryx.store import BaseStore, Store, reading, write
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.capacity import capacity_error
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.runtime.protocol import (
     Accepted,
     Batch,
@@ -29,7 +31,7 @@ from cerebras_tf.runtime.protocol import (
 )
 from cerebras_tf.runtime.session import GLOBAL_STEP, CheckpointFormat, required_format
 
-Call = Callable[[Any], Any]  # sends a request and returns the answer
+_SIDE = 512  # see runtime.speeds
 
 
 class Link(Protocol):
@@ -61,7 +63,7 @@ class RemoteWafer:
     """
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        self._link, self.call = link, link.call
         # Costs are computed here as the server would; it computes them again to check memory.
         self.backend = CpuBackend(threads=link.threads)
         self.on_files = link.on_files
@@ -74,15 +76,23 @@ class RemoteWafer:
         return RemoteStore(self._link, specs, lender, runs)
 
     def session(
-        self, store: Store, trains: bool, checkpoints: Optional[CheckpointFormat] = None
+        self,
+        store: Store,
+        trains: bool,
+        profiler: Optional[Profiler] = None,
+        checkpoints: Optional[CheckpointFormat] = None,
     ) -> RemoteSession:
         """A session there; see runtime.session.Session."""
         assert isinstance(store, RemoteStore)
-        return RemoteSession(self._link.call, store, self.backend.price, trains, checkpoints)
+        return RemoteSession(self, store, trains, profiler, checkpoints)
 
     def speeds(self, rounded: bool) -> Speeds:
+        """See runtime.protocol.Wafer."""
+        return self.measured_speeds(_SIDE, rounded)
+
+    def measured_speeds(self, side: int, rounded: bool) -> Speeds:
         """See runtime.speeds.measured_speeds."""
-        found = self._link.call(m.MeasureSpeeds(rounded)).values
+        found = self.call(m.MeasureSpeeds(rounded, side)).values
         return Speeds(float(found["flops_per_s"]), float(found["bytes_per_s"]))
 
 
@@ -228,16 +238,19 @@ class RemoteSession:
 
     def __init__(
         self,
-        call: Call,
+        wafer: RemoteWafer,
         store: RemoteStore,
-        price: Price,
         trains: bool,
+        profiler: Optional[Profiler] = None,
         checkpoints: Optional[CheckpointFormat] = None,
     ) -> None:
-        self._call, self._store, self._price = call, store, price
+        self._wafer, self._call, self._store = wafer, wafer.call, store
         self._checkpoints = checkpoints
-        self._number: int = call(m.OpenSession(store.number, trains)).number
+        request = m.OpenSession(store.number, trains, profiler is not None)
+        self._number: int = self._call(request).number
         self._is_open = True
+        if profiler is not None:
+            profiler.remote = self
 
     def close(self) -> None:
         if self._is_open and self._store.is_open:
@@ -267,7 +280,7 @@ class RemoteSession:
 
     @property
     def price(self) -> Price:
-        return self._price
+        return self._wafer.backend.price
 
     def capacity_error(self, program: Program) -> Optional[BatchCapacityError]:
         found = self._call(m.AskState(self._store.number)).values
@@ -294,6 +307,19 @@ class RemoteSession:
         """See SessionProtocol.restore; the files are of this computer."""
         numbers = required_format(self._checkpoints).restore(prefix, self._store)
         self._call(m.RestoreRandomState(self._number, numbers, with_step=True))
+
+    def start_profile(self) -> None:
+        """See runtime.profiler.Recorder."""
+        self._call(m.StartProfile(self._number))
+
+    def take_profile(self, profiler: Profiler) -> None:
+        """See runtime.profiler.Recorder."""
+        offset = clock_offset(self._call)
+        add_profile(profiler, self._call(m.TakeProfile(self._number)), offset)
+
+    def measured_speeds(self, side: int, rounded: bool) -> Speeds:
+        """See runtime.profiler.Recorder."""
+        return self._wafer.measured_speeds(side, rounded)
 
     def random_state(self) -> dict[str, int]:
         return dict(self._call(m.AskRandomState(self._number)).values)

@@ -17,16 +17,19 @@ from typing import Any, Optional
 import numpy as np
 
 from cerebras_tf.address import messages as m
+from cerebras_tf.address.profile import profiled
 from cerebras_tf.errors import CapacityError, DataError, GraphError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import parse_program
+from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.profiler import REMOTE_STEP, Profiler, make_backend
 from cerebras_tf.runtime.protocol import StepResult
 from cerebras_tf.runtime.session import Session
 from cerebras_tf.runtime.speeds import measured_speeds
@@ -36,6 +39,8 @@ from cerebras_tf.user_files import parsing
 
 _MAX_STORES = 64
 _MAX_SESSIONS = 256
+_MAX_SIDE = 4096
+_MAX_CALLS = 1_000_000
 _SHOWN = 2000  # losses
 _TIMED = 20  # steps, for the rate
 _STORE_NUMBERS = ("version", "resident_bytes", "total_resident_bytes")
@@ -70,6 +75,7 @@ class Service:
         self._stores: dict[int, Store] = {}
         self._reserved: dict[int, dict[str, TensorType]] = {}  # values within a step, by store
         self._sessions: dict[int, tuple[int, Session]] = {}  # with the number of its store
+        self._profilers: dict[int, Profiler] = {}  # by session
         self._steps = 0
         self._losses: collections.deque[tuple[int, float]] = collections.deque(maxlen=_SHOWN)
         self._times: collections.deque[float] = collections.deque(maxlen=_TIMED)
@@ -143,7 +149,7 @@ class Service:
 
     def _close(self, number: int) -> None:
         for key in [key for key, (store, _) in self._sessions.items() if store == number]:
-            self._sessions.pop(key)[1].close()
+            self._close_session(key)
         self._stores.pop(number).close()
         del self._reserved[number]
 
@@ -208,17 +214,45 @@ class Service:
         _require(len(self._sessions) < _MAX_SESSIONS, f"at most {_MAX_SESSIONS} sessions", "more")
         store = self._store(request.store)
         number = next(self._numbers)
-        session = Session(
-            store, self._backend, trains=request.trains, memory_bytes=self._settings.memory_bytes
-        )
+        profiler = Profiler() if request.profiles else None
+        backend, listeners = make_backend(None, profiler)
+        most = self._settings.memory_bytes
+        session = Session(store, backend, listeners, trains=request.trains, memory_bytes=most)
         self._sessions[number] = request.store, session
+        if profiler is not None:
+            self._profilers[number] = profiler
         return m.Opened(number)
 
     @answer.register
     def _(self, request: m.CloseSession) -> m.Done:
-        self._session(request.session)[1].close()
-        del self._sessions[request.session]
+        self._session(request.session)
+        self._close_session(request.session)
         return m.Done()
+
+    def _close_session(self, number: int) -> None:
+        self._sessions.pop(number)[1].close()
+        profiler = self._profilers.pop(number, None)
+        if profiler is not None:
+            profiler.stop()
+
+    @answer.register
+    def _(self, request: m.StartProfile) -> m.Done:
+        self._profiler(request.session).start()
+        return m.Done()
+
+    @answer.register
+    def _(self, request: m.TakeProfile) -> m.Profiled:
+        profiler = self._profiler(request.session)
+        profiler.stop()
+        return profiled(profiler)
+
+    @answer.register
+    def _(self, request: m.AskClock) -> m.Numbers:
+        return m.Numbers({"ns": time.perf_counter_ns()})
+
+    def _profiler(self, session: int) -> Profiler:
+        _require(session in self._profilers, "a session that is profiled", session)
+        return self._profilers[session]
 
     @answer.register
     def _(self, request: m.Submit) -> Any:
@@ -260,7 +294,11 @@ class Service:
     def _(self, request: m.Step) -> Any:
         session = self._session(request.session)[1]
         _require(bool(request.batches), "a batch", "none")
-        found = session.step(request.batches, request.activation_bytes)
+        profiler = self._profilers.get(request.session)
+        calls = 0 if profiler is None else len(profiler.timings)
+        _require(calls < _MAX_CALLS, f"at most {_MAX_CALLS} calls of kernels in a profile", calls)
+        with spanned(REMOTE_STEP, "step"):
+            found = session.step(request.batches, request.activation_bytes)
         if not isinstance(found, list):
             return found
         self._note(found[-1], session, any(batch.updates for batch in request.batches))
@@ -293,9 +331,9 @@ class Service:
 
     @answer.register
     def _(self, request: m.MeasureSpeeds) -> m.Numbers:
-        return m.Numbers(
-            {n: int(v) for n, v in vars(measured_speeds(rounded=request.rounded)).items()}
-        )
+        _require(0 < request.side <= _MAX_SIDE, f"a side of 1 to {_MAX_SIDE}", request.side)
+        found = measured_speeds(request.side, request.rounded)
+        return m.Numbers({name: int(value) for name, value in vars(found).items()})
 
     # Checks.
 

@@ -64,7 +64,7 @@ def address_problems(options: Any) -> Iterator[tuple[str, str]]:
         return
     if not (options.cs_ip or "").strip():
         yield "credentials_path", "has no effect without cs_ip. Set that too, or remove it."
-    for name in ("memoryx_dir", "num_threads", "profile"):
+    for name in ("memoryx_dir", "num_threads"):
         if getattr(options, name, None) is not None:
             text = "cannot be combined with credentials_path: it is of this computer, and the wafer"
             yield name, f"{text} is at cs_ip. Remove it."

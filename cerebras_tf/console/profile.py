@@ -6,12 +6,8 @@ import time
 from pathlib import Path
 
 from cerebras_tf.console.log import get_logger, log_info
-from cerebras_tf.kernels.blas import library_name
-from cerebras_tf.kernels.compiled_bfloat16 import instructions
-from cerebras_tf.kernels.instruction_set import summarize
 from cerebras_tf.runtime.profile_tables import tables
 from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler, write_trace
-from cerebras_tf.runtime.speeds import measured_speeds
 
 FOLDER = "profile"
 # Steps that are not recorded: kernels are compiled, memory is touched first, and rates settle.
@@ -69,10 +65,5 @@ class StepProfile:
                 *(self._recorded, self._steps, WARM_UP_STEPS),
             )
         write_trace(self._profiler.timeline, self._path)
-        rounded = any(t.item.is_rounded for t in self._profiler.timings)
-        library = library_name() if not rounded else summarize(instructions())
-        log_info(
-            "profile: %s\n%s",
-            self._path,
-            tables(self._profiler, self._recorded, measured_speeds(_SIDE, rounded), library),
-        )
+        limits = self._profiler.limits(_SIDE)
+        log_info("profile: %s\n%s", self._path, tables(self._profiler, self._recorded, *limits))

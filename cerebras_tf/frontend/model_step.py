@@ -107,7 +107,7 @@ class ModelStep:
             )
         else:
             backend = settings.wafer.backend
-            self.session = settings.wafer.session(store, model.trains)
+            self.session = settings.wafer.session(store, model.trains, settings.profiler)
         budget = ActivationBudget(
             store,
             backend,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cerebras_tf.kernels.timeline import Span
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.quantities import counted
-from cerebras_tf.runtime.profiler import LOOP_STEP, WAFER_STEP, Profiler, Timing
+from cerebras_tf.runtime.profiler import LOOP_STEP, REMOTE_STEP, WAFER_STEP, Profiler, Timing
 
 MAX_ROWS = 12
 _STREAMS = ("stream_in", "stream_out", "share")
@@ -25,6 +25,7 @@ class Bounds(NamedTuple):
         loop: outside of the wafer: input, TensorFlow's session, hooks.
         arithmetic_limit: seconds of the former at full speed.
         memory_limit: seconds of the latter at full speed.
+        network: between the script and a wafer at an address.
     """
 
     arithmetic: float
@@ -34,11 +35,13 @@ class Bounds(NamedTuple):
     loop: float
     arithmetic_limit: float
     memory_limit: float
+    network: float = 0.0
 
     @property
     def total(self) -> float:
         """Seconds of a whole step."""
-        return self.arithmetic + self.memory + self.streams + self.executor + self.loop
+        wafer = self.arithmetic + self.memory + self.streams + self.executor
+        return wafer + self.network + self.loop
 
 
 def bounds_of(profiler: Profiler, steps: int, speeds: Speeds) -> Bounds:
@@ -54,9 +57,11 @@ def bounds_of(profiler: Profiler, steps: int, speeds: Speeds) -> Bounds:
     spans = profiler.timeline.spans
     loop, wafer = _seconds(spans, [LOOP_STEP]), _seconds(spans, [WAFER_STEP])
     streams = _seconds(spans, _STREAMS)
-    between = max(wafer - streams - parts[True] - parts[False], 0.0)
+    there = _seconds(spans, [REMOTE_STEP])
+    network = max(wafer - there, 0.0) if there else 0.0
+    between = max(wafer - network - streams - parts[True] - parts[False], 0.0)
     seconds = (parts[True], parts[False], streams, between, max(loop - wafer, 0.0))
-    return Bounds(*(item / steps for item in (*seconds, limits[True], limits[False])))
+    return Bounds(*(item / steps for item in (*seconds, limits[True], limits[False], network)))
 
 
 def _seconds(spans: Iterable[Span], kinds: Sequence[str]) -> float:
@@ -70,6 +75,7 @@ def sentence(bounds: Bounds) -> str:
         "memory": bounds.memory,
         "moving weights": bounds.streams,
         "time between kernels": bounds.executor,
+        "network": bounds.network,
         "time outside of the wafer (input, session, hooks)": bounds.loop,
     }
     most = max(shares, key=lambda name: shares[name])
@@ -164,6 +170,7 @@ def _outside_kernels(bounds: Bounds) -> str:
     rows = (
         ("streams of variables", bounds.streams),
         ("between kernels", bounds.executor),
+        *([("network", bounds.network)] if bounds.network else []),
         ("outside of the wafer: input, session, hooks", bounds.loop),
     )
     return "\n".join(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Protocol
 
 from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Cost, Instruction, Program
 from cerebras_tf.ir.schedule import Entry, Run
+from cerebras_tf.kernels.blas import library_name
+from cerebras_tf.kernels.compiled_bfloat16 import instructions
+from cerebras_tf.kernels.instruction_set import summarize
 from cerebras_tf.kernels.timeline import PART, Span, Timeline, record, recording
+from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.swarmx.swarm import Swarm
 from cerebras_tf.whole_file import write_whole
 
@@ -22,6 +27,7 @@ from cerebras_tf.whole_file import write_whole
 KERNEL = "kernel"  # an instruction, from the executor's thread
 EXCHANGE = "exchange"  # a mean or a copy between wafers, from a thread that moves them
 WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
+REMOTE_STEP = "step there"  # of a wafer at an address, on its computer
 LOOP_STEP = "step"  # from one end of tf.estimator's loop to the next
 
 
@@ -64,15 +70,37 @@ class Timing(NamedTuple):
         return Span(KERNEL, self.item.op, thread, self.start, end, details)
 
 
+class Recorder(Protocol):
+    """A session of a wafer at an address, which records there."""
+
+    def start_profile(self) -> None:
+        """Records there from now on."""
+
+    def take_profile(self, profiler: Profiler) -> None:
+        """Ends recording there, and adds what was recorded to a profiler."""
+
+    def measured_speeds(self, side: int, rounded: bool) -> Speeds:
+        """See runtime.speeds.measured_speeds; of the computer there."""
+
+
 class Profiler:
     """A listener of executors that keeps times while it records.
 
     Attributes:
         timeline: spans of all threads.
         timings: calls of kernels, in order.
+        remote: what records, for a wafer at an address.
+        library: what multiplies matrices there.
     """
 
+    remote: Optional[Recorder] = None
+    library = ""
+
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what was recorded."""
         self.timeline = Timeline()
         self.timings: list[Timing] = []
         self._program = Program()
@@ -85,13 +113,40 @@ class Profiler:
     def start(self) -> None:
         """Records from now on."""
         record(self.timeline)
+        if self.remote is not None:
+            self.remote.start_profile()
 
     def stop(self) -> None:
         """Ends recording, and keeps what was recorded."""
         if self.is_recording:
             record(None)
+            if self.remote is not None:
+                self.remote.take_profile(self)
             # Only now: making a span takes longer than a small kernel.
             self.timeline.spans.extend(timing.span(self._thread) for timing in self.timings)
+
+    def limits(self, side: int) -> tuple[Speeds, str]:
+        """The speeds of the computer that ran the kernels, and what multiplies its matrices.
+
+        Args:
+            side: see measured_speeds.
+        """
+        rounded = any(timing.item.is_rounded for timing in self.timings)
+        if self.remote is not None:
+            return self.remote.measured_speeds(side, rounded), self.library
+        return measured_speeds(side, rounded), self.library_here()
+
+    def library_here(self) -> str:
+        """What multiplies the matrices of the kernels on this computer."""
+        if any(timing.item.is_rounded for timing in self.timings):
+            return summarize(instructions())
+        return library_name()
+
+    def take(self, timings: Sequence[Timing], spans: Iterable[Span], thread: int) -> None:
+        """Adds what another profiler recorded; `thread` called its kernels."""
+        self.timings.extend(timings)
+        self.timeline.spans.extend(spans)
+        self._thread = thread
 
     @property
     def is_recording(self) -> bool:

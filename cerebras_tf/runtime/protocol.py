@@ -16,6 +16,7 @@ from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.backend import Backend
+from cerebras_tf.runtime.profiler import Profiler
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,10 @@ class Wafer(Protocol):
             runs: whether steps will run; else the variables need not fit.
         """
 
-    def session(self, store: Store, trains: bool) -> SessionProtocol:
-        """A session on one of its stores."""
+    def session(
+        self, store: Store, trains: bool, profiler: Optional[Profiler] = None
+    ) -> SessionProtocol:
+        """A session on one of its stores; `profiler` gets the times of its steps."""
 
     def speeds(self, rounded: bool) -> Speeds:
         """See runtime.speeds.measured_speeds."""

@@ -37,7 +37,7 @@ def test_time_is_told_apart_by_what_the_limits_say():
         stream_s=0.05,
     )
     bounds = bounds_of(found, 2, SPEEDS)
-    assert bounds == pytest.approx((0.4, 0.1, 0.025, 0.025, 0.05, 0.2, 0.05))
+    assert bounds == pytest.approx((0.4, 0.1, 0.025, 0.025, 0.05, 0.2, 0.05, 0.0))
     said = sentence(bounds)
     assert said.startswith("The step is bound by arithmetic, 67% of its 600 ms; ")
     assert "run at 50% of the limit; memory 17%" in said

@@ -1,0 +1,109 @@
+"""Profiles of steps on a server: as a message, and back on the client's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cerebras_tf.address import messages as m
+from cerebras_tf.ir.program import Cost, Instruction
+from cerebras_tf.kernels.timeline import PART, Span
+from cerebras_tf.runtime.profiler import KERNEL, REMOTE_STEP, Profiler, Timing
+
+_ROUND_TRIPS = 8  # of which the quickest gives the difference of the clocks
+
+
+def profiled(profiler: Profiler) -> m.Profiled:
+    """What a profiler has recorded; it is empty then."""
+    texts: dict[str, int] = {}
+    items: dict[tuple[int, Any], int] = {}
+    instructions: list[m.ProfiledInstruction] = []
+    calls, call_times = [], []
+
+    def text(name: str) -> int:
+        return texts.setdefault(name, len(texts))
+
+    for each in profiler.timings:
+        item, cost = each.item, each.cost
+        number = items.setdefault((id(item), each.shapes), len(items))
+        if number == len(instructions):
+            moved = cost.bytes_read, cost.bytes_written
+            instructions.append(
+                m.ProfiledInstruction(
+                    item.op, item.source, cost.flops, *moved, item.is_rounded, each.shapes
+                )
+            )
+        calls.append((number, text(each.layer), text(each.direction)))
+        call_times.append((each.start, each.elapsed_s, each.cpu_s))
+    spans, span_times = [], []
+    threads = profiler.timeline.threads
+    for span in profiler.timeline.spans:
+        if span.kind != KERNEL:
+            part = (span.details.get(name, -1) for name in ("part", "parts"))
+            spans.append((text(span.kind), text(span.name), text(threads[span.thread]), *part))
+            span_times.append((span.start, span.end))
+    found = m.Profiled(
+        profiler.library_here(),
+        tuple(texts),
+        tuple(instructions),
+        np.array(calls, np.int32).reshape(-1, 3),
+        np.array(call_times, np.float64).reshape(-1, 3),
+        np.array(spans, np.int32).reshape(-1, 5),
+        np.array(span_times, np.float64).reshape(-1, 2),
+    )
+    profiler.clear()
+    return found
+
+
+def clock_offset(call: Callable[[Any], Any]) -> float:
+    """Seconds by which the server's clock is ahead of this one, within half a round trip."""
+    found: list[tuple[float, float]] = []
+    for _ in range(_ROUND_TRIPS):
+        before = time.perf_counter()
+        there = call(m.AskClock()).values["ns"] / 1e9
+        after = time.perf_counter()
+        found.append((after - before, there - (before + after) / 2))
+    return min(found)[1]
+
+
+def add_profile(profiler: Profiler, found: m.Profiled, offset: float) -> None:
+    """Adds what was recorded there to a profiler, on the client's clock.
+
+    Args:
+        offset: see clock_offset.
+    """
+    items = [
+        Instruction(
+            *(each.op, (), (), {"compute": "bfloat16"} if each.is_rounded else {}, each.source),
+            Cost(each.flops, each.bytes_read, each.bytes_written),
+        )
+        for each in found.instructions
+    ]
+    timings = [
+        Timing(
+            *(items[number], found.texts[layer], found.texts[direction]),
+            *(start - offset, elapsed, cpu, found.instructions[number].shapes),
+        )
+        for (number, layer, direction), (start, elapsed, cpu) in zip(
+            found.calls.tolist(), found.call_times.tolist()
+        )
+    ]
+    # Threads there have numbers that no thread here has.
+    names = {-1 - number: f"{name}, at cs_ip" for number, name in enumerate(found.texts)}
+    spans = [
+        Span(
+            *(found.texts[kind], found.texts[name], -1 - thread, start - offset, end - offset),
+            {"part": part, "parts": parts} if found.texts[kind] == PART else {},
+        )
+        for (kind, name, thread, part, parts), (start, end) in zip(
+            found.spans.tolist(), found.span_times.tolist()
+        )
+    ]
+    used = {span.thread for span in spans}
+    profiler.timeline.threads.update({ident: names[ident] for ident in used})
+    wafer = next((span.thread for span in spans if span.kind == REMOTE_STEP), -1)
+    profiler.take(timings, spans, wafer)
+    profiler.library = found.library
