@@ -228,11 +228,13 @@ class OpenSession:
 
     Attributes:
         profiles: whether the times of its steps may be recorded.
+        loss: name of the result that the status shows; "" for none.
     """
 
     store: int
     trains: bool
     profiles: bool = False
+    loss: str = ""
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,12 @@ class RemoteWafer:
         store: Store,
         trains: bool,
         profiler: Optional[Profiler] = None,
+        loss: Optional[str] = None,
         checkpoints: Optional[CheckpointFormat] = None,
     ) -> RemoteSession:
-        """A session there; see runtime.session.Session."""
+        """A session there; see runtime.protocol.Wafer."""
         assert isinstance(store, RemoteStore)
-        return RemoteSession(self, store, trains, profiler, checkpoints)
+        return RemoteSession(self, store, trains, profiler, loss, checkpoints)
 
     def speeds(self, rounded: bool) -> Speeds:
         """See runtime.protocol.Wafer."""
@@ -242,11 +243,12 @@ class RemoteSession:
         store: RemoteStore,
         trains: bool,
         profiler: Optional[Profiler] = None,
+        loss: Optional[str] = None,
         checkpoints: Optional[CheckpointFormat] = None,
     ) -> None:
         self._wafer, self._call, self._store = wafer, wafer.call, store
         self._checkpoints = checkpoints
-        request = m.OpenSession(store.number, trains, profiler is not None)
+        request = m.OpenSession(store.number, trains, profiler is not None, loss or "")
         self._number: int = self._call(request).number
         self._is_open = True
         if profiler is not None:

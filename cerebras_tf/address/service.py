@@ -14,12 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-import numpy as np
-
 from cerebras_tf.address import messages as m
 from cerebras_tf.address.profile import profiled
 from cerebras_tf.errors import CapacityError, DataError, GraphError
-from cerebras_tf.ir import TensorType, Variable
+from cerebras_tf.ir import Array, TensorType, Variable
 from cerebras_tf.ir.program import Program
 from cerebras_tf.ir.program_file import parse_program
 from cerebras_tf.kernels.timeline import spanned
@@ -30,7 +28,6 @@ from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.profiler import REMOTE_STEP, Profiler, make_backend
-from cerebras_tf.runtime.protocol import StepResult
 from cerebras_tf.runtime.session import Session
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import check_disk
@@ -76,6 +73,7 @@ class Service:
         self._reserved: dict[int, dict[str, TensorType]] = {}  # values within a step, by store
         self._sessions: dict[int, tuple[int, Session]] = {}  # with the number of its store
         self._profilers: dict[int, Profiler] = {}  # by session
+        self._shown: dict[int, str] = {}  # name of the loss, by session
         self._steps = 0
         self._losses: collections.deque[tuple[int, float]] = collections.deque(maxlen=_SHOWN)
         self._times: collections.deque[float] = collections.deque(maxlen=_TIMED)
@@ -221,6 +219,7 @@ class Service:
         self._sessions[number] = request.store, session
         if profiler is not None:
             self._profilers[number] = profiler
+        self._shown[number] = request.loss
         return m.Opened(number)
 
     @answer.register
@@ -231,6 +230,7 @@ class Service:
 
     def _close_session(self, number: int) -> None:
         self._sessions.pop(number)[1].close()
+        del self._shown[number]
         profiler = self._profilers.pop(number, None)
         if profiler is not None:
             profiler.stop()
@@ -301,17 +301,19 @@ class Service:
             found = session.step(request.batches, request.activation_bytes)
         if not isinstance(found, list):
             return found
-        self._note(found[-1], session, any(batch.updates for batch in request.batches))
+        losses = [r.values.get(self._shown[request.session]) for r in found]
+        updates = any(batch.updates for batch in request.batches)
+        self._note(found[-1].global_step, session, losses if updates else [])
         return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found))
 
-    def _note(self, result: StepResult, session: Session, updates: bool) -> None:
-        """Notes for `progress` that a step has run."""
+    def _note(self, step: int, session: Session, losses: Sequence[Optional[Array]]) -> None:
+        """Notes for `progress` that a step has run; `losses` are those of its micro-batches."""
         self._steps += 1
         self._times.append(time.monotonic())
         self._held_bytes = session.held_bytes
-        scalars = [a for a in result.values.values() if a.dtype == np.float32 and not a.shape]
-        if updates and len(scalars) == 1:  # a program does not say which of its results is the loss
-            self._losses.append((result.global_step, float(scalars[0])))
+        found = [float(loss) for loss in losses if loss is not None and loss.size == 1]
+        if found:
+            self._losses.append((step, sum(found) / len(found)))
 
     @answer.register
     def _(self, request: m.AskSession) -> m.Numbers:

@@ -107,7 +107,9 @@ class ModelStep:
             )
         else:
             backend = settings.wafer.backend
-            self.session = settings.wafer.session(store, model.trains, settings.profiler)
+            self.session = settings.wafer.session(
+                *(store, model.trains, settings.profiler, model.loss)
+            )
         budget = ActivationBudget(
             store,
             backend,

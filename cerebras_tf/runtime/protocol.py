@@ -139,9 +139,18 @@ class Wafer(Protocol):
         """
 
     def session(
-        self, store: Store, trains: bool, profiler: Optional[Profiler] = None
+        self,
+        store: Store,
+        trains: bool,
+        profiler: Optional[Profiler] = None,
+        loss: Optional[str] = None,
     ) -> SessionProtocol:
-        """A session on one of its stores; `profiler` gets the times of its steps."""
+        """A session on one of its stores.
+
+        Args:
+            profiler: gets the times of its steps.
+            loss: name of the result that the wafer shows as the loss; None for none.
+        """
 
     def speeds(self, rounded: bool) -> Speeds:
         """See runtime.speeds.measured_speeds."""

@@ -153,11 +153,12 @@ def test_variables_are_stored_in_files_of_the_server(tmp_path):
     results = []
     for link in (Loopback(), Loopback(service)):
         wafer = RemoteWafer(link)
-        session = wafer.session(wafer.store([SPEC]), True)
+        session = wafer.session(wafer.store([SPEC]), True, loss="loss")
         session.put("w", WEIGHT)
         client = SessionClient(session, Compiler())
         results.append([client.run({"x": batch(8, n)})["loss"] for n in range(3)])
         results[-1].append(session.get("w"))
+    assert [loss for _, loss in service.progress()["losses"]] == results[1][:3]
     assert wafer.on_files and any(tmp_path.iterdir())
     service.end()
     assert not [path for path in tmp_path.rglob("*") if path.suffix == ".bin"]
