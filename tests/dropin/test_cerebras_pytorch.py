@@ -6,7 +6,8 @@ import copy
 
 import pytest
 
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, SystemUnreachableError
+from tests.address.conftest import files, serve  # noqa: F401  # fixtures
 from tests.messages import raises
 
 torch = pytest.importorskip("torch")
@@ -123,12 +124,39 @@ def test_compiling_runs_no_step_and_writes_the_program(platform, tmp_path):
     assert list(folder.glob("program_*.zip"))
 
 
+def trained(folder, **wafer):
+    """The weights after two steps with dropout."""
+    cbtorch.initialize(str(folder), **wafer)
+    torch.manual_seed(0)
+    model = cbtorch.module(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.4)))
+    optimizer = cbtorch.optimizer(torch.optim.Adam(model.parameters(), 0.1))
+    with cbtorch.Session(loader := cbtorch.dataloader([torch.ones(2, 4)] * 2), "train"):
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+    return list(model.parameters())
+
+
+def test_a_wafer_at_an_address_gives_the_same(platform, tmp_path, serve, files):  # noqa: F811
+    from cerebras_tf.address import client
+
+    server = serve()
+    there = trained(tmp_path, cs_ip=f"127.0.0.1:{server.port}", credentials_path=str(files[0]))
+    assert server.status()["steps"] == 2
+    client.release_wafers()
+    torch.testing.assert_close(there, trained(tmp_path), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
-    ("options", "facts"),
-    [({"cs_ip": "10.1.2.3"}, ["cs_ip", "10.1.2.3"]), ({"appliance": True}, ["appliance"])],
+    ("options", "error", "facts"),
+    [
+        ({"cs_ip": "localhost:1"}, SystemUnreachableError, ["cs_ip", "localhost:1"]),
+        ({"credentials_path": "x"}, ConfigError, ["credentials_path", "without cs_ip"]),
+        ({"appliance": True}, ConfigError, ["appliance"]),
+    ],
 )
-def test_another_machine_is_refused(options, facts):
-    with raises(ConfigError, *facts):
+def test_what_cannot_be_had_is_refused(options, error, facts):
+    with raises(error, *facts):
         cbtorch.initialize(**options)
 
 

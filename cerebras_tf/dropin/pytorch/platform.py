@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 import torch
 
 from cerebras.pytorch import amp
+from cerebras_tf.config.address import check_wafer_address
 from cerebras_tf.errors import CheckpointError, ConfigError
 from cerebras_tf.torch_recording.recorded_loop import RecordedLoop
 from cerebras_tf.torch_step.settings import TrainingSettings
@@ -46,12 +47,15 @@ class Backend:
         validate_only: bool = False,
         max_checkpoints: Optional[int] = None,
         mixed_precision: bool = False,
+        cs_ip: Optional[str] = None,
+        credentials_path: Optional[str] = None,
     ) -> None:
         self.backend_type = SimpleNamespace(name=kind, is_csx=kind == "CSX", is_cpu=kind == "CPU")
         self.device = self.torch_device = torch.device("cpu")
         self.compile_dir, self.compile_only = compile_dir, compile_only
         self.validate_only = validate_only
         self.mixed_precision = mixed_precision
+        self._wafer = {"cs_ip": cs_ip, "credentials_path": credentials_path}
         self.model: Optional[torch.nn.Module] = None
         self.executor: Any = None
         self._max_checkpoints, self._saved = max_checkpoints, list[str]()
@@ -81,7 +85,9 @@ class Backend:
                     "DataExecutor: a model must be compiled first. Received: none. Call "
                     "cerebras.pytorch.compile(model, backend)."
                 )
-            settings = TrainingSettings(precision=amp.precision(), compile_dir=self.compile_dir)
+            settings = TrainingSettings(
+                precision=amp.precision(), compile_dir=self.compile_dir, **self._wafer
+            )
             self._loop = RecordedLoop(self.model, settings)
         return self._loop
 
@@ -159,6 +165,8 @@ def backend(
     drop_data: bool = False,
     max_checkpoints: Optional[int] = None,
     mixed_precision: bool = False,
+    cs_ip: Optional[str] = None,
+    credentials_path: Optional[str] = None,
     **others: Any,
 ) -> Backend:
     """Begins a run.
@@ -171,10 +179,13 @@ def backend(
         drop_data: must be False.
         max_checkpoints: number of checkpoints of this run that `save` keeps; None for all.
         mixed_precision: on the CPU, compute the model under autocast to bfloat16.
+        cs_ip: address of the wafer; None for that of this process.
+        credentials_path: file of a client's credentials for the wafer at `cs_ip`.
         others: options of the original cluster, which do not change results.
 
     Raises:
         ConfigError: an option is invalid.
+        SystemUnreachableError: `cs_ip` is another computer, without `credentials_path`.
     """
     kind = backend_type.upper()
     if kind not in _KINDS:
@@ -184,8 +195,17 @@ def backend(
         raise ConfigError(f"backend: must have known options. Received: {', '.join(unknown)}.")
     if drop_data:
         raise ConfigError("drop_data: must be False. Received: True. Remove it.")
+    if kind == "CPU" and (cs_ip or credentials_path):
+        raise ConfigError(
+            f"cs_ip: must be used with the backend CSX. Received: {cs_ip} with CPU. Remove it."
+        )
+    check_wafer_address(cs_ip, credentials_path)
+    TrainingSettings(cs_ip=cs_ip, credentials_path=credentials_path)  # checks them
     only = compile_only or validate_only
-    made = Backend(kind, compile_dir, only, validate_only, max_checkpoints, mixed_precision)
+    made = Backend(
+        *(kind, compile_dir, only, validate_only, max_checkpoints, mixed_precision),
+        *(cs_ip, credentials_path),
+    )
     _CURRENT[:] = [made]
     return made
 

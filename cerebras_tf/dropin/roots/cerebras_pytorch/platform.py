@@ -93,33 +93,34 @@ def initialize(
     appliance: bool = False,
     use_appliance_data: bool = False,
     use_cbfloat16: bool = False,
+    credentials_path: Optional[str] = None,
 ) -> None:
     """Begins a run on the wafer, before the model is made.
 
     Args:
         service_workdir: folder of the run's own files.
         compile_dir: folder of compiled programs, which later runs load.
-        cs_ip: address of the machine; this one.
+        cs_ip: address of the wafer; without `credentials_path` that of this process.
         compile_only: nothing will run.
         appliance: clusters are not supported.
         use_cbfloat16: products in bfloat16.
+        credentials_path: file of a client's credentials for the wafer at `cs_ip`.
 
     Raises:
-        ConfigError: `cs_ip` is another machine, or `appliance` is set.
+        ConfigError: `appliance` is set.
+        SystemUnreachableError: `cs_ip` is another computer, without `credentials_path`.
     """
     if appliance:
         raise ConfigError(
             "appliance: must not be set. Received: True. Run with --cs_ip 127.0.0.1 instead; it "
             "streams weights, too."
         )
-    if cs_ip and cs_ip.partition(":")[0] not in ("127.0.0.1", "localhost", "0.0.0.0"):
-        raise ConfigError(
-            f"cs_ip: must be this machine. Received: {cs_ip}. Use 127.0.0.1; the wafer is emulated."
-        )
     _ENVIRONMENT.service_workdir = service_workdir or os.getcwd()
     _ENVIRONMENT.compile_dir = compile_dir or ""
     _ENVIRONMENT.compile_only = compile_only
-    _STATE.backend = backend("CSX", compile_dir=compile_dir or None)
+    _STATE.backend = backend(
+        "CSX", compile_dir=compile_dir or None, cs_ip=cs_ip, credentials_path=credentials_path
+    )
     if use_cbfloat16:
         amp.use_bfloat16(True)
 
