@@ -228,15 +228,15 @@ class Connection:
         options = [*OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME)]
         options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.secure_channel(self._address, trusted, options)
+        label = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
+        hello = m.Hello(PROTOCOL, cerebras_tf.__version__, label, self._lease)
         requests: queue.SimpleQueue[Optional[Iterator[bytes]]] = queue.SimpleQueue()
+        requests.put(encode(0, hello))  # before other threads can send
         self._requests, self._reader = requests, Reader(1 << 62, m.ANSWERS)
         metadata = [("authorization", self._credentials.authorization)]
         self._answers = self._channel.stream_stream(LINK)(
             itertools.chain.from_iterable(iter(requests.get, None)), metadata=metadata
         )
-        label = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
-        hello = m.Hello(PROTOCOL, cerebras_tf.__version__, label, self._lease)
-        requests.put(encode(0, hello))
         while True:
             _, answer = self._next()
             if isinstance(answer, m.Welcome):

@@ -159,7 +159,7 @@ def _serve(args: argparse.Namespace) -> None:
 
 def _settings(args: argparse.Namespace) -> Any:
     from cerebras_tf.address.service import ServiceSettings
-    from cerebras_tf.memoryx.process_folder import require_usable
+    from cerebras_tf.memoryx.process_folder import remove_stores, require_usable
 
     folder = args.memoryx_dir
     if folder is None and args.memoryx_ram_gb is not None:
@@ -170,6 +170,7 @@ def _settings(args: argparse.Namespace) -> Any:
     if folder is not None:
         folder = os.path.abspath(folder)
         require_usable(folder)
+        remove_stores(Path(folder))
     memory, kept = (
         None if gb is None else int(gb * 1e9) for gb in (args.max_memory_gb, args.memoryx_ram_gb)
     )

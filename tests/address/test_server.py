@@ -143,6 +143,28 @@ def test_the_next_client_gets_the_wafer_without_the_state_of_the_last(serve, con
         first.call(m.FindValues(1))
 
 
+def test_four_clients_at_once_are_served_in_turn(serve, connect):
+    server, lines = serve(), []
+
+    def run(seed):
+        link = connect(server, lines)
+        there = trained(link)
+        found = [there.run({"x": batch(8, seed + step)})["loss"] for step in range(4)]
+        link.close()
+        return found
+
+    holder = connect(server)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        pending = [pool.submit(run, seed) for seed in range(4)]
+        while len(server.status()["waiting"]) < 4:
+            time.sleep(0.01)
+        holder.close()
+        together = [each.result(20) for each in pending]
+    for place in range(1, 5):
+        assert any(f"number {place} in the queue" in line for line in lines)
+    assert together == [run(seed) for seed in range(4)]
+
+
 def test_the_lease_of_a_lost_client_ends(serve, connect):
     server = serve(keep_s=0.0)
     link = connect(server)
