@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Optional
 
 from cerebras_tf.config.address import check_wafer_address, normalize_cs_ip
@@ -11,6 +13,8 @@ from cerebras_tf.errors import ConfigError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.runtime.protocol import Wafer
 from cerebras_tf.swarmx import job
+
+_POLL_S = 0.1
 
 
 def quiet_grpc() -> None:
@@ -26,6 +30,8 @@ def choose_wafer(
     cs_ip: Optional[str], credentials_path: Optional[str], log: Callable[[str], Any]
 ) -> Optional[Wafer]:
     """Connects to the wafer at an address; waits while another client has it.
+
+    Of a job, each process connects to the port of its rank: the given one, the next, and so on.
 
     Args:
         cs_ip: the address.
@@ -43,11 +49,6 @@ def choose_wafer(
     if credentials_path is None or address is None:
         check_wafer_address(cs_ip)
         return None
-    if job.wafers() > 1:
-        raise ConfigError(
-            "cs_ip: a wafer at an address must be used by one process. Received: a job of "
-            f"{job.wafers()}. Start one process, or remove cs_ip and credentials_path."
-        )
     quiet_grpc()
     try:
         from cerebras_tf.address.client import wafer_at
@@ -57,4 +58,14 @@ def choose_wafer(
             + pip_install("'cerebras_tf[address]'")
             + " installs it."
         ) from error
-    return wafer_at(address, credentials_path, log)
+    folder = job.folder()
+    if job.wafers() == 1 or folder is None:
+        return wafer_at(address, credentials_path, log)
+    # If the first process had to wait for one job, and another for a second job, none would go on.
+    host, port = address.rsplit(":", 1)
+    first = Path(folder, f"has_wafer_{port}")
+    while not (job.is_first() or first.exists()):
+        time.sleep(_POLL_S)
+    wafer = wafer_at(f"{host}:{int(port) + job.rank()}", credentials_path, log)
+    first.touch()
+    return wafer

@@ -30,6 +30,7 @@ from cerebras_tf.address.credentials import TLS_NAME, Credentials, load_credenti
 from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.address.server import LINK, OPTIONS, STATUS
 from cerebras_tf.errors import CerebrasError, ConfigError, SystemUnreachableError
+from cerebras_tf.swarmx import job
 from cerebras_tf.user_files import parse_json
 
 _CONNECT_S = 5.0
@@ -66,6 +67,7 @@ class Connection:
     Attributes:
         threads: threads of the server's kernels.
         on_files: whether variables are stored in files there.
+        wafers: of the job of servers.
 
     Raises:
         SystemUnreachableError: no wafer answers there.
@@ -101,7 +103,7 @@ class Connection:
             raise
         self._incarnation, self._lease = welcome.incarnation, welcome.lease
         self._keep_s, self.threads = welcome.keep_s, welcome.threads
-        self.on_files = welcome.on_files
+        self.on_files, self.wafers = welcome.on_files, welcome.wafers
         self._number = welcome.last
         log(f"wafer at {address}: cerebras_tf {welcome.version}, {welcome.threads} threads")
 
@@ -416,6 +418,12 @@ def wafer_at(address: str, credentials_path: str, log: Log) -> RemoteWafer:
         if found is None or found.is_lost:
             found = Connection(address, load_credentials(credentials_path), log)
             _connections[key] = found
+    if job.wafers() not in (1, found.wafers):
+        raise ConfigError(
+            f"cs_ip: as many wafers must be there as this job has processes, {job.wafers()}. "
+            f"Received: {address} with {found.wafers}. Start `cerebras-tf serve` there with "
+            "csrun_wse --num_csx, or use one process here."
+        )
     return RemoteWafer(found)
 
 

@@ -71,6 +71,7 @@ class Welcome:
         keep_s: seconds for which the lease is kept without a connection.
         threads: threads of the kernels there.
         on_files: whether variables are stored in files there.
+        wafers: of the job of servers, one at each of as many ports.
     """
 
     version: str
@@ -80,6 +81,7 @@ class Welcome:
     keep_s: float
     threads: int
     on_files: bool = False
+    wafers: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,13 @@ class OpenStore:
         specs: the variables.
         lender: number of a store whose variables may be borrowed.
         runs: whether steps will run; else the variables need not fit into memory.
+        shared: whether all wafers of the job make the steps; each stores a part of the variables.
     """
 
     specs: tuple[Variable, ...]
     lender: Optional[int] = None
     runs: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,15 @@ class Borrow:
     """See Store.borrow; answered by Names."""
 
     store: int
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """See Store.broadcast."""
+
+    store: int
+    names: tuple[str, ...]
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -390,6 +403,7 @@ REQUESTS = (
     *(
         FindNotFinite,
         Borrow,
+        Broadcast,
         AskState,
         OpenSession,
         CloseSession,

@@ -30,6 +30,7 @@ from cerebras_tf.runtime.protocol import (
     StepResult,
 )
 from cerebras_tf.runtime.session import GLOBAL_STEP, CheckpointFormat, required_format
+from cerebras_tf.swarmx import job
 
 _SIDE = 512  # see runtime.speeds
 
@@ -69,11 +70,15 @@ class RemoteWafer:
         self.on_files = link.on_files
 
     def store(
-        self, specs: Iterable[Variable], lender: Optional[Store] = None, runs: bool = True
+        self,
+        specs: Iterable[Variable],
+        lender: Optional[Store] = None,
+        runs: bool = True,
+        shared: bool = False,
     ) -> Store:
         """A store of variables there; see runtime.protocol.Wafer."""
         assert lender is None or isinstance(lender, RemoteStore)
-        return RemoteStore(self._link, specs, lender, runs)
+        return RemoteStore(self._link, specs, lender, runs, shared)
 
     def session(
         self,
@@ -104,6 +109,7 @@ class RemoteStore(BaseStore):
         link: the connection.
         lender: a store there whose variables may be borrowed.
         runs: whether steps will run; else the variables need not fit.
+        is_shared: see Store.is_shared.
     """
 
     def __init__(
@@ -112,11 +118,13 @@ class RemoteStore(BaseStore):
         specs: Iterable[Variable],
         lender: Optional[RemoteStore] = None,
         runs: bool = True,
+        is_shared: bool = False,
     ) -> None:
         super().__init__(specs)
-        self._link, self.call = link, link.call
+        self._link, self.call, self.is_shared = link, link.call, is_shared
         lends = None if lender is None else lender.number
-        self.number: int = link.call(m.OpenStore(tuple(self._specs.values()), lends, runs)).number
+        opened = link.call(m.OpenStore(tuple(self._specs.values()), lends, runs, is_shared))
+        self.number: int = opened.number
         self.is_open = True
         self._lock = threading.RLock()
         self._arrays: dict[str, Array] = {}
@@ -204,6 +212,15 @@ class RemoteStore(BaseStore):
         found = set(self.call(m.Borrow(self.number)).names)
         self.forget_values()
         return found
+
+    def broadcast(self, names: Iterable[str], rank: int) -> None:
+        if self.is_shared:
+            self.call(m.Broadcast(self.number, tuple(names), rank))
+            self.forget_values()
+
+    @property
+    def rank(self) -> int:
+        return job.rank()
 
     def close(self) -> None:
         if self.is_open:

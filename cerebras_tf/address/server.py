@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 import logging
+import os
 import re
 import secrets
 import socket
@@ -26,6 +27,7 @@ from cerebras_tf.address.service import Service, ServiceSettings
 from cerebras_tf.errors import CerebrasError, ConfigError, DataError, SystemUnreachableError
 from cerebras_tf.kernels.compiled_threads import num_threads
 from cerebras_tf.runtime.capacity import available_bytes
+from cerebras_tf.swarmx import job
 
 LINK = "/cerebras_tf.Wafer/Link"
 STATUS = "/cerebras_tf.Wafer/Status"
@@ -44,6 +46,7 @@ OPTIONS = [
 _CONNECTIONS = 32
 _HELLO_S = 10.0  # for which a new connection may send nothing
 _WAIT_S = 1.0  # between looks at the queue
+_STEP_S = 60.0  # for which a step of several wafers may go on when its client is lost
 _ALIVE = b"".join(encode(0, m.Alive()))
 _log = logging.getLogger("cerebras_tf.server")
 
@@ -156,6 +159,8 @@ class WaferServer:
             lease = None if holder is None else holder.lease
             if lease == self._served:
                 return
+            if job.wafers() > 1 and self._client.work is not None:
+                threading.Thread(target=_end_unless_done, args=(self._client.work,)).start()
             self._served, self._client = lease, _Client()
             with contextlib.suppress(RuntimeError):  # the server stops
                 self._worker.submit(self._service.end)
@@ -207,6 +212,7 @@ class WaferServer:
             self._leases.keep_s,
             num_threads(),
             self._service.on_files,
+            job.wafers(),
         )
         yield from encode(0, welcome)
         return is_held
@@ -355,6 +361,13 @@ def _each(frames: Iterator[bytes], reader: Reader) -> Iterator[Optional[tuple[in
 def _next(frames: Iterator[bytes], reader: Reader) -> Optional[tuple[int, Any]]:
     """The number and the message that arrive next; None at the end."""
     return next(filter(None, _each(frames, reader)), None)
+
+
+def _end_unless_done(work: concurrent.futures.Future[Any]) -> None:
+    """Ends the job if a step of a lost client does not end, as it waits for another wafer."""
+    if concurrent.futures.wait([work], _STEP_S).not_done:
+        _log.error("wafer: a client was lost in a step of several wafers; the job ends")
+        os._exit(1)
 
 
 def _checked(hello: Any) -> m.Hello:

@@ -24,14 +24,17 @@ from cerebras_tf.kernels.timeline import spanned
 from cerebras_tf.memoryx.borrowing_store import BorrowingStore
 from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
+from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.profiler import REMOTE_STEP, Profiler, make_backend
 from cerebras_tf.runtime.session import Session
+from cerebras_tf.runtime.shared_store import SharedStore
 from cerebras_tf.runtime.speeds import measured_speeds
 from cerebras_tf.runtime.streaming_plan import check_disk
 from cerebras_tf.runtime.verify_program import verify_program
+from cerebras_tf.swarmx import mpi
 from cerebras_tf.user_files import parsing
 
 _MAX_STORES = 64
@@ -66,7 +69,7 @@ class Service:
 
     def __init__(self, settings: Optional[ServiceSettings] = None) -> None:
         self._settings = settings or ServiceSettings()
-        self._backend = CpuBackend()
+        self._backend, self._swarm = CpuBackend(), mpi.swarm()
         self._programs: dict[str, Program] = {}  # by digest, in the order of their last use
         self._numbers = itertools.count(1)
         self._stores: dict[int, Store] = {}
@@ -119,9 +122,12 @@ class Service:
     def _(self, request: m.OpenStore) -> m.Opened:
         _require(len(self._stores) < _MAX_STORES, f"at most {_MAX_STORES} stores", "more")
         _check_specs(request.specs)
+        _require(not request.shared or self._swarm.size > 1, "a store of one wafer", "several")
         own = self._new_store(request.specs, request.runs)
+        if request.shared:
+            own = SharedStore(own, self._swarm)
         if request.lender is None and request.runs:
-            self._check_memory(own.total_resident_bytes)
+            self._check_memory(own.planned_resident_bytes)
         if request.lender is not None:
             own = BorrowingStore(own, self._store(request.lender))
         number = next(self._numbers)
@@ -136,7 +142,9 @@ class Service:
         most = self._free_bytes() // 2 if most is None else most
         if not runs:
             return FileStore(specs, PlannedDisk(most, folder))
-        check_disk(specs, folder)
+        if self._swarm.size > 1:
+            folder = folder_of(self._swarm.rank, folder)
+        check_disk(specs, folder, self._swarm.size)
         return FileStore(specs, FileDisk(folder, most))
 
     @answer.register
@@ -196,6 +204,14 @@ class Service:
         return m.Names(tuple(sorted(self._store(request.store).borrow())))
 
     @answer.register
+    def _(self, request: m.Broadcast) -> m.Done:
+        store = self._store(request.store)
+        _require_names(request.names, filter(store.has_value, store.specs))
+        _require(0 <= request.rank < self._swarm.size, "the rank of a wafer", request.rank)
+        store.broadcast(request.names, request.rank)
+        return m.Done()
+
+    @answer.register
     def _(self, request: m.AskState) -> m.Numbers:
         store = self._store(request.store)
         return m.Numbers(
@@ -212,10 +228,14 @@ class Service:
         _require(len(self._sessions) < _MAX_SESSIONS, f"at most {_MAX_SESSIONS} sessions", "more")
         store = self._store(request.store)
         number = next(self._numbers)
+        most, swarm = self._settings.memory_bytes, self._swarm if store.is_shared else None
+        if most is None and swarm is None and self._swarm.size > 1:
+            most = available_bytes() // self._swarm.size
         profiler = Profiler() if request.profiles else None
-        backend, listeners = make_backend(None, profiler)
-        most = self._settings.memory_bytes
-        session = Session(store, backend, listeners, trains=request.trains, memory_bytes=most)
+        backend, listeners = make_backend(swarm, profiler)
+        session = Session(
+            store, backend, listeners, trains=request.trains, swarm=swarm, memory_bytes=most
+        )
         self._sessions[number] = request.store, session
         if profiler is not None:
             self._profilers[number] = profiler

@@ -134,6 +134,7 @@ def _imported(name: str) -> Any:
 def _serve(args: argparse.Namespace) -> None:
     from cerebras_tf.address.credentials import load_credentials
     from cerebras_tf.kernels.compiled_threads import num_threads, set_num_threads
+    from cerebras_tf.swarmx import job
 
     given = load_credentials(args.credentials_path, serves=True)
     os.umask(0o077)
@@ -143,6 +144,9 @@ def _serve(args: argparse.Namespace) -> None:
     set_num_threads(args.num_threads)
     settings = _settings(args)
     address = _address(args.listen)
+    if job.wafers() > 1:  # each wafer has its port
+        host, _, port = address.rpartition(":")
+        address = _address(f"{host}:{int(port) + job.rank()}")
     server = _imported("server").WaferServer(address, given, settings, args.keep_s)
     server.start()
     try:

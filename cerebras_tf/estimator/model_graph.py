@@ -151,9 +151,10 @@ def build(
         if wafer is None:
             store = _make_store(model.specs(), mode, config, lender, runs)
         else:
-            lends = None if lender is None else lender.store
+            # A single wafer cannot lend variables that are sharded.
+            lends = None if lender is None or job.wafers() > 1 else lender.store
             options = replace(options, staging=wafer.on_files)
-            store = wafer.store(model.specs(), lends, runs)
+            store = wafer.store(model.specs(), lends, runs, swarm_for(mode).size > 1)
         try:
             sparse = None if sparsifier is None else SparseTraining(sparsifier, store.specs)
             settings = replace(_settings(config, mode, phase, split), wafer=wafer)

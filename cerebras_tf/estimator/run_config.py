@@ -35,7 +35,7 @@ def refuse_strategies(config: tf.estimator.RunConfig) -> None:
     is_ours = isinstance(config, CSRunConfig)
     if is_ours and config.cluster_spec and config.credentials_path is not None:
         raise ConfigError(
-            "cs_ip: a wafer at an address must be used by one process. Received: a cluster in "
+            "cs_ip: a wafer at an address cannot be combined with a cluster. Received: one in "
             "TF_CONFIG. Unset it, or remove cs_ip and credentials_path."
         )
     for key, strategy in (

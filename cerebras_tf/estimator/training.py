@@ -119,7 +119,7 @@ def _traffic(call: CallContext, config: Any) -> Iterator[TrafficHook]:
     store, swarm = call.model.store, call.model.step.swarm
     if config.memoryx_dir is not None:
         yield TrafficHook(folder, every, lambda: store.io_stats, of_files, call.clock)
-    if swarm.size > 1:
+    if swarm.size > 1 and config.credentials_path is None:  # else it is between the servers
         yield TrafficHook(folder, every, lambda: swarm.traffic, of_wafers, call.clock)
 
 

@@ -129,13 +129,18 @@ class Wafer(Protocol):
         """Whether variables are stored in files there."""
 
     def store(
-        self, specs: Iterable[Variable], lender: Optional[Store] = None, runs: bool = True
+        self,
+        specs: Iterable[Variable],
+        lender: Optional[Store] = None,
+        runs: bool = True,
+        shared: bool = False,
     ) -> Store:
         """A store of variables there.
 
         Args:
             lender: a store there whose variables may be borrowed.
             runs: whether steps will run; else the variables need not fit.
+            shared: whether all wafers of the job make the steps together.
         """
 
     def session(

@@ -129,7 +129,7 @@ class TorchTraining:
         if self.wafer is None:
             self.store = _make_store(model.specs.values(), settings, self._frozen)
         else:
-            self.store = self.wafer.store(model.specs.values())
+            self.store = self.wafer.store(model.specs.values(), shared=self.swarm.size > 1)
         self._is_filled = False
         self._step: Optional[ModelStep] = None
         self._draws: dict[str, int] = {}

@@ -124,15 +124,15 @@ def test_a_cluster_cannot_share_the_wafer(tmp_path, monkeypatch):
     tasks, own = {"chief": ["a:1"], "worker": ["b:1"]}, {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": own}))
     made = estimator(tmp_path, cs_ip="host", credentials_path="x")
-    with pytest.raises(ConfigError, match="used by one process.*TF_CONFIG"):
+    with pytest.raises(ConfigError, match="combined with a cluster.*TF_CONFIG"):
         made.train(regression.dataset, steps=1)
 
 
-def test_a_job_of_several_processes_is_refused(tmp_path, address, monkeypatch):
+def test_a_job_needs_as_many_wafers_there(tmp_path, address, monkeypatch):
     made = estimator(tmp_path, **address)
     with monkeypatch.context() as patch:
         patch.setattr("cerebras_tf.address.choose.job.wafers", lambda: 2)
-        with pytest.raises(ConfigError, match="must be used by one process.*a job of 2"):
+        with pytest.raises(ConfigError, match="as many wafers must be there.*with 1"):
             choose_wafer(made.config.cs_ip, made.config.credentials_path, print)
 
 

@@ -55,7 +55,7 @@ class Backend:
         self.compile_dir, self.compile_only = compile_dir, compile_only
         self.validate_only = validate_only
         self.mixed_precision = mixed_precision
-        self._wafer = {"cs_ip": cs_ip, "credentials_path": credentials_path}
+        self._cs_ip, self._credentials_path = cs_ip, credentials_path
         self.model: Optional[torch.nn.Module] = None
         self.executor: Any = None
         self._max_checkpoints, self._saved = max_checkpoints, list[str]()
@@ -86,7 +86,10 @@ class Backend:
                     "cerebras.pytorch.compile(model, backend)."
                 )
             settings = TrainingSettings(
-                precision=amp.precision(), compile_dir=self.compile_dir, **self._wafer
+                precision=amp.precision(),
+                compile_dir=self.compile_dir,
+                cs_ip=self._cs_ip,
+                credentials_path=self._credentials_path,
             )
             self._loop = RecordedLoop(self.model, settings)
         return self._loop
