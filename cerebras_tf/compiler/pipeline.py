@@ -43,6 +43,7 @@ from cerebras_tf.passes.remove_padding import remove_padding
 from cerebras_tf.passes.round_operands import round_operands
 from cerebras_tf.passes.simplify import simplify
 from cerebras_tf.passes.sink_views import sink_views
+from cerebras_tf.passes.skip_missing_labels import skip_missing_labels
 from cerebras_tf.passes.split_norms import split_norms
 from cerebras_tf.passes.widen_precision import widen_precision
 
@@ -148,6 +149,10 @@ def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
         # After the fusion of attention, whose mask it reads; layers then share one mask.
         forward.append(("merge_common", lambda s: merge_common(s.graph)))
         forward.append(("remove_padding", lambda s: _strip(s, options)))
+    # After the removal of padding, which need not see the labels through another op.
+    forward.append(
+        ("skip_missing_labels", lambda s: skip_missing_labels(s.graph, s.variables.values()))
+    )
     run_passes(step, forward)
     return assign_layers(step)
 
