@@ -401,10 +401,12 @@ class RunConfigParams(SharedOptions):
     disable_input_pipeline_ckpt: bool = field(
         False, "Whether a resumed run starts at the beginning of its data."
     )
-    use_cs_grad_accum: bool = field(
-        False, "Must be False: automatic selection of micro-batches is not supported."
-    )
     enable_distributed: bool = field(False, "Must be False: multi-GPU training is not supported.")
+    use_cs_grad_accum: bool = field(
+        False,
+        f"{_OF_CLUSTER} Activations that do not fit in memory are recomputed or spilled.",
+        of_cluster=True,
+    )
     num_wgt_servers: Optional[int] = field(None, _OF_CLUSTER, minimum=1, of_cluster=True)
     multiple_workers: bool = field(False, _OF_CLUSTER, of_cluster=True)
     ir_mode: str = field("mlir-cirh", _OF_CLUSTER, of_cluster=True)
@@ -439,12 +441,6 @@ class RunConfigParams(SharedOptions):
             yield "compile_only", "cannot be combined with device. Remove one of them."
         if self.enable_distributed:
             yield "enable_distributed", "must be False: GPUs are not supported. Remove the key."
-        if self.use_cs_grad_accum:
-            yield (
-                "use_cs_grad_accum",
-                "must be False: automatic selection of micro-batches is not supported. Remove the "
-                "key, or set runconfig.micro_batches.",
-            )
 
 
 def without_none(hint: Any) -> Any:

@@ -21,7 +21,6 @@ class BertModelParams(CommonModelParams):
 
     `encoder_nonlinearity` overrides `nonlinearity`, and is the default of `mlm_nonlinearity`.
     ``gelu`` is the tanh approximation of the original zoo, ``gelu_exact`` Hugging Face's.
-    `enable_gpu_optimizations` is accepted for existing YAMLs, and has no effect.
 
     `keys_begin_as_queries` gives the key projections the initial values of the query projections,
     so that tokens attend to similar tokens before training, and with fixed positions mostly to
@@ -54,7 +53,6 @@ class BertModelParams(CommonModelParams):
     mlm_nonlinearity: Optional[str] = field(None, choices=NONLINEARITIES)
     mlm_loss_scaling: str = field("precomputed_num_masked", choices=LOSS_SCALINGS)
     mlm_loss_weight: float = 1.0
-    enable_gpu_optimizations: bool = False
 
     def problems(self):
         yield from super().problems()

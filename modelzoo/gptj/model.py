@@ -62,10 +62,12 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
     model = params.model
     dtype = tf.float16 if model.mixed_precision else tf.float32
     vocab_size, seed = params.train_input.vocab_size, model.weight_initialization_seed
-    initial = model.initializer or VarianceScaling("variance_scaling", 1.0)
-    embedding_initial = model.embedding_initializer or TruncatedNormal(
-        "truncated_normal", 0.0, vocab_size**-0.5
+    initial = model.initializer_of("initializer", vocab_size) or VarianceScaling(
+        "variance_scaling", 1.0
     )
+    embedding_initial = model.initializer_of(
+        "embedding_initializer", vocab_size
+    ) or TruncatedNormal("truncated_normal", 0.0, vocab_size**-0.5)
     x, table = token_embedding(
         input_ids, vocab_size, model.hidden_size, "input_embedding", embedding_initial, dtype, seed
     )
@@ -75,7 +77,8 @@ def gptj_logits(input_ids, params, training, cache=None, positions=None, mask=No
     mask = causal_mask(length, dtype) if mask is None else mask
     rotated = model.rotary_dim or model.head_size
     rotary = Rotary(model.head_size, rotated, positions, dtype, model.rotary_emb_base)
-    settings = block_settings(model, initial, rotary)
+    output_initial = model.initializer_of("output_layer_initializer", vocab_size)
+    settings = block_settings(model, initial, output_initial, rotary)
     with tf.variable_scope("gptj_decoder"):
         for index in range(model.num_hidden_layers):
             x = block(x, mask, index, settings, model, training, cache)
@@ -110,14 +113,14 @@ def block(x, mask, index, settings, model, training, cache=None):
         return attended + dropout(fed, rate, training, seed)
 
 
-def block_settings(model, initial, rotary):
+def block_settings(model, initial, output_initial, rotary):
     """Returns the settings of a block.
 
     Initial kernels of layers whose outputs are added to the residual stream have the variance
     4 / (L^2 fan_in), the standard deviation 2 / (L sqrt(N)) of Wang and Komatsuzaki (Black et al.
     2022, section 2.1.3).
     """
-    output_initial = model.output_layer_initializer or VarianceScaling(
+    output_initial = output_initial or VarianceScaling(
         "variance_scaling", 4.0 / model.num_hidden_layers**2
     )
     attention_settings = {

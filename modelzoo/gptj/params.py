@@ -1,14 +1,80 @@
 """The YAML schema of GPT-J and GPT-NeoX."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from modelzoo.common.config.input_sections import LanguageModelParams, length_problems
 from modelzoo.common.config.model_sections import CommonModelParams
-from modelzoo.common.config.sections import INITIALIZERS, build_initializer, field, taking
+from modelzoo.common.config.sections import (
+    DISTRIBUTIONS,
+    FAN_MODES,
+    INITIALIZERS,
+    Normal,
+    TruncatedNormal,
+    VarianceScaling,
+    build_variant,
+    field,
+    taking,
+)
 
 # Biases and norms have no weight decay. The default patterns do not match ln_1 and ln_2.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias", "Bias", "ln_1", "ln_2")
+
+
+@dataclass(frozen=True)
+class ScaledNormal:
+    """Normal distribution with the standard deviation sigma / sqrt(n).
+
+    n is the vocabulary size, or twice the number of layers, as `key` says. Without `key` it is 1.
+    """
+
+    name: str
+    key: Optional[str] = field(None, choices=("num_hidden_layers", "vocab_size"))
+    mean: float = 0.0
+    sigma: float = field(1.0, minimum=0.0)
+    distribution: str = field("truncated_normal", choices=("truncated_normal", "normal"))
+
+    def of_sizes(self, layers, vocab_size):
+        """Returns the distribution for a number of layers and of tokens."""
+        count = {None: 1, "num_hidden_layers": 2 * layers, "vocab_size": vocab_size}[self.key]
+        cls = Normal if self.distribution == "normal" else TruncatedNormal
+        return cls(self.distribution, self.mean, self.sigma / math.sqrt(count))
+
+
+@dataclass(frozen=True)
+class DepthScaling:
+    """Variance scaling with a given `scale` (1 by default), or one that `scale_type` names.
+
+    ``small_init`` is 2 / 5 (Nguyen and Salazar 2019, section 2.2), which is for matrices of
+    hidden_size rows. ``wang_init`` is 4 / L^2 with L layers (Black et al. 2022, section 2.1.3).
+    """
+
+    name: str
+    scale: Optional[float] = field(None, minimum=0.0)
+    mode: str = field("fan_in", choices=FAN_MODES)
+    distribution: str = field("truncated_normal", choices=DISTRIBUTIONS)
+    scale_type: Optional[str] = field(None, choices=("small_init", "wang_init"))
+
+    def problems(self):
+        if self.scale is not None and self.scale_type is not None:
+            yield "scale", "cannot be combined with scale_type. Remove one of them."
+
+    def of_sizes(self, layers, vocab_size):
+        """Returns the distribution for a number of layers and of tokens."""
+        named = {None: self.scale, "small_init": 2 / 5, "wang_init": 4 / layers**2}
+        scale = named[self.scale_type]
+        return VarianceScaling(
+            self.name, 1.0 if scale is None else scale, self.mode, self.distribution
+        )
+
+
+GPTJ_INITIALIZERS = {
+    **INITIALIZERS,
+    "variance_scaling": DepthScaling,
+    "scaled_init_normal": ScaledNormal,
+}
+build_initializer = build_variant("name", GPTJ_INITIALIZERS)
 
 
 def build_listed_initializer(value, path, report):
@@ -21,7 +87,7 @@ def build_listed_initializer(value, path, report):
 taking(
     build_listed_initializer,
     words="a section or a list of one section",
-    classes=INITIALIZERS,
+    classes=GPTJ_INITIALIZERS,
     tag="name",
 )
 
@@ -68,6 +134,13 @@ class GptjModelParams(CommonModelParams):
             yield "use_untied_layer_norm", text
         if self.embedding_size not in (None, self.hidden_size):
             yield "embedding_size", f"must equal hidden_size ({self.hidden_size})."
+
+    def initializer_of(self, key, vocab_size):
+        """Returns the initializer that `key` sets, for the sizes of the model; None by default."""
+        settings = getattr(self, key)
+        if isinstance(settings, (ScaledNormal, DepthScaling)):
+            return settings.of_sizes(self.num_hidden_layers, vocab_size)
+        return settings
 
     @property
     def head_size(self):

@@ -34,7 +34,6 @@ def test_limits_are_those_of_the_packages_that_use_them():
         (RunConfigParams, {"device": "/cpu:0", "compile_only": True}, "compile_only"),
         *((RunConfigParams, {"device": name}, "device") for name in ("", "x", "/cpu:1", "gpu")),
         (RunConfigParams, {"enable_distributed": True}, "enable_distributed"),
-        (RunConfigParams, {"use_cs_grad_accum": True}, "use_cs_grad_accum"),
         (RunConfigParams, {"memoryx_ram_gb": 1}, "memoryx_ram_gb"),
         (RunConfigParams, {"cs_ip": "host:abc"}, "cs_ip"),
         (RunConfigParams, {"memoryx_dir": "~/store"}, "memoryx_dir"),

@@ -6,7 +6,7 @@ from typing import ClassVar, Optional
 from cerebras_tf.errors import ConfigError
 from modelzoo.bert.input_sections import VocabularyKeys
 from modelzoo.bert.params import BertModelParams, BertParams
-from modelzoo.common.config.model_sections import StreamKeys
+from modelzoo.common.config.model_sections import StreamKeys, count_vocabulary
 from modelzoo.common.config.params import load_params
 from modelzoo.common.config.sections import as_tree, field
 
@@ -87,10 +87,10 @@ class FineTuningParams(BertParams):
 
     def problems(self):
         yield from super().problems()
-        longest, vocab_size = self.max_position_embeddings, self.train_input.vocab_size
+        longest, vocab_size = self.max_position_embeddings, self.vocab_size
         for name, section in self.inputs():
             if section.max_sequence_length > longest:
                 text = f"must not exceed the {longest} positions of the model."
                 yield f"{name}.max_sequence_length", text
-            if section.vocab_size != vocab_size:
+            if count_vocabulary(section) != vocab_size:
                 yield f"{name}.vocab_size", f"must equal train_input.vocab_size ({vocab_size})."

@@ -17,13 +17,13 @@ from cerebras_tf.config import schema
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.user_files import check_yaml_nodes, reason
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.config import registry
+from modelzoo.common.config import original, registry
 from modelzoo.common.files.path_advice import advice_on_path
 
 MAX_YAML_BYTES = 1 << 24
 
 
-def load_params(path, overrides=None, model_name=None, settings=()):
+def load_params(path, overrides=None, model_name=None, settings=(), unread=None):
     """Loads and checks a params file.
 
     Example:
@@ -32,8 +32,10 @@ def load_params(path, overrides=None, model_name=None, settings=()):
     Args:
         overrides: values by dotted key (``runconfig.max_steps``) that replace those of the file;
             entries of None are ignored.
-        model_name: the model where the YAML has no top-level key `model_name`.
+        model_name: the model where the YAML has no top-level key `model_name`; None finds it by its
+            keys or folder.
         settings: dotted key and YAML text of each `--set`; they replace values of the file, too.
+        unread: a list, to which keys without effect are added; None logs them in one line.
 
     Returns:
         The model's parameters: an instance of `Params` of ``modelzoo/<model_name>/params.py``.
@@ -56,9 +58,16 @@ def load_params(path, overrides=None, model_name=None, settings=()):
     for key, value in overrides.items():
         set_key(tree, key, value, path)
     report = schema.Report(str(path), lines, lambda value: resolve_path(value, base), origins)
-    tree.setdefault("model_name", model_name)
+    if tree.get("model_name") is None:
+        tree["model_name"] = model_name or original.find_model(tree, str(path))
     cls = registry.params_class(tree["model_name"], where=origins.get("model_name", str(path)))
-    return _build(cls, tree, report)
+    tree, found = original.without_unread_keys(tree, report)
+    params = _build(cls, tree, report)
+    if unread is None:
+        original.log_unread(path, found)
+    else:
+        unread += found
+    return params
 
 
 def _parse_setting(key, text):
@@ -249,16 +258,23 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_decimal)
 def _collect_lines(node, path, where, lines):
     if not isinstance(node, yaml.MappingNode):
         return
+    values: dict[str, yaml.Node] = {}
     for key_node, value_node in node.value:
         key = f"{path}.{key_node.value}" if path else str(key_node.value)
         line = key_node.start_mark.line + 1
-        if key in lines:
+        if key in lines and not _same_scalar(values[key], value_node):
             raise ConfigError(
                 f"{where}: key {key} must occur only once. Received: lines {lines[key]} and "
                 f"{line}. Remove one."
             )
         lines[key] = line
+        values[key] = value_node
         _collect_lines(value_node, key, where, lines)
+
+
+def _same_scalar(node, other):
+    scalars = isinstance(node, yaml.ScalarNode) and isinstance(other, yaml.ScalarNode)
+    return scalars and (node.tag, node.value) == (other.tag, other.value)
 
 
 def set_key(tree, key, value, where="params"):

@@ -16,7 +16,7 @@ import yaml
 from cerebras_tf.api import run_main
 from cerebras_tf.config import schema
 from cerebras_tf.whole_file import write_whole
-from modelzoo.common.config import registry
+from modelzoo.common.config import original, registry
 from modelzoo.common.config.params import read_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +31,8 @@ A params file is a YAML file that describes a model and its run. Each section ha
 {pages}
 
 The top-level key `model_name` is a package of `modelzoo`, such as `gpt3` or
-`bert.fine_tuning.classifier`.
+`bert.fine_tuning.classifier`. Without it, the file's keys or folder determine the model, or
+`--model` sets it.
 
 Values are taken from, in this order: the command line, the file, the section that a section
 inherits from, the default. A key without a default is required. An unknown key is an error.
@@ -48,6 +49,16 @@ in the model folder. `--set` can be repeated. A list is replaced as a whole.
 
 Numbers are decimal: `010` is 10. Relative paths are searched in the current folder, in the folder
 of the params file, and in its parent folders up to the root of the checkout.
+"""
+UNREAD = """\
+# Keys of the original zoo
+
+Params files of the original zoo may contain these keys. They change no number, and are listed in
+one line at the start of a run. Another value than the one in the table is an error. Models include
+their fine-tunings. See [Params files of the original zoo](../../guides/original-params.md).
+
+| key | models | value | why it has no effect |
+|---|---|---|---|
 """
 CONFIGS = """\
 # Params files
@@ -83,6 +94,7 @@ def pages():
     texts |= {name: shared_page(models["hf_causal_lm"], name) for name in ("lora", "export")}
     texts["model"] = model_page(models)
     texts["input"] = input_page(models)
+    texts["original"] = BUILT_BY + UNREAD + "".join(unread_rows())
     entries = "\n".join(f"- [{title(text)}]({name}.md)" for name, text in texts.items())
     texts["index"] = BUILT_BY + INDEX.format(pages=entries)
     return {f"{FOLDER}/{name}.md": text for name, text in texts.items()} | {
@@ -101,6 +113,14 @@ def config_rows():
         model = read_yaml(path)[0]["model_name"]
         page = f"../modelzoo/{registry.folder_of(model)}/README.md"
         yield f"| `{path.name}` | [{model}]({page}) | {registry.summary(path)} |\n"
+
+
+def unread_rows():
+    """Yields a row for each key without effect."""
+    for each in original.UNREAD_KEYS:
+        section = "*_input" if each.section == "input" else each.section
+        models = ", ".join(f"`{name}`" for name in each.models)
+        yield f"| `{section}.{each.key}` | {models} | {each.values or 'any'} | {each.reason} |\n"
 
 
 def shared_page(cls, section):

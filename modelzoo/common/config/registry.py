@@ -23,6 +23,9 @@ TORCH_MODELS = (
     "hf_token_classification",
 )
 
+# Models of the original zoo that this one lacks.
+LACKING = {"fc_mnist": "FC-MNIST", "linformer": "Linformer", "t5": "T5", "unet": "U-Net"}
+
 
 def model_names():
     """Returns the sorted names of all models that TensorFlow's estimator trains."""
@@ -49,6 +52,13 @@ def load_engine(name):
 def params_class(name, where):
     """Returns the class `Params` of the model `name`, without importing TensorFlow."""
     names = [*model_names(), *TORCH_MODELS]
+    lacking = LACKING.get(str(name).lower())
+    if lacking:
+        raise ConfigError(
+            f"{where}: the model must be one of {', '.join(names)}. Received: {lacking}, a model "
+            "of the original zoo only. Run the original zoo's own run.py of it with csrun_wse; it "
+            "trains on the wafer."
+        )
     if name not in names:
         advice = did_you_mean(str(name), names) or "Name one of them."
         raise ConfigError(

@@ -41,6 +41,9 @@ MINIMUM_LOSS_SCALE = 2.0**-14
 
 # ---- initializers
 
+FAN_MODES = ("fan_in", "fan_out", "fan_avg")
+DISTRIBUTIONS = ("truncated_normal", "untruncated_normal", "uniform")
+
 
 @dataclass(frozen=True)
 class TruncatedNormal:
@@ -75,10 +78,8 @@ class VarianceScaling:
 
     name: str
     scale: float = field(1.0, minimum=0.0)
-    mode: str = field("fan_in", choices=("fan_in", "fan_out", "fan_avg"))
-    distribution: str = field(
-        "truncated_normal", choices=("truncated_normal", "untruncated_normal", "uniform")
-    )
+    mode: str = field("fan_in", choices=FAN_MODES)
+    distribution: str = field("truncated_normal", choices=DISTRIBUTIONS)
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,9 @@ class CosineRate:
     initial_learning_rate: float = field(minimum=0.0)
     decay_steps: int = field(minimum=1, long=True)
     alpha: float = field(0.0, minimum=0.0)
+    steps: Optional[int] = field(
+        None, "Steps until the next schedule. null: decay_steps.", minimum=1, long=True
+    )
 
 
 SCHEDULES = {
@@ -185,7 +189,7 @@ _build_piece = build_variant("scheduler", SCHEDULES)
 
 def piece_steps(piece):
     """Returns for how many steps a schedule's piece runs before the next, or None."""
-    return piece.decay_steps if isinstance(piece, CosineRate) else piece.steps
+    return piece.steps or (piece.decay_steps if isinstance(piece, CosineRate) else None)
 
 
 def build_schedule(value, path, report):

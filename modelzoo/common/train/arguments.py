@@ -74,7 +74,7 @@ def setting(text: str) -> tuple[str, str]:
 def add_params_argument(
     parser: argparse.ArgumentParser, text: str = "params file", **settings: Any
 ) -> None:
-    """Adds `--params`, required by default, and `--set`, which changes its keys."""
+    """Adds `--params`, required by default, and `--set` and `--model`, which change its keys."""
     parser.add_argument(
         "-p", "--params", metavar="YAML", help=text, **{"required": True, **settings}
     )
@@ -85,6 +85,14 @@ def add_params_argument(
         type=setting,
         metavar="SECTION.KEY=VALUE",
         help="set a key of the params file to a YAML value (can be repeated)",
+    )
+    parser.add_argument(
+        "--model",
+        dest="set",
+        action="append",
+        type=lambda name: ("model_name", name),
+        metavar="NAME",
+        help="model of a params file without the key model_name, if its keys do not determine it",
     )
 
 

@@ -25,6 +25,7 @@ from cerebras_tf.environment import EXECUTION_MODE, PROGRAM
 from cerebras_tf.errors import CheckpointError, ConfigError, DataError
 from modelzoo.common.config import registry
 from modelzoo.common.config.input_sections import LanguageModelParams
+from modelzoo.common.config.original import log_unread
 from modelzoo.common.config.params import load_params, saved_difference
 from modelzoo.common.model_dir import folder
 from modelzoo.common.train.arguments import parse_arguments
@@ -136,8 +137,11 @@ def lock_for(mode, runconfig):
 def read_params(args, model_name=None):
     """Loads the YAML with the options of the command line, and checks it for the mode."""
     overrides = args.overrides() | launchers_overrides()
-    params = load_params(args.params, overrides, model_name, args.settings)
+    unread: list[str] = []
+    params = load_params(args.params, overrides, model_name, args.settings, unread)
     runconfig = params.runconfig
+    unread += (f"runconfig.{key} (a key of the cluster)" for key in runconfig.without_effect())
+    log_unread(args.params, unread)
     missing = [name for name in SECTIONS[args.mode] if getattr(params, name, None) is None]
     if missing:
         raise ConfigError(
@@ -228,8 +232,6 @@ def run_mode(mode, params):
             f"Set the environment variable {EXECUTION_MODE.name}={strategy}, as python-ws "
             "(weight_streaming) and python (pipeline) do, or remove the key."
         )
-    for key in runconfig.without_effect():
-        tf.logging.warning("runconfig.%s is a key of the platform and has no effect here", key)
     trains = mode in TRAINING
     only_compiles = runconfig.validate_only or runconfig.compile_only
     if trains:

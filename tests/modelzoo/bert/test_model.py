@@ -196,7 +196,6 @@ def test_mixed_precision_is_close_to_float32():
             "use_projection_bias_in_attention": False,
             "use_ffn_bias": False,
             "use_vsl": True,
-            "enable_gpu_optimizations": True,
         },
     ],
     ids=lambda model: next(iter(model)),

@@ -334,6 +334,8 @@ def test_pieces_run_one_after_another_with_steps_of_their_own_or_the_global_one(
     steps = [0, 5, 9, 10, 60, 110, 500]
     np.testing.assert_allclose(rates(value, steps), [0, 0.5, 0.9, 1.0, 0.5, 0, 0], atol=1e-6)
     np.testing.assert_allclose(rates(value, [5, 10, 60], False), [0.5, 0.9, 0.4], atol=1e-6)
+    cosine = {"scheduler": "Cosine", "initial_learning_rate": 1.0, "decay_steps": 5, "steps": 10}
+    np.testing.assert_allclose(rates([cosine, value[1]], [0, 5, 9, 10, 60]), [1, 0, 0, 1, 0.5])
 
 
 def run(flags, initial=64.0, period=3, minimum=1.0, maximum=1024.0, tolerance=0.05):
