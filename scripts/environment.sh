@@ -377,5 +377,7 @@ run_python() {
     set -- "$RUN_MODULE" modelzoo.common.train.run "$@"
     exec_quietly "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
   fi
+  # Scripts find the names of TensorFlow 2.2.
+  export PYTHONPATH=$ROOT/cerebras_tf/tf_compat/startup${PYTHONPATH:+:$PYTHONPATH}
   exec "$VENV/bin/python" ${flags[@]+"${flags[@]}"} "$@"
 }

@@ -1,7 +1,7 @@
 """`cerebras-tf python SCRIPT`: runs a script that uses tf.estimator, on any TensorFlow.
 
 The script is not changed. It runs in a Python that has imported cerebras_tf, which provides
-`tf.estimator` where TensorFlow lacks it.
+`tf.estimator` where TensorFlow lacks it, and that has the names of TensorFlow 2.2.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cerebras_tf.errors import ConfigError
 from cerebras_tf.run_module import module_command
+from cerebras_tf.tf_compat import startup
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +43,8 @@ def run(args: argparse.Namespace) -> None:
             "python: must be given a script, or -m and a module. "
             f"Received: {' '.join(words) or 'nothing'}."
         )
+    paths = [str(Path(startup.__file__).parent), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.execv(sys.executable, module_command(__name__, *words))
 
 

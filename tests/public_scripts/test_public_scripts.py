@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tolerances import TOLERANCES
+
 pytestmark = pytest.mark.tf
 pytest.importorskip("tensorflow")
 
@@ -86,3 +88,12 @@ def test_train_and_evaluate_with_exporters(tmp_path):
     assert step == "150" and float(mae) < 1.5
     assert len(list((tmp_path / "export" / "best").iterdir())) in (1, 2)
     assert len(list((tmp_path / "export" / "final").iterdir())) == 1
+
+
+def test_a_run_py_of_the_original_platform(tmp_path):
+    ran = run("original_run.py", "--model_dir", str(tmp_path), "--cs_ip", "127.0.0.1")
+    losses = [float(loss) for loss in re.findall(r"loss = ([\d.]+), rate", ran.stderr)]
+    assert len(losses) == 6
+    np.testing.assert_allclose(losses[:3], losses[3:], rtol=TOLERANCES["training_loss"][0])
+    assert ran.stdout.count("distinct kernels: True") == 2
+    assert "start equal" not in ran.stderr

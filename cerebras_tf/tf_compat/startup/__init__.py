@@ -1,0 +1,1 @@
+"""The folder that launchers of scripts put first into PYTHONPATH, for its sitecustomize."""
