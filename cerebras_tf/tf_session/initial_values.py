@@ -1,11 +1,11 @@
 """Initializes the wafer's variables by TensorFlow's initializers.
 
-Host and wafer therefore start equal. Only a few variables are in the session at a time.
+Host and wafer therefore start equal. Trainable variables that start equal to one another are
+reported. Only a few variables are in the session at a time.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
@@ -21,6 +21,8 @@ BATCH_BYTES = 1 << 28
 # If the store keeps less than all variables in memory, the size is that memory divided by this,
 # since TensorFlow needs several copies.
 _SHARE = 32
+# Elements of initial values that are compared.
+_SAMPLE = 4096
 
 
 def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None:
@@ -38,7 +40,37 @@ def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None
             computed[name] = tensor
         else:
             write(store, name, content)
-    put_values(functools.partial(_run, session), computed, store)
+    trained = {name for name, variable in variables.items() if variable.trainable}
+    samples: dict[Any, list[str]] = {}
+
+    def run(tensors: dict[str, Any]) -> Any:
+        contents = _run(session, tensors)
+        for name in trained.intersection(tensors):
+            key = _sample(np.asarray(contents[name]))
+            if key is not None:
+                samples.setdefault(key, []).append(name)
+        return contents
+
+    put_values(run, computed, store)
+    _warn_of_equal(sorted(map(sorted, (names for names in samples.values() if names[1:]))))
+
+
+def _sample(content: np.ndarray) -> Any:
+    """Shape and some elements, to compare initial values; None if the elements are equal."""
+    sample = content.reshape(-1)[:: max(1, content.size // _SAMPLE)]
+    if sample.size == 0 or (sample == sample[0]).all():
+        return None
+    return content.shape, sample.tobytes()
+
+
+def _warn_of_equal(groups: list[list[str]]) -> None:
+    if groups:
+        count, names = sum(map(len, groups)), ", ".join(groups[0][:3])
+        tf.compat.v1.logging.warning(
+            "model_fn: trainable variables must start with different values. "
+            f"Received: {count:,} that start equal, such as {names}. Keras returns the same values "
+            "at each call of an initializer. Give each layer an initializer of its own."
+        )
 
 
 def _run(session: Any, tensors: dict[str, Any]) -> Any:

@@ -107,3 +107,27 @@ def test_constant_initial_values_are_not_computed_by_the_session():
     np.testing.assert_array_equal(content_of(store, "drawn"), expected["drawn"])
     ones = content_of(store, "ones")
     np.testing.assert_array_equal(ones, expected["ones"].view(np.uint16))
+
+
+def test_trainable_variables_that_start_equal_are_reported_once(monkeypatch):
+    lines = []
+    monkeypatch.setattr(v1.logging, "warning", lines.append)
+    with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
+        shared = tf.keras.initializers.TruncatedNormal()
+        made = [
+            v1.get_variable(name, shape, initializer=initializer, trainable=trainable)
+            for name, shape, initializer, trainable in (
+                ("query", [2, 3], shared, True),
+                ("key", [2, 3], shared, True),
+                ("average", [2, 3], shared, False),
+                ("wide", [2, 4], shared, True),
+                ("own", [2, 3], tf.keras.initializers.TruncatedNormal(), True),
+                ("gain", [3], v1.constant_initializer([1.0, 1.0, 1.0]), True),
+                ("bias", [3], v1.constant_initializer([1.0, 1.0, 1.0]), True),
+            )
+        ]
+        variables = {variable.op.name: variable for variable in made}
+        with v1.Session() as session:
+            initialize(session, variables, store_for(variables))
+    (line,) = lines
+    assert "Received: 2 that start equal, such as key, query." in line
