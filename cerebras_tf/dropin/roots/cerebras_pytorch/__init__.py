@@ -44,4 +44,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name not in _release_2.__all__:
+        raise AttributeError(
+            f"cerebras_pytorch: must be used by names that cerebras_tf provides. Received: {name}. "
+            "docs/guides/cerebras-pytorch.md lists what is provided."
+        )
     return getattr(_release_2, name)
