@@ -20,7 +20,7 @@ OLDER, NEWER = "python_version < '3.12'", "python_version >= '3.12'"
 # What compiles and runs programs.
 CORE = [
     "numpy>=1.26",
-    "numba>=0.60",
+    "numba>=0.62",
     # Matrix products; without it NumPy's BLAS serves, slower.
     f"scipy-openblas32>=0.3.29; {ON_X86_LINUX}",
     "PyYAML>=6.0",

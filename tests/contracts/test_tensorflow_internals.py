@@ -16,7 +16,7 @@ INTERNALS = "cerebras_tf/tf_compat/internals.py"
 OTHERS = {"_asdict", "_exit", "_hash", "_option_string_actions", "_parse_optional"}
 OTHERS |= {"_CacheLocator", "_cache", "_ensure_finalized", "_final_module", "_shared_module"}
 OTHERS |= {"_finalize_dynamic_globals", "_get_module_for_linking", "_verify_declare_only_symbols"}
-OTHERS |= {"_impl", "_load_overload"}
+OTHERS |= {"_impl", "_load_overload", "_codegen", "_loopvect", "_module_pass_manager", "_opt_level"}
 # Of torch (capture_torch/internals.py).
 OTHERS |= {"_backward_hooks", "_backward_pre_hooks", "_cdata", "_parameters"}
 OTHERS |= {"_override_composite_implicit_decomp", "_split_decomp_table_to_cia_and_python_decomp"}
