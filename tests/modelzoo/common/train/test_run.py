@@ -270,6 +270,16 @@ MISTAKES = {
 }
 
 
+def test_keys_without_effect_of_all_kinds_are_in_one_line(tmp_path, caplog):
+    path = tmp_path / "params_x.yaml"
+    text = f"{YAML}    num_wgt_servers: 2\n".replace("model_name: gpt3\n", "")
+    path.write_text(text.replace("model:\n", "model:\n    vocab_size: 257\n"))
+    words = ["-m", "train", "-p", str(path), "--model", "gpt3"]
+    assert run.read_params(parse_arguments(words)).model_name == "gpt3"
+    (line,) = caplog.messages
+    assert names(line, str(path), "model.vocab_size", "runconfig.num_wgt_servers")
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_validation_raises_the_error_of_the_run_and_leaves_nothing(call, tmp_path, mistake):
     (old, new), mode, options = MISTAKES[mistake]
