@@ -26,7 +26,7 @@ from cerebras_tf.memoryx.disk import FileDisk, PlannedDisk
 from cerebras_tf.memoryx.file_store import FileStore
 from cerebras_tf.memoryx.process_folder import folder_of
 from cerebras_tf.memoryx.store import MemoryStore, Store, reading, write
-from cerebras_tf.runtime.capacity import available_bytes
+from cerebras_tf.runtime.capacity import available_bytes, trim_heap
 from cerebras_tf.runtime.cpu import CpuBackend
 from cerebras_tf.runtime.profiler import REMOTE_STEP, Profiler, make_backend
 from cerebras_tf.runtime.session import Session
@@ -94,6 +94,7 @@ class Service:
         self._steps, self._held_bytes = 0, 0
         self._losses.clear()
         self._times.clear()
+        trim_heap()
 
     def progress(self) -> dict[str, Any]:
         """Steps, losses and memory; may be called by other threads."""
