@@ -7,6 +7,7 @@ Failure is the answer to any request that raised an error.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -431,12 +432,14 @@ _KINDS = {
 
 def failure_of(error: BaseException) -> Failure:
     """An error as a message, without its traceback."""
-    if isinstance(error, BatchCapacityError):
-        numbers = error.needed_bytes, error.available_bytes, error.fixed_bytes
-        return Failure("BatchCapacityError", text_of(error), error.code, numbers)
     if isinstance(error, CerebrasError):
         kind = next(c.__name__ for c in type(error).__mro__ if _KINDS.get(c.__name__) is c)
-        return Failure(kind, text_of(error), error.code)
+        text, numbers = text_of(error), tuple[int, ...]()
+        if isinstance(error, (CapacityError, StoreError)):  # of memory and disks
+            text += f" The computer of the wafer is {socket.gethostname()}."
+        if isinstance(error, BatchCapacityError):
+            numbers = error.needed_bytes, error.available_bytes, error.fixed_bytes
+        return Failure(kind, text, error.code, numbers)
     if isinstance(error, MemoryError):
         return failure_of(
             CapacityError(

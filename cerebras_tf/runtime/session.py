@@ -140,9 +140,10 @@ class Session:
         self._listeners = list(listeners)
         self._phase = phase
         self._swarm = swarm or Alone()
-        self._share = memory_bytes
+        self._share, self._of_share = memory_bytes, " within the limit of the wafer's owner"
         if memory_bytes is None:
             self._share = memory_share(loading_swarm or self._swarm)
+            self._of_share = " for each of its wafers (num_csx)"
         self._checkpoints = checkpoints
         self._random = RandomStreams(self._swarm.rank, self._swarm.size, trains)
         self._global_step = 0
@@ -489,7 +490,9 @@ class Session:
         store = self._store
         if program.wafers > 1 and program.owners:
             store.shard(program.owners)
-        return capacity_error(program, store.total_resident_bytes, self.held_bytes, self._share)
+        return capacity_error(
+            program, store.total_resident_bytes, self.held_bytes, self._share, self._of_share
+        )
 
 
 def required_format(checkpoints: Optional[CheckpointFormat]) -> CheckpointFormat:
