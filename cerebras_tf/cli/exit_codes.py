@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Optional, Union
 
-from cerebras_tf.errors import CerebrasError
+from cerebras_tf.errors import CerebrasError, SystemUnreachableError
 from cerebras_tf.installing import pip_install
 from cerebras_tf.user_files import printable
 
@@ -123,6 +123,7 @@ def run_main(
     |---|---|---|
     | returns a number or None | - | the number, or 0 |
     | CerebrasError | the message as a paragraph; the traceback with `--debug` | 2 |
+    | SystemUnreachableError, which another attempt may not have | the same | 1 |
     | TensorFlow is not installed | a paragraph | 2 |
     | Ctrl-C | what `set_stop_message` was given | 130 |
     | SIGTERM, SIGHUP | the same | 143, 129 |
@@ -159,7 +160,7 @@ def _run(main: Main, arguments: list[str], program: str) -> int:
         else:
             width = shutil.get_terminal_size().columns
             print(format_error(error, program, width), file=sys.stderr)
-        return USER_ERROR
+        return FAILURE if isinstance(error, SystemUnreachableError) else USER_ERROR
     except KeyboardInterrupt:
         if signal.SIGINT in received and sys.stderr.isatty():
             print(file=sys.stderr)  # the terminal has just shown ^C, or text without a line end

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from cerebras_tf.cli.exit_codes import format_error, run_main, set_stop_message
-from cerebras_tf.errors import CheckpointError, ConfigError
+from cerebras_tf.errors import CheckpointError, ConfigError, SystemUnreachableError
 from tests.messages import names
 
 
@@ -45,6 +45,10 @@ def test_a_mistake_of_the_user_is_one_paragraph_and_exit_code_2(capsys, monkeypa
     assert " ".join(output.err.split()) == f"train: {sentence}"
     assert max(map(len, output.err.splitlines())) <= 60
     assert "Traceback" not in output.err
+
+
+def test_a_wafer_that_is_lost_may_be_there_at_the_next_attempt():
+    assert run_main(ends_with(SystemUnreachableError("gone")), [], "train") == 1
 
 
 def test_debug_shows_the_traceback(capsys):
