@@ -52,7 +52,7 @@ def choose_wafer(
     quiet_grpc()
     try:
         from cerebras_tf.address.client import wafer_at
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigError(
             f"cs_ip: a wafer at an address needs grpcio. Received: {error}. "
             + pip_install("'cerebras_tf[address]'")

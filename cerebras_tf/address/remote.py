@@ -16,7 +16,7 @@ from cerebras_tf.errors import BatchCapacityError, SystemUnreachableError
 from cerebras_tf.ir import Array, Variable
 from cerebras_tf.ir.program import Price, Program
 from cerebras_tf.ir.program_file import program_bytes
-from cerebras_tf.memoryx.store import BaseStore, Store, reading, write
+from cerebras_tf.memoryx.store import BaseStore, Store
 from cerebras_tf.ops.cost import Speeds
 from cerebras_tf.runtime.capacity import capacity_error
 from cerebras_tf.runtime.cpu import CpuBackend
@@ -29,7 +29,7 @@ from cerebras_tf.runtime.protocol import (
     Request,
     StepResult,
 )
-from cerebras_tf.runtime.session import GLOBAL_STEP, CheckpointFormat, required_format
+from cerebras_tf.runtime.session import CheckpointFormat, SessionOfStore
 from cerebras_tf.swarmx import job
 
 _SIDE = 512  # see runtime.speeds
@@ -251,7 +251,7 @@ class RemoteStore(BaseStore):
         return self.ask("total_resident_bytes")
 
 
-class RemoteSession:
+class RemoteSession(SessionOfStore):
     """A session on a server; implements SessionProtocol."""
 
     def __init__(
@@ -263,7 +263,8 @@ class RemoteSession:
         loss: Optional[str] = None,
         checkpoints: Optional[CheckpointFormat] = None,
     ) -> None:
-        self._wafer, self._call, self._store = wafer, wafer.call, store
+        self._wafer, self._call = wafer, wafer.call
+        self._store: RemoteStore = store
         self._checkpoints = checkpoints
         request = m.OpenSession(store.number, trains, profiler is not None, loss or "")
         self._number: int = self._call(request).number
@@ -306,25 +307,7 @@ class RemoteSession:
         where = " on the computer of the wafer (cs_ip)"
         return capacity_error(program, found["total_resident_bytes"], 0, found["free_bytes"], where)
 
-    @property
-    def specs(self) -> Mapping[str, Variable]:
-        return self._store.specs
-
-    def get(self, name: str) -> Array:
-        with reading(self._store, name) as array:
-            return np.array(array)
-
-    def put(self, name: str, content: Array) -> None:
-        write(self._store, name, content)
-
-    def save(self, prefix: str) -> None:
-        """See SessionProtocol.save; the files are of this computer."""
-        numbers = {GLOBAL_STEP: self.global_step, **self.random_state()}
-        required_format(self._checkpoints).save(prefix, self._store, numbers)
-
-    def restore(self, prefix: str) -> None:
-        """See SessionProtocol.restore; the files are of this computer."""
-        numbers = required_format(self._checkpoints).restore(prefix, self._store)
+    def restore_numbers(self, numbers: Mapping[str, int]) -> None:
         self._call(m.RestoreRandomState(self._number, numbers, with_step=True))
 
     def start_profile(self) -> None:

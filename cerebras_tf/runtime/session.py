@@ -104,7 +104,48 @@ class _Work:
     features: dict[str, Array]
 
 
-class Session:
+class SessionOfStore(Protocol):
+    """What sessions here and at an address do alike with their store."""
+
+    _store: Store
+    _checkpoints: Optional[CheckpointFormat]
+
+    @property
+    def global_step(self) -> int: ...
+
+    def random_state(self) -> dict[str, int]: ...
+
+    def restore_numbers(self, numbers: Mapping[str, int]) -> None:
+        """Restores what a checkpoint holds besides variables."""
+
+    @property
+    def specs(self) -> Mapping[str, Variable]:
+        return self._store.specs
+
+    def get(self, name: str) -> Array:
+        with reading(self._store, name) as array:
+            return np.array(array)
+
+    def put(self, name: str, content: Array) -> None:
+        write(self._store, name, content)
+
+    def save(self, prefix: str) -> None:
+        numbers = {GLOBAL_STEP: self.global_step, **self.random_state()}
+        self._format().save(prefix, self._store, numbers)
+
+    def restore(self, prefix: str) -> None:
+        self.restore_numbers(self._format().restore(prefix, self._store))
+
+    def _format(self) -> CheckpointFormat:
+        if self._checkpoints is None:
+            raise ConfigError(
+                "session: must have a checkpoint format to save and restore. Received: none. Pass "
+                "it as `checkpoints`."
+            )
+        return self._checkpoints
+
+
+class Session(SessionOfStore):
     """Runs steps of one model in this process; implements SessionProtocol."""
 
     def __init__(
@@ -169,10 +210,6 @@ class Session:
         return self._global_step
 
     @property
-    def specs(self) -> Mapping[str, Variable]:
-        return self._store.specs
-
-    @property
     def version(self) -> int:
         return self._store.version
 
@@ -185,24 +222,7 @@ class Session:
         used = self._arena.nbytes if self._arena is not None and self._is_arena_used else 0
         return self._store.resident_bytes + used
 
-    # Variables and checkpoints.
-
-    def get(self, name: str) -> Array:
-        with reading(self._store, name) as array:
-            return np.array(array)
-
-    def put(self, name: str, content: Array) -> None:
-        write(self._store, name, content)
-
-    def save(self, prefix: str) -> None:
-        numbers = {GLOBAL_STEP: self._global_step, **self.random_state()}
-        required_format(self._checkpoints).save(prefix, self._store, numbers)
-
-    def restore(self, prefix: str) -> None:
-        self.restore_numbers(required_format(self._checkpoints).restore(prefix, self._store))
-
     def restore_numbers(self, numbers: Mapping[str, int]) -> None:
-        """Restores what a checkpoint holds besides variables."""
         self._global_step = numbers.get(GLOBAL_STEP, 0)
         self.restore_random_state(numbers)
 
@@ -493,16 +513,6 @@ class Session:
         return capacity_error(
             program, store.total_resident_bytes, self.held_bytes, self._share, self._of_share
         )
-
-
-def required_format(checkpoints: Optional[CheckpointFormat]) -> CheckpointFormat:
-    """The format of a session's checkpoints; raises ConfigError without one."""
-    if checkpoints is None:
-        raise ConfigError(
-            "session: must have a checkpoint format to save and restore. Received: none. Pass it "
-            "as `checkpoints`."
-        )
-    return checkpoints
 
 
 def _run_one(executor: Executor) -> Callable[..., list[dict[str, Array]]]:
