@@ -110,7 +110,8 @@ def test_files_modules_and_commands_really_run(real):
     )
     assert real.run("csrun_wse", "python-ws", "sum.py", "1", "2").stdout == "3\n"
     assert real.run("csrun_wse", "python-ws", "-m", "sum", "3", "4").stdout == "7\n"
-    assert real.run("csrun_wse", "python-ws", "-c", "print(5)").stdout == "5\n"
+    program = "import sys; print('cerebras_tf.tf_compat.tensorflow_2_2' in sys.modules)"
+    assert real.run("csrun_wse", "python-ws", "-c", program).stdout == "True\n"
 
 
 @pytest.mark.parametrize("status", [0, 1, 2, 130, 143])
@@ -251,12 +252,16 @@ def test_the_runner_shows_the_name_it_was_launched_by(real):
         "csrun_wse --num_csx 2 python-ws -m train -p none.yaml",
     ],
 )
-def test_no_module_of_the_current_folder_runs_as_one_of_ours(real, command):
+def test_no_other_module_of_the_same_name_runs_as_one_of_ours(real, command):
     for name in ("modelzoo/__init__", "yaml", "numpy", "types", "runpy"):
         (real.cwd / name).parent.mkdir(exist_ok=True)
         text = "raise SystemExit('module of the current folder')"
         (real.cwd / f"{name}.py").write_text(text, encoding="utf-8")
-    ran = real.run(*command.split())
+    zoo = real.cwd.parent / "zoo"
+    zoo.mkdir()
+    (zoo / "modelzoo").symlink_to(real.cwd / "modelzoo")
+    paths = os.pathsep.join(filter(None, [str(zoo), os.environ.get("PYTHONPATH")]))
+    ran = real.run(*command.split(), PYTHONPATH=paths)
     assert ran.returncode == 2 and "current folder" not in ran.stderr
     assert names(ran.stderr, "none.yaml" if "train" in command else "trian")
 
