@@ -164,3 +164,8 @@ def test_a_number_of_replicas_is_refused_and_not_ignored():
     cm.set_target_num_replicas(-1)
     with raises(ConfigError, "num_replicas", "2"):
         cm.set_target_num_replicas(2)
+
+
+def test_a_name_that_is_not_provided_is_named():
+    with pytest.raises(AttributeError, match="cerebras_pytorch: must be .* Received: appliance"):
+        cbtorch.appliance  # noqa: B018

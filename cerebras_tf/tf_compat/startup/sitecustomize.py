@@ -3,7 +3,6 @@
 A sitecustomize of the user's runs, too. In a Python without cerebras_tf nothing else happens.
 """
 
-import contextlib
 import importlib.util
 import os
 import sys
@@ -14,5 +13,5 @@ sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") !
 _users = PathFinder.find_spec("sitecustomize")
 if _users is not None and _users.loader is not None:
     _users.loader.exec_module(importlib.util.module_from_spec(_users))
-with contextlib.suppress(ModuleNotFoundError):
+if importlib.util.find_spec("cerebras_tf") is not None:
     importlib.import_module("cerebras_tf.tf_compat.tensorflow_2_2").activate()
