@@ -71,9 +71,13 @@ def _then(
 
 
 def _other_model_zoo() -> Optional[ModuleSpec]:
-    """The spec of a package modelzoo that is not ours; it is the script's, and comes first."""
+    """The spec of a package modelzoo that is not ours; it is the script's, and comes first.
+
+    A folder without an `__init__.py`, such as a clone of a repository, is no package.
+    """
     others = [each for each in sys.path if Path(each or ".").resolve() != _OWN_FOLDER]
-    return PathFinder.find_spec(_ZOO, others)
+    found = PathFinder.find_spec(_ZOO, others)
+    return found if found is not None and found.origin is not None else None
 
 
 def _change_tensorflow(tensorflow: Any) -> None:

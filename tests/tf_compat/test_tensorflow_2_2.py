@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import types
@@ -129,11 +130,11 @@ def test_layers_of_the_private_keras_are_those_of_keras(monkeypatch):
 
 def test_another_package_modelzoo_on_the_path_comes_before_ours(monkeypatch, tmp_path):
     (tmp_path / "modelzoo").mkdir()
-    (tmp_path / "modelzoo" / "__init__.py").touch()
     own = str(tensorflow_2_2._OWN_FOLDER)
-    monkeypatch.setattr(sys, "path", [own])
+    monkeypatch.setattr(sys, "path", [own, str(tmp_path)])
     assert tensorflow_2_2._Finder().find_spec("modelzoo", None) is None
-    sys.path.append(str(tmp_path))
+    (tmp_path / "modelzoo" / "__init__.py").touch()
+    importlib.invalidate_caches()
     spec = tensorflow_2_2._Finder().find_spec("modelzoo", None)
     assert spec.origin == str(tmp_path / "modelzoo" / "__init__.py")
 
