@@ -159,8 +159,9 @@ class WaferServer:
             lease = None if holder is None else holder.lease
             if lease == self._served:
                 return
-            if job.wafers() > 1 and self._client.work is not None:
-                threading.Thread(target=_end_unless_done, args=(self._client.work,)).start()
+            if job.wafers() > 1:
+                work = list(self._client.work.values())
+                threading.Thread(target=_end_unless_done, args=(work,)).start()
             self._served, self._client = lease, _Client()
             with contextlib.suppress(RuntimeError):  # the server stops
                 self._worker.submit(self._service.end)
@@ -363,9 +364,9 @@ def _next(frames: Iterator[bytes], reader: Reader) -> Optional[tuple[int, Any]]:
     return next(filter(None, _each(frames, reader)), None)
 
 
-def _end_unless_done(work: concurrent.futures.Future[Any]) -> None:
+def _end_unless_done(work: list[concurrent.futures.Future[Any]]) -> None:
     """Ends the job if a step of a lost client does not end, as it waits for another wafer."""
-    if concurrent.futures.wait([work], _STEP_S).not_done:
+    if concurrent.futures.wait(work, _STEP_S).not_done:
         _log.error("wafer: a client was lost in a step of several wafers; the job ends")
         os._exit(1)
 

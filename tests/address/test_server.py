@@ -17,6 +17,7 @@ pytest.importorskip("cryptography")
 
 from cerebras_tf.address import client as client_module
 from cerebras_tf.address import messages as m
+from cerebras_tf.address import server as server_module
 from cerebras_tf.address.client import Connection, status_of
 from cerebras_tf.address.credentials import Credentials, load_credentials, new_credentials
 from cerebras_tf.address.remote import RemoteWafer
@@ -163,6 +164,24 @@ def test_four_clients_at_once_are_served_in_turn(serve, connect):
     for place in range(1, 5):
         assert any(f"number {place} in the queue" in line for line in lines)
     assert together == [run(seed) for seed in range(4)]
+
+
+def test_a_job_of_servers_ends_if_a_client_is_lost_within_a_step(serve, connect, monkeypatch):
+    ended, step = threading.Event(), threading.Event()
+    monkeypatch.setattr(server_module, "_WAIT_S", 0.02)
+    monkeypatch.setattr(server_module, "_STEP_S", 0.0)
+    monkeypatch.setattr(m, "ALIVE_S", 0.02)
+    monkeypatch.setattr(server_module, "os", SimpleNamespace(_exit=lambda code: ended.set()))
+    server = serve(keep_s=0.0)
+    link = connect(server)
+    monkeypatch.setattr(server_module.job, "wafers", lambda: 2)
+    monkeypatch.setattr(server._service, "answer", lambda request: step.wait(20))
+    link.begin(m.AskClock())
+    while not server._client.work:
+        time.sleep(0.01)
+    link._disconnect()
+    assert ended.wait(20)
+    step.set()
 
 
 def test_the_lease_of_a_lost_client_ends(serve, connect):
