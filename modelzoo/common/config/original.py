@@ -41,7 +41,8 @@ def _is(*values: Any) -> Callable[[Any, Any], bool]:
 
 
 def _is_vocabulary(value: Any, tree: Any) -> bool:
-    return value == tree["train_input"].get("vocab_size", value)
+    section = tree.get("train_input")
+    return not isinstance(section, dict) or value == section.get("vocab_size", value)
 
 
 @dataclass(frozen=True)

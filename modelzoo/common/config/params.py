@@ -262,7 +262,7 @@ def _collect_lines(node, path, where, lines):
     for key_node, value_node in node.value:
         key = f"{path}.{key_node.value}" if path else str(key_node.value)
         line = key_node.start_mark.line + 1
-        if key in lines and not _same_scalar(values[key], value_node):
+        if key in lines and not _same_scalar(values.get(key), value_node):
             raise ConfigError(
                 f"{where}: key {key} must occur only once. Received: lines {lines[key]} and "
                 f"{line}. Remove one."

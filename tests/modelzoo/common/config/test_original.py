@@ -101,6 +101,12 @@ def test_a_value_that_would_change_numbers_is_refused(write, train_input, model,
         load_params(path)
 
 
+def test_a_vocabulary_size_without_an_input_section_is_no_other_mistake(write):
+    path = write("null", f"{SIZES}, vocab_size: 50")
+    with raises(ConfigError, "train_input must be a section"):
+        load_params(path, model_name="gpt3")
+
+
 @pytest.mark.parametrize("second", ["0", "1", "'0'"])
 def test_a_key_may_be_repeated_with_the_same_value(tmp_path, second):
     path = tmp_path / "params.yaml"
@@ -110,3 +116,10 @@ def test_a_key_may_be_repeated_with_the_same_value(tmp_path, second):
     else:
         with raises(ConfigError, "model.precision_opt_level must occur only once"):
             read_yaml(path)
+
+
+def test_a_key_with_a_dot_is_the_same_as_one_in_a_section(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("model.hidden_size: 8\nmodel:\n  hidden_size: 8\n")
+    with raises(ConfigError, "model.hidden_size must occur only once"):
+        read_yaml(path)
