@@ -1,7 +1,7 @@
 """Initializes the wafer's variables by TensorFlow's initializers.
 
-Host and wafer therefore start equal. Trainable variables that start equal to one another are
-reported. Only a few variables are in the session at a time.
+Host and wafer therefore start equal. Trainable variables that start equal to one another, as Keras'
+initializers have no state, are reported. Only a few variables are in the session at a time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None
             computed[name] = tensor
         else:
             write(store, name, content)
-    trained = {name for name, variable in variables.items() if variable.trainable}
+    trained = {name: tensor for name, tensor in computed.items() if variables[name].trainable}
+    compared = {name for name, tensor in trained.items() if _is_stateless(tensor)}
     samples: dict[Any, list[str]] = {}
 
     def run(tensors: dict[str, Any]) -> Any:
         contents = _run(session, tensors)
-        for name in trained.intersection(tensors):
+        for name in compared.intersection(tensors):
             key = _sample(np.asarray(contents[name]))
             if key is not None:
                 samples.setdefault(key, []).append(name)
@@ -53,6 +54,11 @@ def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None
 
     put_values(run, computed, store)
     _warn_of_equal(sorted(map(sorted, (names for names in samples.values() if names[1:]))))
+
+
+def _is_stateless(tensor: Any) -> bool:
+    """Whether a tensor is drawn as Keras draws. The seed of another draw is the model's choice."""
+    return any(op.type.startswith("Stateless") for op in all_before([tensor.op]))
 
 
 def _sample(content: np.ndarray) -> Any:

@@ -122,6 +122,8 @@ def test_trainable_variables_that_start_equal_are_reported_once(monkeypatch):
                 ("average", [2, 3], shared, False),
                 ("wide", [2, 4], shared, True),
                 ("own", [2, 3], tf.keras.initializers.TruncatedNormal(), True),
+                ("first", [2, 3], v1.random_normal_initializer(seed=1), True),
+                ("second", [2, 3], v1.random_normal_initializer(seed=1), True),
                 ("gain", [3], v1.constant_initializer([1.0, 1.0, 1.0]), True),
                 ("bias", [3], v1.constant_initializer([1.0, 1.0, 1.0]), True),
             )
