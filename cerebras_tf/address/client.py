@@ -312,10 +312,10 @@ class Connection:
         try:
             if self._answers is not None and self._lost is None:
                 with contextlib.suppress(grpc.RpcError, CerebrasError):
-                    while self._pending:
-                        self._receive()
-                    self._requests.put(encode(self._number + 1, m.Release()))
-                    self._next()
+                    last = self._number + 1
+                    self._requests.put(encode(last, m.Release()))
+                    while self._next()[0] != last:
+                        pass
             self._lost = self._lost or SystemUnreachableError(
                 f"wafer at {self._address}: the connection was closed. Connect again."
             )
