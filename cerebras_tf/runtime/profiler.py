@@ -27,7 +27,7 @@ from cerebras_tf.whole_file import write_whole
 KERNEL = "kernel"  # an instruction, from the executor's thread
 EXCHANGE = "exchange"  # a mean or a copy between wafers, from a thread that moves them
 WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
-REMOTE_STEP = "step there"  # of a wafer at an address, on its computer
+REMOTE_STEP = "remote step"  # of a wafer at an address, on its computer
 LOOP_STEP = "step"  # from one end of tf.estimator's loop to the next
 
 
