@@ -198,12 +198,12 @@ def backend(
         raise ConfigError(f"backend: must have known options. Received: {', '.join(unknown)}.")
     if drop_data:
         raise ConfigError("drop_data: must be False. Received: True. Remove it.")
-    if kind == "CPU" and (cs_ip or credentials_path):
+    TrainingSettings(cs_ip=cs_ip, credentials_path=credentials_path)  # checks them
+    if kind == "CPU" and cs_ip:
         raise ConfigError(
             f"cs_ip: must be used with the backend CSX. Received: {cs_ip} with CPU. Remove it."
         )
     check_wafer_address(cs_ip, credentials_path)
-    TrainingSettings(cs_ip=cs_ip, credentials_path=credentials_path)  # checks them
     only = compile_only or validate_only
     made = Backend(
         *(kind, compile_dir, only, validate_only, max_checkpoints, mixed_precision),

@@ -46,7 +46,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _release_2.__all__:
         raise AttributeError(
-            f"cerebras_pytorch: must be used by names that cerebras_tf provides. Received: {name}. "
-            "docs/guides/cerebras-pytorch.md lists what is provided."
+            f"cerebras_pytorch: a name must be one that cerebras_tf provides. Received: {name}. "
+            "docs/guides/cerebras-pytorch.md lists them."
         )
     return getattr(_release_2, name)
