@@ -141,8 +141,9 @@ def log_unread(path: str, keys: Sequence[str]) -> None:
 def find_model(tree: Any, path: str) -> str:
     """Returns the model of a params file without `model_name`.
 
-    It is the one that has the data processor and all keys of the section ``model``, else that of
-    the file's folder in the original zoo, else the only one that has the data processor.
+    It is the one that has the data processor and all keys of the section ``model``; of several or
+    none, that of the file's folder in the original zoo; else the only one that has the data
+    processor.
 
     Raises:
         ConfigError: several or no models fit.
@@ -153,7 +154,8 @@ def find_model(tree: Any, path: str) -> str:
     fitting = [name for name in registry.model_names() if processor in _processors(name)]
     exact = [name for name in fitting if keys <= _model_keys(name)]
     parts = Path(path).resolve().parent.parts
-    folder = next((FOLDERS[part] for part in reversed(parts) if part in FOLDERS), None)
+    folders = [FOLDERS[part] for part in reversed(parts) if part in FOLDERS]
+    folder = next((name for name in folders if not exact or name in exact), None)
     found = _only(exact) or folder or _only(fitting)
     if found is None:
         fits = ", ".join(exact or fitting) or "none"

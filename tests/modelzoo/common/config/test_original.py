@@ -63,6 +63,7 @@ def test_a_task_takes_the_model_of_a_pretraining_without_model_name(write):
     ("train_input", "folder", "given", "facts"),
     [
         (GPT, "mine", {}, ("model_name is required", "gpt3, gptj")),
+        (GPT, "bert", {}, ("model_name is required", "gpt3, gptj")),
         ("{data_processor: Mine}", "mine", {}, ("model_name is required", "none")),
         ("{data_processor: T5DynamicDataProcessor}", "tf/t5", {}, ("T5", "own run.py")),
         (GPT, "mine", {"settings": [("model_name", "unet")]}, ("U-Net", "own run.py")),
