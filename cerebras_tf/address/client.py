@@ -146,11 +146,11 @@ class Connection:
                 > m.MAX_PENDING_BYTES
             ):
                 self._receive()
+            self._raise_failure()
             frames = _begun(encode(self._number + 1, new.request, self._answered()))
             self._number += 1
             self._pending[self._number] = new
             self._requests.put(frames)
-        self._raise_failure()
         return new
 
     def _result(self, sent: _Pending) -> Any:

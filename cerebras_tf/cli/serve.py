@@ -146,6 +146,11 @@ def _serve(args: argparse.Namespace) -> None:
     address = _address(args.listen)
     if job.wafers() > 1:  # each wafer has its port
         host, _, port = address.rpartition(":")
+        if port == "0":
+            raise ConfigError(
+                "--listen: must name the port of the first wafer if there are several. Received: "
+                f"{args.listen}. Use another port than 0."
+            )
         address = _address(f"{host}:{int(port) + job.rank()}")
     server = _imported("server").WaferServer(address, given, settings, args.keep_s)
     server.start()
@@ -153,7 +158,7 @@ def _serve(args: argparse.Namespace) -> None:
         host = address.rpartition(":")[0]
         print(f"wafer at {host}:{server.port}: {counted(num_threads(), 'thread')}", flush=True)
         print(f"certificate with SHA-256 {given.fingerprint}", flush=True)
-        if args.status_port is not None:
+        if args.status_port is not None and job.rank() == 0:
             page = _imported("status").serve_page(server.status, args.status_port)
             print(f"status page at http://127.0.0.1:{page.server_port}", flush=True)
         server.wait()

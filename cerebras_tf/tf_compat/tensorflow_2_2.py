@@ -109,13 +109,14 @@ def _add_submodule(parent: types.ModuleType, name: str, **content: Any) -> None:
 
 def _change_mixed_precision(module: Any) -> None:
     """Adds the experimental names, which later became those of the module."""
-    if not module.Policy.__module__.endswith(".src.mixed_precision.policy"):
+    policy = vars(module).get("Policy")  # keras.api._v1 has none
+    if not getattr(policy, "__module__", "").endswith(".src.mixed_precision.policy"):
         return  # Keras 3
     _add_submodule(
         module,
         "experimental",
         LossScaleOptimizer=LossScaleOptimizer,
-        Policy=_policy(module.Policy),
+        Policy=_policy(policy),
         global_policy=module.global_policy,
         set_policy=module.set_global_policy,
     )

@@ -43,7 +43,7 @@ def connect(request):
         for name in store.specs:
             with reading(store, name) as array:
                 write(there, name, array)
-        return wafer.session(there, True, BundleFormat())
+        return wafer.session(there, True, checkpoints=BundleFormat())
 
     return made
 
