@@ -7,7 +7,7 @@ and assignments of variables happen in the order of the model's code.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from operator import attrgetter
 
 from cerebras_tf.capture.operations import Operation
@@ -17,12 +17,14 @@ def all_before(
     roots: Iterable[Operation],
     control_inputs: Callable[[Operation], Iterable[Operation]] = attrgetter("control_inputs"),
     excluded: Callable[[Operation], bool] = lambda op: False,
+    fed: Container[object] = (),
 ) -> list[Operation]:
     """Operations that TensorFlow's session would run to fetch the roots, including the roots.
 
     Args:
         control_inputs: returns the control inputs of an operation.
         excluded: returns whether to skip an operation, and those that only it needs.
+        fed: tensors with a given value, whose operations need not run.
     """
     found: dict[Operation, None] = {}
     stack = list(roots)
@@ -30,7 +32,7 @@ def all_before(
         op = stack.pop()
         if op not in found and not excluded(op):
             found[op] = None
-            stack.extend(tensor.op for tensor in op.inputs)
+            stack.extend(tensor.op for tensor in op.inputs if tensor not in fed)
             stack.extend(control_inputs(op))
     return list(found)
 

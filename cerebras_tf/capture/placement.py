@@ -306,7 +306,7 @@ class Placement:
                 continue
             needs.computed[op] = None
             for other in capture.dependencies(op):
-                if self._is_fed(other):
+                if self.is_in_session(other):
                     needs.fed[other] = None
                 else:
                     stack.append(other)
@@ -315,8 +315,8 @@ class Placement:
                     needs.checks[other] = None
         return needs
 
-    def _is_fed(self, op: Any) -> bool:
-        """Whether the session computes the operation and feeds its outputs."""
+    def is_in_session(self, op: Any) -> bool:
+        """Whether the session computes the operation and feeds its outputs to a step."""
         if op in self._depends or op in self.owned or op.type == "Const" or not op.outputs:
             return False
         return op in self._inputs or op in self._varying_fed or not self._lowerable.has(op)

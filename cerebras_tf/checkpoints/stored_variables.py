@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.functions import assigns
+from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.state import resolve_handle
 from cerebras_tf.checkpoints.partitions import Key
 from cerebras_tf.checkpoints.reader import (
@@ -55,16 +56,22 @@ class StoredVariables:
         self._drops: dict[str, Any] = {}
 
     def add_transfer_ops(self) -> None:
-        """Adds operations that move values out of the session, before the graph is finalized."""
-        if self._drops:
+        """Adds operations that move values out of the session."""
+        if self._drops or not self._variables:
             return
-        with tf.name_scope("wafer/stored/"):
+        graph = next(iter(self._variables.values())).graph
+        is_final = graph.finalized
+        # Private API of TensorFlow: hooks run in a finalized graph.
+        graph._unsafe_unfinalize()
+        with graph.as_default(), tf.name_scope("wafer/stored/"):
             for name, variable in self._variables.items():
                 self._flags[name] = variable.is_initialized()
                 self._reads[name] = variable.read_value()
                 self._drops[name] = tf.raw_ops.DestroyResourceOp(
                     resource=variable.handle, ignore_lookup_error=True
                 )
+        if is_final:
+            graph.finalize()
 
     def prepare_for(self, operations: Iterable[Any]) -> None:
         """Adds the transfer operations if an operation assigns more than initial values."""
@@ -92,30 +99,39 @@ class StoredVariables:
             session.run = run
 
     def count_as_initialized(self) -> None:
-        """Makes a user's ready ops see the variables as initialized, since the store has them.
+        """Makes operations see the variables as initialized, since the store has them.
 
         Initial values computed from other variables, as a moving average's, are not changed.
         """
-        is_set = tf.constant(True, name="wafer/stored/is_initialized")
         own = {flag.op for flag in self._flags.values()}
-        initial = {
+        graph = tf.compat.v1.get_default_graph()
+        flags = [
+            op
+            for op in graph.get_operations()
+            if op.type == "VarIsInitializedOp" and op not in own and self.touches(op)
+        ]
+        readers = {op for flag in flags for op in flag.outputs[0].consumers()}
+        if not readers:
+            return
+        is_set = tf.constant(True, name="wafer/stored/is_initialized")
+        readers.difference_update(
             op
             for variable in self._variables.values()
             for op in ancestors(variable.initializer.inputs[1].op)
-        }
-        for op in is_set.graph.get_operations():
-            if op.type == "VarIsInitializedOp" and op not in own and op.inputs[0].op in self._names:
-                readers = [other for other in op.outputs[0].consumers() if other not in initial]
-                for reader in readers:
-                    for index, tensor in enumerate(reader.inputs):
-                        if tensor is op.outputs[0]:
-                            # private API of TensorFlow
-                            reader._update_input(index, is_set)
+        )
+        for reader in readers:
+            for index, tensor in enumerate(reader.inputs):
+                if tensor.op in flags:
+                    reader._update_input(index, is_set)  # private API of TensorFlow
 
     def values(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:
         """Values of fetches; their assignments go to the store."""
         call = _ServedRun(self, run, graph, feed)
         return call.values(fetches) if self._drops else list(map(call.value, fetches))
+
+    def computed(self, run: Any, graph: Any, fetches: list[Any], feed: Any) -> list[Any]:
+        """Values of fetches that TensorFlow computes in one run from the variables in the store."""
+        return _ServedRun(self, run, graph, feed).together(fetches)
 
     def move_to_store(self, run: Any, names: Iterable[str]) -> None:
         """Moves the values of variables from the session to the store, one by one.
@@ -191,12 +207,12 @@ class StoredVariables:
         handles = [resolve_handle(t).op for t in op.inputs if t.dtype == tf.resource]
         return [self._names[handle] for handle in handles if handle in self._names]
 
-    def has_plain_reads(self, op: Any) -> bool:
-        """Whether the ancestors of an operation read variables whole and unconditionally."""
+    def has_plain_reads(self, operations: Iterable[Any]) -> bool:
+        """Whether those of the operations that use variables read them whole, unconditionally."""
         return all(
-            other is op or (other.type == "ReadVariableOp" and not other.control_inputs)
-            for other in ancestors(op)
-            if any(map(self.store.has_value, self._inputs(other)))
+            op.type == "ReadVariableOp" and not op.control_inputs
+            for op in operations
+            if any(map(self.store.has_value, self._inputs(op)))
         )
 
     def read_by(self, tensor: Any) -> Optional[str]:
@@ -245,8 +261,23 @@ class _ServedRun:
             done = dict(zip(assigning, results))
         return [done[i] if i in done else self.value(f) for i, f in enumerate(fetches)]
 
+    def together(self, fetches: list[Any]) -> list[Any]:
+        """Values of fetches that assign nothing, in one run."""
+        elements, operations = list(map(self.element, fetches)), self.operations(fetches)
+        before = all_before(operations, fed=self._feed)
+        if not self._stored.has_plain_reads(before):
+            self._stored.add_transfer_ops()
+            return self._run_in_session(elements, operations)
+        feed: dict[Any, Any] = {}
+        for op in operations:
+            feed.update(self._fed(op))
+        results: list[Any] = self._run(elements, feed)
+        return results
+
     def value(self, fetch: Any) -> Any:
         element = self.element(fetch)
+        if self._is_fed(element):
+            return self._run(element, self._feed)
         if isinstance(element, tf.Operation):
             if self._saves(element):
                 self._save(element)
@@ -256,6 +287,9 @@ class _ServedRun:
         if self._saves(element.op):
             return self._save(element.op)
         names = self._stored.assigned_by(element.op)
+        if element.op.type == "VarIsInitializedOp" and self._stored.touches(element.op):
+            (variable,) = self._stored.touched_by(element.op)
+            return np.bool_(self._stored.store.has_value(variable))
         name = self._stored.read_by(element)
         if name is not None and names:  # the result of an assignment
             for op in _source(element).op.control_inputs:
@@ -301,7 +335,7 @@ class _ServedRun:
         return (
             op.type == "AssignVariableOp"
             and not any(map(self._stored.assigns, before))
-            and self._stored.has_plain_reads(op)
+            and self._stored.has_plain_reads(before)
         )
 
     def _run_in_session(self, fetches: list[Any], operations: list[Any]) -> list[Any]:

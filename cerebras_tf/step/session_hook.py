@@ -8,7 +8,7 @@ or assigns are read from and written to the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -55,6 +55,7 @@ class WaferHook(tf.estimator.SessionRunHook):
     def begin(self) -> None:
         """Re-routes readers of wafer values; compiles now if shapes are known."""
         self._wiring.reroute()
+        self._stored.count_as_initialized()  # in operations of hooks
         self._stored.prepare_for(self._wiring.placement.separate_assignments())
         self._nothing = tf.no_op(name="wafer/nothing")
         self._wiring.step.prepare()
@@ -97,6 +98,9 @@ class WaferHook(tf.estimator.SessionRunHook):
             plan = self._plans[key] = self._plan(graph, given)
         if plan.is_plain:
             return run(fetches, *rest)
+        fed = _fed(graph, rest[0])
+        if fed and self._must_run_on_host(plan, fed):
+            return with_values(fetches, self._stored.computed(run, graph, plan.wanted, fed))
         values = self._run_step(run, plan, *rest)
         alone = [plan.wanted[index] for index in plan.alone]
         for index, value in zip(plan.alone, self._stored.values(run, graph, alone, rest[0])):
@@ -108,8 +112,9 @@ class WaferHook(tf.estimator.SessionRunHook):
         """The plan of a run of these leaves."""
         expanded = [_expanded(leaf) for leaf in given]
         wanted = [part for parts, _ in expanded for part in parts]
-        uses = [self._use(graph, leaf) for leaf in wanted]
-        plan = _Plan(given, wanted, expanded)
+        elements = [graph.as_graph_element(leaf) for leaf in wanted]
+        plan = _Plan(given, wanted, expanded, list(map(_operation, elements)))
+        uses = list(map(self._use, plan.operations))
         if all(use == _Use() for use in uses):  # such as sessions of a queue's threads
             plan.is_plain = True
             return plan
@@ -128,14 +133,12 @@ class WaferHook(tf.estimator.SessionRunHook):
         self._plan_step(graph, leaves_of_step, plan)
         return plan
 
-    def _use(self, graph: Any, fetch: Any) -> _Use:
-        """What a fetch does with variables of the wafer.
+    def _use(self, op: Any) -> _Use:
+        """What a fetched operation does with variables of the wafer.
 
         Raises:
             ConfigError: it assigns what a step must compute first.
         """
-        element = graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
-        op = element if isinstance(element, tf.Operation) else element.op
         if op not in self._uses:
             self._uses[op] = self._find_use(op)
         return self._uses[op]
@@ -170,8 +173,8 @@ class WaferHook(tf.estimator.SessionRunHook):
         wiring = self._wiring
 
         def replaced(index: int, item: Any) -> Any:
-            element = graph.as_graph_element(item, allow_tensor=True, allow_operation=True)
-            op = element if isinstance(element, tf.Operation) else element.op
+            element = graph.as_graph_element(item)
+            op = _operation(element)
             if op is self._train_op and wiring.train_op is not None:
                 element = wiring.train_op  # fetched by name
             elif wiring.placement.on_wafer(op):
@@ -185,6 +188,39 @@ class WaferHook(tf.estimator.SessionRunHook):
 
         plan.fetches = [replaced(index, item) for index, item in enumerate(wanted)]
         plan.names, plan.updates = frozenset(names - {TRAINS}), TRAINS in names
+
+    def _must_run_on_host(self, plan: _Plan, fed: Mapping[Any, Any]) -> bool:
+        """Whether TensorFlow must compute the fetches, as a step would not use what is fed.
+
+        Raises:
+            ConfigError: it cannot, because the fetches include a step.
+        """
+        names = frozenset(tensor.name for tensor in fed)
+        if names not in plan.on_host:
+            wiring = self._wiring
+            roots = [wiring.step.tensors[name].op for name in plan.names]
+            if plan.updates:
+                roots.append(self._train_op)
+            ignored = sorted(names & plan.names) or wiring.ignored(roots, fed)
+            takes = wiring.takes_batch(list(map(_operation, plan.fetches)), roots, fed)
+            if (ignored or takes) and not self._can_run_on_host(plan):
+                raise _refusal(ignored, sorted(names))
+            plan.on_host[names] = bool(ignored) or takes
+            if plan.on_host[names]:
+                tf.compat.v1.logging.info(
+                    "session.run: TensorFlow computes %s on the host, because %s is fed",
+                    ", ".join(repr(op.name) for op in plan.operations),
+                    ", ".join(map(repr, sorted(names))),
+                )
+        return plan.on_host[names]
+
+    def _can_run_on_host(self, plan: _Plan) -> bool:
+        """Whether a session with the variables can compute what a plan's fetches depend on."""
+        wiring = self._wiring
+        if plan.updates or wiring.step.split is not None or wiring.step.swarm.size > 1:
+            return False
+        needs_step = wiring.token.op in all_before(plan.operations)
+        return not (needs_step or any(map(self._stored.assigned_by, plan.operations)))
 
     def _run_step(self, run: Any, plan: _Plan, *rest: Any) -> list[Any]:
         """Values of leaves; runs the wafer's step."""
@@ -250,6 +286,7 @@ class _Plan:
         given: leaves of the fetches; kept alive, because the cache uses their identities.
         wanted: tensors and operations of the leaves.
         expanded: those of each leaf, and the function from their values to its value.
+        operations: those that make `wanted`.
         is_plain: whether they do not concern the wafer.
         alone: indices of those that the store serves.
         fetches: what the session computes, for each.
@@ -257,11 +294,13 @@ class _Plan:
         names: values that the step must return.
         updates: whether it trains.
         call: runs the fetches; made at the first use.
+        on_host: whether TensorFlow computes them, by the names of fed tensors.
     """
 
     given: list[Any]
     wanted: list[Any]
     expanded: list[_Expanded]
+    operations: list[Any]
     is_plain: bool = False
     alone: list[int] = field(default_factory=list)
     fetches: list[Any] = field(default_factory=list)
@@ -269,6 +308,7 @@ class _Plan:
     names: frozenset[str] = frozenset()
     updates: bool = False
     call: Optional[Callable[[], Any]] = None
+    on_host: dict[frozenset[str], bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -283,6 +323,38 @@ class _Use:
     assigns: bool = False
     reads: bool = False
     assigns_in_step: bool = False
+
+
+def _operation(element: Any) -> Any:
+    """An operation, or the one that makes a tensor."""
+    return element if isinstance(element, tf.Operation) else element.op
+
+
+def _fed(graph: Any, feed_dict: Any) -> dict[Any, Any]:
+    """The tensors of a feed_dict with their values."""
+    found: dict[Any, Any] = {}
+    for key, value in client_session.nest.flatten_dict_items(feed_dict or {}).items():
+        # Private API of TensorFlow: the table by which sessions expand composite tensors.
+        for kind, _, expand, _ in client_session._REGISTERED_EXPANSIONS:
+            if isinstance(key, kind):
+                parts = expand(key, value)
+                break
+        found.update((graph.as_graph_element(part), content) for part, content in parts)
+    return found
+
+
+def _refusal(ignored: list[str], names: list[str]) -> ConfigError:
+    """The error of feeds that a step does not use."""
+    if ignored:
+        return ConfigError(
+            "feed_dict: must not contain a tensor that the wafer computes. Received: "
+            f"{', '.join(map(repr, ignored))}. Make it tf.compat.v1.placeholder_with_default, or "
+            "use use_cs=False."
+        )
+    return ConfigError(
+        "feed_dict: must contain all tensors of a batch that a step on the wafer reads, or none. "
+        f"Received: {', '.join(map(repr, names))}. Feed the others too, or use use_cs=False."
+    )
 
 
 def ancestors(op: Any) -> list[Any]:

@@ -7,13 +7,13 @@ fetches them any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import branch_of
+from cerebras_tf.capture.functions import branch_of, is_check
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.errors import CerebrasError
@@ -221,6 +221,39 @@ class Wiring:
         before = set(self.train_op.control_inputs)
         # Private API of TensorFlow: there is no public way to add control inputs.
         self.train_op._add_control_inputs([op for op in reads if op not in before])
+
+    def ignored(self, roots: Iterable[Any], fed: Collection[Any]) -> list[str]:
+        """Names of fed tensors that a step computes itself.
+
+        Args:
+            roots: operations whose values a step computes.
+        """
+        place, given = self.placement, set(self.token.op.inputs)
+        computed = set(
+            all_before(
+                roots, place.control_inputs, lambda op: is_check(op) or place.is_in_session(op)
+            )
+        )
+        found = [tensor for tensor in fed if not computed.isdisjoint(tensor.consumers())]
+        return sorted(tensor.name for tensor in found if tensor not in given)
+
+    def takes_batch(
+        self, fetches: Collection[Any], roots: Iterable[Any], fed: Collection[Any]
+    ) -> bool:
+        """Whether a step reads a batch that the host would not read, given what is fed.
+
+        Args:
+            fetches: operations of the session.
+            roots: operations whose values a step computes.
+        """
+        if self.token.op not in all_before(fetches, fed=fed):
+            return False
+        _, *inputs = self.token.op.inputs  # the first is the global step
+        given = [tensor.op for tensor in inputs if tensor not in fed]
+        needed = all_before(
+            [*fetches, *roots], self.placement.control_inputs, lambda op: op is self.token.op, fed
+        )
+        return self.placement.reads_batch(set(all_before(given, fed=fed)).difference(needed))
 
     def _before_step(self, awaiting: set[Any]) -> set[Any]:
         """Operations that must run before the step."""

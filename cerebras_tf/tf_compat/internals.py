@@ -71,7 +71,7 @@ MEMBERS = {
     ),
     "tensorflow.python.eager.backprop.GradientTape": "_pop_tape _push_tape _tape",
     "tensorflow.python.framework.ops.Graph": (
-        "_add_function _create_op_internal _functions _get_function"
+        "_add_function _create_op_internal _functions _get_function _unsafe_unfinalize"
     ),
     "tensorflow.python.framework.ops.Operation": (
         "_add_control_inputs _colocation_code_locations _device_code_locations "

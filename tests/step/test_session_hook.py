@@ -518,3 +518,82 @@ def test_errors_of_the_input_are_those_of_the_host(tmp_path):
         # TensorFlow numbers the datasets of a process.
         messages.append(re.sub(r"Dataset:\d+", "Dataset", found.value.message))
     assert messages[0] == messages[1]
+
+
+class RunWithFeeds(tf.estimator.SessionRunHook):
+    """Runs fetches of its own after every step, with tensors of the model fed."""
+
+    def __init__(self, feeds):
+        self.feeds, self.found = feeds, []
+
+    def after_run(self, run_context, run_values):
+        fetches = {"cost": "cost:0", "scores": ["scores:0", v1.train.get_global_step()]}
+        for feed in self.feeds:
+            self.found.append(run_context.session.run(fetches, feed))
+
+
+def with_table(features, labels, mode, params):
+    """The regression model with a table, which a gather reads."""
+    table = v1.get_variable("table", initializer=np.ones([2, 3], np.float32))
+    ids = tf.cast(features[:, 0] > 0, tf.int32)
+    with tf.control_dependencies([ids]):
+        found = tf.nn.embedding_lookup(table, ids)
+    return regression.model_fn(features * found, labels, mode, params)
+
+
+@pytest.mark.parametrize("model", [regression.model_fn, with_table])
+def test_a_run_with_feeds_answers_as_on_the_host_and_takes_no_batch_of_training(tmp_path, model):
+    features, labels = np.ones([2, 3], np.float32), np.ones([2], np.float32)
+    iterator, other = "IteratorGetNext:0", "IteratorGetNext:1"
+    feeds = [{iterator: features, other: labels}, {"hidden:0": features[:, :2], other: labels}]
+    hooks = [RunWithFeeds(feeds), RunWithFeeds(feeds)]
+    for use_cs, hook in zip((False, True), hooks):
+        made = build(tmp_path / str(use_cs), model=model)
+        made.train(ragged, hooks=[hook], max_steps=2, use_cs=use_cs)
+    for host, wafer in zip(*(tf.nest.flatten(hook.found) for hook in hooks)):
+        np.testing.assert_allclose(wafer, host, rtol=1e-4)
+    host, wafer = (regression.variables_of(tmp_path / str(use_cs)) for use_cs in (False, True))
+    regression.assert_equal(host, wafer, rtol=1e-4)
+
+
+def ragged():
+    return regression.ragged_dataset().repeat()
+
+
+def test_a_feed_that_a_step_would_ignore_is_refused_by_name(tmp_path):
+    class Feed(tf.estimator.SessionRunHook):
+        def before_run(self, run_context):
+            feed = {"hidden:0": np.ones([4, 2], np.float32)}
+            return tf.estimator.SessionRunArgs("cost:0", feed)
+
+    message = (
+        "feed_dict: must not contain a tensor that the wafer computes. Received: 'hidden:0'. Make "
+        "it tf.compat.v1.placeholder_with_default, or use use_cs=False."
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        build(tmp_path).train(dataset, hooks=[Feed()], max_steps=1)
+
+
+class InitializeMissing(tf.estimator.SessionRunHook):
+    """Initializes the variables that the session reports as uninitialized."""
+
+    def begin(self):
+        variables = v1.global_variables()
+        self.names = v1.report_uninitialized_variables(variables)
+        self.flags = [v1.is_variable_initialized(variable) for variable in variables]
+        self.initializers = {v.op.name: v.initializer for v in variables}
+        self.found = []
+
+    def after_create_session(self, session, coord):
+        names, flags = session.run(self.names), session.run(self.flags)
+        self.found += [list(names), all(flags)]
+        session.run([self.initializers[name.decode()] for name in names])
+
+    def after_run(self, run_context, run_values):
+        self.found += [list(value) for value in run_context.session.run([self.names, self.flags])]
+
+
+def test_a_hook_sees_the_variables_as_initialized(tmp_path):
+    hook = InitializeMissing()
+    build(tmp_path).train(dataset, hooks=[hook], max_steps=1)
+    assert hook.found == [[], True, [], [True] * len(hook.flags)]
