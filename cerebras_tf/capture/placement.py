@@ -121,6 +121,16 @@ class Placement:
         plain = all(o.type == "ReadVariableOp" and not o.control_inputs for o in reads)
         return plain and self._inputs.intersection(before) <= {self._global_step}
 
+    def can_become_input(self, tensor: Any) -> bool:
+        """Whether a tensor depends on constants and the global step only, and is no gradient."""
+        before = all_before([tensor.op], self.control_inputs)
+        return (
+            tensor.shape.is_fully_defined()
+            and tensor.op not in self._results | self._backward
+            and not (any(map(draws, before)) or self.reads_batch(before))
+            and self.owned.intersection(before) <= {self._global_step}
+        )
+
     def assignments(self, fetches: Iterable[Any]) -> list[Any]:
         """Operations that assign variables of the wafer when the session fetches these."""
         found = all_before(fetches, self.control_inputs)

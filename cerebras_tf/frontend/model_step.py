@@ -69,6 +69,7 @@ class ModelStep:
 
     Attributes:
         client: sends batches and programs to the session.
+        kind: differs between steps of different inputs, without micro-batches; see Request.
         prepared: the program compiled before the first step, if shapes were known.
         prepared_micro_batches: the programs of all micro-batches then, in order.
         micro_batches: those of a step; None if it runs a batch whole.
@@ -83,6 +84,7 @@ class ModelStep:
     """
 
     prepared: Optional[Program] = None
+    kind = ""
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class ModelStep:
             asked = self._wanted, self._updates
             if self.micro_batches is None:
                 assert isinstance(features, Mapping)
-                self.results = client.run(features, *asked)
+                self.results = client.run(features, *asked, self.kind)
             else:
                 parts = self.micro_batches.parts(features)
                 most = self._activation_bytes

@@ -28,7 +28,8 @@ class Request:
         wanted: names of the values it must return.
         updates: whether it changes variables.
         padding_reason: why padding must be computed; "" if it may be removed.
-        kind: kind of the micro-batch, in the program source's terms; "" for a whole batch.
+        kind: kind of the micro-batch or of the inputs, in the program source's terms; "" for a
+            whole batch.
     """
 
     types: Mapping[str, TensorType]

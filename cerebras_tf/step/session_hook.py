@@ -101,6 +101,10 @@ class WaferHook(tf.estimator.SessionRunHook):
         fed = _fed(graph, rest[0])
         if fed and self._must_run_on_host(plan, fed):
             return with_values(fetches, self._stored.computed(run, graph, plan.wanted, fed))
+        step = self._wiring.step
+        for tensor in step.added:
+            given = fed[tensor] if tensor in fed else run(tensor, fed)
+            step.added[tensor] = np.asarray(given, tensor.dtype.as_numpy_dtype)
         values = self._run_step(run, plan, *rest)
         alone = [plan.wanted[index] for index in plan.alone]
         for index, value in zip(plan.alone, self._stored.values(run, graph, alone, rest[0])):
@@ -201,10 +205,15 @@ class WaferHook(tf.estimator.SessionRunHook):
             roots = [wiring.step.tensors[name].op for name in plan.names]
             if plan.updates:
                 roots.append(self._train_op)
-            ignored = sorted(names & plan.names) or wiring.ignored(roots, fed)
+            ignored = wiring.ignored(roots, fed)
+            alone = wiring.step.swarm.size == 1 and wiring.step.split is None
+            if ignored and alone and all(map(wiring.placement.can_become_input, ignored)):
+                for tensor in ignored:
+                    wiring.step.add_input(tensor)
+                ignored = []
             takes = wiring.takes_batch(list(map(_operation, plan.fetches)), roots, fed)
             if (ignored or takes) and not self._can_run_on_host(plan):
-                raise _refusal(ignored, sorted(names))
+                raise _refusal([tensor.name for tensor in ignored], sorted(names))
             plan.on_host[names] = bool(ignored) or takes
             if plan.on_host[names]:
                 tf.compat.v1.logging.info(

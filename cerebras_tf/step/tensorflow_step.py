@@ -62,6 +62,10 @@ class TensorFlowModel:
         """Types of the tensors whose values can be returned."""
         return {name: tensor_type(tensor) for name, tensor in self.tensors.items()}
 
+    def add_input(self, tensor: Any) -> None:
+        """Makes a tensor an input of the step."""
+        self.fed, self.features = [*self.fed, tensor], [*self.features, feature_of(tensor)]
+
     def capture(
         self,
         types: Mapping[str, TensorType],
@@ -124,6 +128,7 @@ class TensorFlowStep(ModelStep):
     Attributes:
         tensors: tensors whose values may be asked for, by name.
         split: how a batch is split into micro-batches; None if it runs whole.
+        added: values of tensors that became inputs, by tensor.
         error: the error that ended the last step, if any; TensorFlow's sessions cannot pass it on.
     """
 
@@ -138,12 +143,21 @@ class TensorFlowStep(ModelStep):
         self.split = split if isinstance(split, SplitBatch) else None
         self._names = [tensor.name for tensor in model.fed]
         self._saved: Optional[tuple[str, int]] = None
+        self._tensorflow_model = model
+        self.added: dict[Any, np.ndarray] = {}
+
+    def add_input(self, tensor: Any) -> None:
+        """Makes a tensor an input of the steps that follow, whose value is in `added`."""
+        self._tensorflow_model.add_input(tensor)
+        self.added[tensor] = np.empty(0)
+        self.kind = f"with {', '.join(added.name for added in self.added)}"
 
     def run_arrays(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:
         """Runs a step on the arrays of the fed tensors, in order; see ModelStep.run."""
         names = self._names
         if self.split is None or self.split.rows is not None:
-            return self.run(dict(zip(names, arrays)), global_step)
+            added = {tensor.name: array for tensor, array in self.added.items()}
+            return self.run({**dict(zip(names, arrays)), **added}, global_step)
         starts = [number * len(names) for number in range(self.split.count)]
         batches = [dict(zip(names, arrays[start : start + len(names)])) for start in starts]
         return self.run(batches, global_step)

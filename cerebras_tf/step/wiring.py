@@ -222,20 +222,24 @@ class Wiring:
         # Private API of TensorFlow: there is no public way to add control inputs.
         self.train_op._add_control_inputs([op for op in reads if op not in before])
 
-    def ignored(self, roots: Iterable[Any], fed: Collection[Any]) -> list[str]:
-        """Names of fed tensors that a step computes itself.
+    def ignored(self, roots: Collection[Any], fed: Collection[Any]) -> list[Any]:
+        """Fed tensors that a step computes itself.
 
         Args:
             roots: operations whose values a step computes.
         """
-        place, given = self.placement, set(self.token.op.inputs)
+        place, given = self.placement, {*self.token.op.inputs, *self.step.added}
         computed = set(
             all_before(
                 roots, place.control_inputs, lambda op: is_check(op) or place.is_in_session(op)
             )
         )
-        found = [tensor for tensor in fed if not computed.isdisjoint(tensor.consumers())]
-        return sorted(tensor.name for tensor in found if tensor not in given)
+        return [
+            tensor
+            for tensor in fed
+            if tensor not in given
+            and (tensor.op in roots or not computed.isdisjoint(tensor.consumers()))
+        ]
 
     def takes_batch(
         self, fetches: Collection[Any], roots: Iterable[Any], fed: Collection[Any]

@@ -550,8 +550,7 @@ def test_a_run_with_feeds_answers_as_on_the_host_and_takes_no_batch_of_training(
     for use_cs, hook in zip((False, True), hooks):
         made = build(tmp_path / str(use_cs), model=model)
         made.train(ragged, hooks=[hook], max_steps=2, use_cs=use_cs)
-    for host, wafer in zip(*(tf.nest.flatten(hook.found) for hook in hooks)):
-        np.testing.assert_allclose(wafer, host, rtol=1e-4)
+    assert_close(hooks[1].found, hooks[0].found)
     host, wafer = (regression.variables_of(tmp_path / str(use_cs)) for use_cs in (False, True))
     regression.assert_equal(host, wafer, rtol=1e-4)
 
@@ -560,18 +559,79 @@ def ragged():
     return regression.ragged_dataset().repeat()
 
 
-def test_a_feed_that_a_step_would_ignore_is_refused_by_name(tmp_path):
-    class Feed(tf.estimator.SessionRunHook):
-        def before_run(self, run_context):
-            feed = {"hidden:0": np.ones([4, 2], np.float32)}
-            return tf.estimator.SessionRunArgs("cost:0", feed)
+class Feed(tf.estimator.SessionRunHook):
+    """Feeds a tensor in every run, and fetches the loss."""
 
+    def __init__(self, name, value):
+        self.feed, self.seen = {name: value}, []
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs("cost:0", self.feed)
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(run_values.results)
+
+
+@pytest.mark.parametrize(
+    "name, shape", [("hidden:0", [4, 2]), ("gradients/cost_grad/truediv:0", [4])]
+)
+def test_a_feed_that_a_step_would_ignore_is_refused_by_name(tmp_path, name, shape):
     message = (
-        "feed_dict: must not contain a tensor that the wafer computes. Received: 'hidden:0'. Make "
+        f"feed_dict: must not contain a tensor that the wafer computes. Received: {name!r}. Make "
         "it tf.compat.v1.placeholder_with_default, or use use_cs=False."
     )
     with pytest.raises(ConfigError, match=re.escape(message)):
-        build(tmp_path).train(dataset, hooks=[Feed()], max_steps=1)
+        hook = Feed(name, np.ones(shape, np.float32))
+        build(tmp_path).train(dataset, hooks=[hook], max_steps=1)
+
+
+def test_an_evaluation_hook_that_feeds_the_features_gets_what_the_host_gives(tmp_path):
+    build(tmp_path).train(dataset, max_steps=1)
+    hooks = [Feed("IteratorGetNext:0", np.ones([4, 3], np.float32)) for _ in range(2)]
+    host, wafer = (
+        build(tmp_path).evaluate(dataset, steps=2, hooks=[hook], use_cs=use_cs)
+        for use_cs, hook in zip((False, True), hooks)
+    )
+    assert_close(wafer, host)
+    assert_close(hooks[1].seen, hooks[0].seen)
+
+
+def assert_close(made, wanted):
+    for one, other in zip(tf.nest.flatten(made), tf.nest.flatten(wanted)):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+class FeedRate(tf.estimator.SessionRunHook):
+    """Feeds the rate at all steps but the third, and fetches it."""
+
+    def __init__(self):
+        self.seen = []
+
+    def before_run(self, run_context):
+        feed = {"rate:0": [0.3, 0.02, 0.0, 0.1][len(self.seen)]}
+        fed = {} if len(self.seen) == 2 else {"feed_dict": feed}
+        return tf.estimator.SessionRunArgs("rate:0", **fed)
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(run_values.results)
+
+
+@pytest.mark.parametrize("schedule", [False, True])
+def test_a_constant_or_a_schedule_that_a_hook_feeds_has_the_fed_value(tmp_path, schedule):
+    def model(features, labels, mode, params):
+        rate = tf.constant(0.2, name="rate")
+        if schedule:
+            step = v1.train.get_global_step()
+            rate = tf.identity(v1.train.exponential_decay(0.2, step, 1, 0.5), name="rate")
+        return regression.model_fn(features, labels, mode, {"rate": rate})
+
+    hooks = [FeedRate(), FeedRate()]
+    for use_cs, hook in zip((False, True), hooks):
+        made = build(tmp_path / str(use_cs), model=model)
+        made.train(dataset, hooks=[hook], max_steps=4, use_cs=use_cs)
+    np.testing.assert_allclose(hooks[1].seen, hooks[0].seen, rtol=1e-6)
+    host, wafer = (regression.variables_of(tmp_path / str(use_cs)) for use_cs in (False, True))
+    regression.assert_equal(host, wafer, rtol=1e-4)
 
 
 class InitializeMissing(tf.estimator.SessionRunHook):
