@@ -75,7 +75,7 @@ class StoredVariables:
 
     def prepare_for(self, operations: Iterable[Any]) -> None:
         """Adds the transfer operations if an operation assigns more than initial values."""
-        initializers = {variable.initializer for variable in self._variables.values()}
+        initializers = set(map(initial_values.assignment, self._variables.values()))
         if any(self.assigns(op) for op in operations if op not in initializers):
             self.add_transfer_ops()
 
@@ -117,7 +117,7 @@ class StoredVariables:
         readers.difference_update(
             op
             for variable in self._variables.values()
-            for op in ancestors(variable.initializer.inputs[1].op)
+            for op in ancestors(initial_values.assignment(variable).inputs[1].op)
         )
         for reader in readers:
             for index, tensor in enumerate(reader.inputs):
@@ -165,7 +165,7 @@ class StoredVariables:
         self._check_transfer_ops(names)
         try:
             for name in filter(self.store.has_value, names):
-                assign = self._variables[name].initializer
+                assign = initial_values.assignment(self._variables[name])
                 run(assign, {assign.inputs[1]: self.content(name)})
             yield
         finally:

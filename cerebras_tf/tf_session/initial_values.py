@@ -25,6 +25,15 @@ _SHARE = 32
 _SAMPLE = 4096
 
 
+def assignment(variable: Any) -> Any:
+    """The operation that assigns a variable's initial value.
+
+    A warm start with another vocabulary leaves the result of the assignment in its place.
+    """
+    found = variable.initializer
+    return found if isinstance(found, tf.Operation) else found.op
+
+
 def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None:
     """Runs the initializers.
 
@@ -32,7 +41,7 @@ def initialize(session: Any, variables: Mapping[str, Any], store: Store) -> None
         store: receives the values.
     """
     # The second input of the assignment is the initial value, or that of a warm start.
-    values = {name: variable.initializer.inputs[1] for name, variable in variables.items()}
+    values = {name: assignment(variable).inputs[1] for name, variable in variables.items()}
     computed = {}
     for name, tensor in values.items():
         content = _filled(tensor)

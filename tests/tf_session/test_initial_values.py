@@ -55,6 +55,24 @@ def test_variables_start_as_in_a_session(monkeypatch, batch_bytes):
         assert content_of(store, name).dtype == content.dtype
 
 
+def test_a_warm_start_with_another_vocabulary_moves_the_rows(tmp_path):
+    old, new = tmp_path / "old.txt", tmp_path / "new.txt"
+    old.write_text("a\nb\nc\n")
+    new.write_text("c\nx\na\n")
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables()
+        session.run(v1.global_variables_initializer())
+        rows = session.run(variables["normal"])
+        prefix = v1.train.Saver().save(session, str(tmp_path / "model"))
+    vocabulary = tf.estimator.VocabInfo(str(new), 3, 0, str(old), 3, v1.zeros_initializer())
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = make_variables()
+        v1.train.warm_start(prefix, "normal", {"normal": vocabulary})
+        store = store_for(variables)
+        initialize(session, variables, store)
+    np.testing.assert_array_equal(content_of(store, "normal"), [rows[2], [0, 0], rows[0]])
+
+
 def test_variables_that_depend_on_one_random_tensor_are_consistent(monkeypatch):
     monkeypatch.setattr(initial_values, "BATCH_BYTES", 1)
     with tf.Graph().as_default():
