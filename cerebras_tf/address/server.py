@@ -375,12 +375,17 @@ def _checked(hello: Any) -> m.Hello:
     """The first message of a connection, of a client that is new enough."""
     if not isinstance(hello, m.Hello):
         raise DataError("wafer: a connection must begin with Hello. Received: another message.")
-    if hello.protocol != PROTOCOL:
-        here, there = cerebras_tf.__version__, hello.version
+    here, there = cerebras_tf.__version__, hello.version
+    if here != there:
         side = "the client" if _numbers(there) < _numbers(here) else "the server"
         raise ConfigError(
             f"wafer: both sides must have the same version of cerebras_tf. Received: {there} from "
-            f"the client; the server has {here}, with other messages. Update {side}."
+            f"the client; the server has {here}. Update {side}."
+        )
+    if hello.protocol != PROTOCOL:
+        raise ConfigError(
+            f"wafer: both sides must have the same version of cerebras_tf. Received: {here} with "
+            "other messages from the client. Install both from the same source."
         )
     return hello
 

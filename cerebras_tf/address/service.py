@@ -397,8 +397,8 @@ class Service:
         if needed > free:
             raise CapacityError(
                 "wafer: variables must fit in the memory of its computer. Received: "
-                f"{needed} bytes, and {max(free, 0)} bytes that are free. Use a smaller model, or "
-                "a wafer with more memory."
+                f"{needed} bytes, and {max(free, 0)} bytes that are free. Use a smaller model, "
+                "a wafer with more memory, or a larger --max_memory_gb of `cerebras-tf serve`."
             )
 
 

@@ -17,7 +17,7 @@ from cerebras_tf.capture_torch.export import LOSS
 from cerebras_tf.console.graceful_stop import GracefulStop
 from cerebras_tf.console.log import log_info
 from cerebras_tf.console.progress import PhaseReporter, TrainingClock
-from cerebras_tf.errors import ConfigError, NumericsError
+from cerebras_tf.errors import ConfigError, NumericsError, SystemUnreachableError
 from cerebras_tf.memoryx.folder_lock import locked_folder
 from cerebras_tf.runtime.profiler import Profiler
 from cerebras_tf.swarmx import job, mpi
@@ -176,7 +176,11 @@ class _Run:
                     _log(line)
             with GracefulStop(newest=self._newest) as stop:
                 with RunReports(self._options, training, steps, self._clock) as reports:
-                    self._loop(training, reports, evaluate, stop, batches, steps)
+                    try:
+                        self._loop(training, reports, evaluate, stop, batches, steps)
+                    except SystemUnreachableError as error:
+                        last = self._result.checkpoint or "none"
+                        raise SystemUnreachableError(f"{error} The last is {last}.") from error
                 training.copy_back()
         self._result.global_step = training.global_step
         return self._result

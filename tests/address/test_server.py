@@ -239,13 +239,23 @@ def test_other_servers_are_no_wafers(files):
         Connection(f"127.0.0.1:{port}", load_credentials(files[0]), print)
 
 
-@pytest.mark.parametrize("version,side", [("0.0.9", "client"), ("99.0", "server")])
-def test_a_client_with_other_messages_is_refused(serve, files, monkeypatch, version, side):
+@pytest.mark.parametrize(
+    "version,messages,advice",
+    [
+        ("0.0.9", client_module.PROTOCOL, "Update the client"),
+        ("99.0", client_module.PROTOCOL, "Update the server"),
+        ("99.0", "other", "Update the server"),
+        ("1", "other", "from the same source"),
+    ],
+)
+def test_a_client_of_another_version_is_refused(
+    serve, files, monkeypatch, version, messages, advice
+):
     server = serve()
-    monkeypatch.setattr(client_module, "PROTOCOL", "other")
+    monkeypatch.setattr(client_module, "PROTOCOL", messages)
     monkeypatch.setattr("cerebras_tf.__version__", version)
     monkeypatch.setattr("cerebras_tf.address.server.cerebras_tf", SimpleNamespace(__version__="1"))
-    with pytest.raises(ConfigError, match=f"Update the {side}"):
+    with pytest.raises(ConfigError, match=advice):
         Connection(f"127.0.0.1:{server.port}", load_credentials(files[0]), print)
 
 

@@ -11,8 +11,9 @@ pytest.importorskip("cryptography")
 from torch.utils.data import DataLoader
 
 from cerebras_tf.address import client
-from cerebras_tf.errors import ConfigError
+from cerebras_tf.errors import ConfigError, SystemUnreachableError
 from cerebras_tf.torch.options import FitOptions
+from cerebras_tf.torch_step.training import TorchTraining
 from tests.address.conftest import files, serve  # noqa: F401  # fixtures
 from tests.torch.test_fit import assert_same, data, run
 
@@ -33,6 +34,19 @@ def test_fit_equals_that_of_the_wafer_in_this_process(tmp_path, address):
     assert_same(here, there)
     assert here[2].losses[3] == there[2].losses[3]
     assert here[2].evaluations == there[2].evaluations
+
+
+def test_the_error_of_a_lost_server_names_the_last_checkpoint(tmp_path, monkeypatch):
+    step = TorchTraining.step
+
+    def lost_after_two(training, tensors):
+        if training.global_step == 2:
+            raise SystemUnreachableError("lost.")
+        return step(training, tensors)
+
+    monkeypatch.setattr(TorchTraining, "step", lost_after_two)
+    with pytest.raises(SystemUnreachableError, match=r"The last is .*step-0*2\.$"):
+        run(3, model_dir=tmp_path, save_every=1)
 
 
 def test_options_of_this_computer_are_refused(tmp_path):
