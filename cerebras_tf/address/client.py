@@ -359,8 +359,8 @@ def _unreachable(address: str, error: grpc.RpcError) -> CerebrasError:
             f"for {address}. Use the file that was made together with that of the server."
         )
     return SystemUnreachableError(
-        f"cs_ip: a wafer must answer at the address. Received: {address}; {error.details()}. Start "
-        "one there with `cerebras-tf serve`."
+        f"wafer at {address}: must answer. Received: {error.details()}. Start it there with "
+        "`cerebras-tf serve`, or use another address."
     )
 
 

@@ -119,7 +119,7 @@ class WaferServer:
         if not self.port:
             raise ConfigError(
                 f"--listen: must be an address of this computer that is free. Received: {address}. "
-                "Use another port, or end the program that uses it."
+                "Use an address that this computer has, and a port that no program uses."
             )
         self._ended = threading.Event()
 

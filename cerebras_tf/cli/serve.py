@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, what: str) -> None:
             type=Path,
             default=Path("wafer.pem"),
             metavar="FILE",
-            help="file for clients; FILE-server.pem next to it is for the server",
+            help="file for clients; the server's is next to it, for wafer.pem wafer-server.pem",
         )
     else:
         _add_serve(parser)
@@ -54,7 +54,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="the server's file of `cerebras-tf credentials new`; with --status that of a client",
+        help="the server's file of `cerebras-tf credentials new`; for --status any of them",
     )
     add("--max_memory_gb", type=gigabytes, metavar="GB", help="memory for the model of a client")
     add("--memoryx_dir", metavar="DIR", help="store weights and optimizer state in files there")
