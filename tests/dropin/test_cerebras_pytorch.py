@@ -167,5 +167,5 @@ def test_a_number_of_replicas_is_refused_and_not_ignored():
 
 
 def test_a_name_that_is_not_provided_is_named():
-    with pytest.raises(AttributeError, match="cerebras_pytorch: must be .* Received: appliance"):
+    with pytest.raises(AttributeError, match="cerebras_pytorch: a name must be .* appliance"):
         cbtorch.appliance  # noqa: B018
