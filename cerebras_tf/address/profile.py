@@ -77,15 +77,24 @@ def add_profile(profiler: Profiler, found: m.Profiled, offset: float) -> None:
     """
     items = [
         Instruction(
-            *(each.op, (), (), {"compute": "bfloat16"} if each.is_rounded else {}, each.source),
-            Cost(each.flops, each.bytes_read, each.bytes_written),
+            op=each.op,
+            inputs=(),
+            outputs=(),
+            attrs={"compute": "bfloat16"} if each.is_rounded else {},
+            source=each.source,
+            cost=Cost(each.flops, each.bytes_read, each.bytes_written),
         )
         for each in found.instructions
     ]
     timings = [
         Timing(
-            *(items[number], found.texts[layer], found.texts[direction]),
-            *(start - offset, elapsed, cpu, found.instructions[number].shapes),
+            item=items[number],
+            layer=found.texts[layer],
+            direction=found.texts[direction],
+            start=start - offset,
+            elapsed_s=elapsed,
+            cpu_s=cpu,
+            shapes=found.instructions[number].shapes,
         )
         for (number, layer, direction), (start, elapsed, cpu) in zip(
             found.calls.tolist(), found.call_times.tolist()
@@ -95,8 +104,12 @@ def add_profile(profiler: Profiler, found: m.Profiled, offset: float) -> None:
     names = {-1 - number: f"{name}, at cs_ip" for number, name in enumerate(found.texts)}
     spans = [
         Span(
-            *(found.texts[kind], found.texts[name], -1 - thread, start - offset, end - offset),
-            {"part": part, "parts": parts} if found.texts[kind] == PART else {},
+            kind=found.texts[kind],
+            name=found.texts[name],
+            thread=-1 - thread,
+            start=start - offset,
+            end=end - offset,
+            details={"part": part, "parts": parts} if found.texts[kind] == PART else {},
         )
         for (kind, name, thread, part, parts), (start, end) in zip(
             found.spans.tolist(), found.span_times.tolist()

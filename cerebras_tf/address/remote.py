@@ -30,9 +30,8 @@ from cerebras_tf.runtime.protocol import (
     StepResult,
 )
 from cerebras_tf.runtime.session import CheckpointFormat, SessionOfStore
+from cerebras_tf.runtime.speeds import SIDE
 from cerebras_tf.swarmx import job
-
-_SIDE = 512  # see runtime.speeds
 
 
 class Link(Protocol):
@@ -92,12 +91,8 @@ class RemoteWafer:
         assert isinstance(store, RemoteStore)
         return RemoteSession(self, store, trains, profiler, loss, checkpoints)
 
-    def speeds(self, rounded: bool) -> Speeds:
-        """See runtime.protocol.Wafer."""
-        return self.measured_speeds(_SIDE, rounded)
-
-    def measured_speeds(self, side: int, rounded: bool) -> Speeds:
-        """See runtime.speeds.measured_speeds."""
+    def speeds(self, rounded: bool, side: int = SIDE) -> Speeds:
+        """See runtime.protocol.Wafer; `side` as of runtime.speeds.measured_speeds."""
         found = self.call(m.MeasureSpeeds(rounded, side)).values
         return Speeds(float(found["flops_per_s"]), float(found["bytes_per_s"]))
 
@@ -169,7 +164,9 @@ class RemoteStore(BaseStore):
         name, left = self._last, m.MAX_PENDING_BYTES
         for _ in range(min(2 * self._in_order, m.MAX_PENDING // 2)):
             name = self._following.get(name, "")
-            left -= self._type(name).bytes if name else left
+            if not name:
+                return
+            left -= self._type(name).bytes
             if left <= 0:
                 return
             self._ask_for(name)
@@ -321,7 +318,7 @@ class RemoteSession(SessionOfStore):
 
     def measured_speeds(self, side: int, rounded: bool) -> Speeds:
         """See runtime.profiler.Recorder."""
-        return self._wafer.measured_speeds(side, rounded)
+        return self._wafer.speeds(rounded, side)
 
     def random_state(self) -> dict[str, int]:
         return dict(self._call(m.AskRandomState(self._number)).values)

@@ -110,7 +110,7 @@ class ModelStep:
         else:
             backend = settings.wafer.backend
             self.session = settings.wafer.session(
-                *(store, model.trains, settings.profiler, model.loss)
+                store, model.trains, profiler=settings.profiler, loss=model.loss
             )
         budget = ActivationBudget(
             store,

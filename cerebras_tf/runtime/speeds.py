@@ -13,12 +13,12 @@ from cerebras_tf.kernels.blas import gemm
 from cerebras_tf.kernels.compiled_threads import num_threads, parallel_tasks
 from cerebras_tf.ops.cost import Speeds
 
-_SIDE = 512  # large enough for nearly full speed
+SIDE = 512  # large enough for nearly full speed
 _BYTES = 1 << 25  # copied: more than caches hold
 _ROUNDS = 3
 
 
-def measured_speeds(side: int = _SIDE, rounded: bool = False) -> Speeds:
+def measured_speeds(side: int = SIDE, rounded: bool = False) -> Speeds:
     """Operations of a product and bytes of a copy, a second, on all of kernels' threads.
 
     Args:

@@ -5,7 +5,7 @@ keys are never read there, or repeat what another key decides.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -32,19 +32,6 @@ LANGUAGE_MODELS = ("gpt3", "gptj")
 ALL = (*LANGUAGE_MODELS, "bert", "transformer")
 
 
-def _always(value: Any, tree: Any) -> bool:
-    return True
-
-
-def _is(*values: Any) -> Callable[[Any, Any], bool]:
-    return lambda value, tree: value in values
-
-
-def _is_vocabulary(value: Any, tree: Any) -> bool:
-    section = tree.get("train_input")
-    return not isinstance(section, dict) or value == section.get("vocab_size", value)
-
-
 @dataclass(frozen=True)
 class UnreadKey:
     """A key that params files of the original have, and that changes no number.
@@ -53,17 +40,29 @@ class UnreadKey:
         section: name of its section; "input" for every input section.
         models: names of the models, of which it is a key; a name includes its fine-tunings.
         reason: why it has no effect.
-        taken: whether a value is taken; function of the value and the file. Another value would
-            change numbers, and is an error.
-        values: what the values must be.
+        value: the value that it must have, as another one would change numbers; None for any.
+        same_as: section and key whose value it must have where the file has them.
     """
 
     section: str
     key: str
     models: Sequence[str]
     reason: str
-    taken: Callable[[Any, Any], bool] = _always
-    values: str = ""
+    value: Any = None
+    same_as: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """What its value must be; "" for any."""
+        return ".".join(self.same_as) if self.value is None else str(self.value)
+
+    def is_allowed(self, value: Any, tree: Any) -> bool:
+        """Whether it has no effect with a value, in a params file."""
+        if not self.same_as:
+            return self.value is None or bool(value == self.value)
+        section, key = self.same_as
+        keys = tree.get(section)
+        return not isinstance(keys, dict) or bool(value == keys.get(key, value))
 
 
 UNREAD_KEYS = (
@@ -74,8 +73,7 @@ UNREAD_KEYS = (
         "add_special_tokens",
         ("bert.fine_tuning.classifier",),
         "the tokens are always added",
-        _is(True),
-        "True",
+        True,
     ),
     UnreadKey("input", "max_predictions_per_seq", ("bert.fine_tuning",), "no tokens are masked"),
     UnreadKey("input", "num_buckets", ("transformer",), "only `buckets` is read"),
@@ -84,13 +82,10 @@ UNREAD_KEYS = (
         "vocab_size",
         LANGUAGE_MODELS,
         "train_input.vocab_size decides",
-        _is_vocabulary,
-        "train_input.vocab_size",
+        same_as=("train_input", "vocab_size"),
     ),
-    UnreadKey("model", "use_cache", ("gptj",), "training needs no cache", _is(False), "False"),
-    UnreadKey(
-        "model", "use_position_embeddings", ("gptj",), "positions are rotary", _is(False), "False"
-    ),
+    UnreadKey("model", "use_cache", ("gptj",), "training needs no cache", False),
+    UnreadKey("model", "use_position_embeddings", ("gptj",), "positions are rotary", False),
     UnreadKey(
         "model",
         "cls_dropout_rate",
@@ -99,8 +94,8 @@ UNREAD_KEYS = (
     ),
     UnreadKey("model", "enable_gpu_optimizations", ("bert",), "it is for GPUs"),
     UnreadKey("runconfig", "enable_gpu_optimizations", ("bert",), "it is for GPUs"),
-    UnreadKey("optimizer", "beta_1", ALL, "beta1 is 0.9 by default", _is(0.9), "0.9"),
-    UnreadKey("optimizer", "beta_2", ALL, "beta2 is 0.999 by default", _is(0.999), "0.999"),
+    UnreadKey("optimizer", "beta_1", ALL, "beta1 is 0.9 by default", 0.9),
+    UnreadKey("optimizer", "beta_2", ALL, "beta2 is 0.999 by default", 0.999),
 )
 
 
@@ -124,10 +119,10 @@ def without_unread_keys(tree: Any, report: Any) -> tuple[Any, list[str]]:
         unread = unread_keys(tree["model_name"], section)
         for key in [key for key in keys if key in unread]:
             path, each = f"{section}.{key}", unread[key]
-            if each.taken(keys[key], tree):
+            if each.is_allowed(keys[key], tree):
                 found.append(f"{path} ({each.reason})")
             else:
-                report.add(path, f"{path} must be {each.values}: {each.reason}.", keys[key])
+                report.add(path, f"{path} must be {each.allowed}: {each.reason}.", keys[key])
         tree[section] = {key: value for key, value in keys.items() if key not in unread}
     return tree, found
 

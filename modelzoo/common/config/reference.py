@@ -120,7 +120,7 @@ def unread_rows():
     for each in original.UNREAD_KEYS:
         section = "*_input" if each.section == "input" else each.section
         models = ", ".join(f"`{name}`" for name in each.models)
-        yield f"| `{section}.{each.key}` | {models} | {each.values or 'any'} | {each.reason} |\n"
+        yield f"| `{section}.{each.key}` | {models} | {each.allowed or 'any'} | {each.reason} |\n"
 
 
 def shared_page(cls, section):
