@@ -102,6 +102,7 @@ BENCHMARKS = {
         "scale": "predict the step time on many wafers, and measure it on a few",
         "larger_than_memory": "train models that are larger than memory",
         "pretrained": "fine-tune Hugging Face models that are larger than memory",
+        "address": "measure steps and transfers of a server on this computer",
     }.items()
 }
 COMPILING = {COMPILE: "compile a model without running it"}
