@@ -67,7 +67,8 @@ def made(sizes: tuple[int, ...], address: Optional[dict[str, Any]] = None) -> An
     import torch
     import transformers
 
-    from cerebras_tf.torch import TorchModel, TorchTraining, TrainingSettings
+    from cerebras_tf.api import TorchModel, TorchTraining
+    from cerebras_tf.torch_step.settings import TrainingSettings
 
     layers, width, heads, vocabulary, sequence, batch = sizes
     config = transformers.GPT2Config(
@@ -116,7 +117,8 @@ def measure_transfers(address: dict[str, str]) -> None:
     import numpy as np
 
     from cerebras_tf.address.choose import choose_wafer
-    from cerebras_tf.ir import TensorType, Variable
+    from cerebras_tf.api import TensorType
+    from cerebras_tf.ir.step import Variable
     from cerebras_tf.memoryx.store import reading, write
 
     wafer = choose_wafer(address["cs_ip"], address["credentials_path"], print)

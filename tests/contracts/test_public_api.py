@@ -16,6 +16,7 @@ MODULES = {"config", "environment", "errors", "installing", "suggestions", "whol
 MODULES |= {"user_files"}
 # What benchmarks measure; they change with it.
 MEASURED = {
+    "address.choose",
     "capture.variables",
     "compiler.pipeline",
     "estimator.call",
@@ -24,6 +25,7 @@ MEASURED = {
     "frontend.model_step",
     "ir.program",
     "ir.schedule",
+    "ir.step",
     "kernels.blas",
     "kernels.instruction_set",
     "memoryx.disk_speed",
