@@ -52,6 +52,8 @@ def run_plain(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if node.op == "cond":
             branch = node.attrs["then" if operands[0] else "orelse"]
             results: Sequence[np.ndarray] = run_plain(branch, operands[1:])
+        elif node.op in LOOPS:
+            results = LOOPS[node.op](operands, node)
         elif node.op == "fused_elementwise":
             results = run_plain(node.attrs["body"], operands)
         elif node.op == "custom_gradient":
@@ -63,6 +65,32 @@ def run_plain(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             assert_type(array, value, node)
             values[value] = array
     return [values[value] for value in graph.outputs]
+
+
+def _scan(operands: Sequence[np.ndarray], node: Any) -> list[np.ndarray]:
+    a = node.attrs
+    length, rest = a["length"], list(operands)
+    steps = min(int(rest.pop(0)), length) if a["counted"] else length
+    carries, xs = rest[: a["carries"]], rest[a["carries"] :][: a["xs"]]
+    consts = rest[a["carries"] + a["xs"] :]
+    ys = [np.zeros(v.shape, v.type.numpy_dtype) for v in node.outputs[a["carries"] :]]
+    for at in reversed(range(steps)) if a["reverse"] else range(steps):
+        made = run_plain(a["body"], [*carries, *(x[at] for x in xs), *consts])
+        carries = made[: a["carries"]]
+        for y, value in zip(ys, made[a["carries"] :]):
+            y[at] = value
+    return [*carries, *ys]
+
+
+def _while(operands: Sequence[np.ndarray], node: Any) -> list[np.ndarray]:
+    a = node.attrs
+    carries, consts = list(operands[: a["carries"]]), operands[a["carries"] :]
+    while run_plain(a["cond"], [*carries, *consts])[0]:
+        carries = run_plain(a["body"], [*carries, *consts])
+    return carries
+
+
+LOOPS = {"scan": _scan, "while": _while}
 
 
 def assert_type(array: np.ndarray, value: Value, where: object) -> None:

@@ -13,7 +13,7 @@ from cerebras_tf.errors import GraphError
 from cerebras_tf.ir import Graph, Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
-from cerebras_tf.ops.registry import Attrs, Region, Reverse, Structure, lookup, register
+from cerebras_tf.ops.registry import Attrs, Region, Reverse, Signature, Structure, lookup, register
 from cerebras_tf.ops.shape import zeros_like
 
 Cotangents = list[Optional[Value]]
@@ -107,6 +107,12 @@ def _cond_inline(b: Builder, node: Node) -> Optional[list[Value]]:
     ]
 
 
+def _cond_signature(
+    attrs: Attrs, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
+) -> Signature:
+    return {key: (list(inputs[1:]), list(outputs)) for key in _BRANCHES}
+
+
 def _cond_cost(attrs: Attrs) -> tuple[int, int]:
     """That of the more expensive branch."""
     branches = [attrs[key] for key in _BRANCHES]
@@ -178,7 +184,12 @@ def _fused_flops(node: Node) -> Size:
 
 
 _COND = Structure(
-    _cond_regions, vjp=_cond_vjp, inline=_cond_inline, compiles_regions=True, cost=_cond_cost
+    _cond_regions,
+    vjp=_cond_vjp,
+    inline=_cond_inline,
+    compiles_regions=True,
+    signature=_cond_signature,
+    cost=_cond_cost,
 )
 register("cond", _cond_infer, rows=rows.across, structure=_COND)
 register(

@@ -29,6 +29,8 @@ Products = Callable[[Node], "tuple[Optional[Size], ...]"]
 Draws = Callable[[Attrs], bool]
 # Emits a reverse pass: builder, ys, their cotangents, xs -> cotangents of the xs (None: zero).
 Reverse = Callable[["Builder", list[Value], list[Value], list[Value]], "list[Optional[Value]]"]
+# Types that the programs of regions take and give, by attribute.
+Signature = dict[str, "tuple[Types, Types]"]
 _Fields = ParamSpec("_Fields")
 
 
@@ -77,8 +79,9 @@ class Structure:
             its outputs; None, or returning None, keeps the node.
         compiles_regions: instructions hold a program for each region, which
             runtime/subprogram.py runs. Else a pass expands the node, or a kernel reads its graphs.
-        cost: attributes with programs as regions -> flops and bytes of scratch memory; needed with
-            compiles_regions.
+        signature: attributes, types of the operands and of the outputs -> those of the programs;
+            needed with compiles_regions, as is the cost.
+        cost: attributes with programs as regions -> flops and bytes of scratch memory.
     """
 
     regions: Callable[[Node], list[Region]] = _no_regions
@@ -88,6 +91,9 @@ class Structure:
     ] = None
     inline: Optional[Callable[[Builder, Node], Optional[list[Value]]]] = None
     compiles_regions: bool = False
+    signature: Optional[
+        Callable[[Attrs, Sequence[TensorType], Sequence[TensorType]], Signature]
+    ] = None
     cost: Optional[Callable[[Attrs], tuple[int, int]]] = None
 
 

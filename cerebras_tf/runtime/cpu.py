@@ -21,8 +21,12 @@ from cerebras_tf.ops.cost import price
 from cerebras_tf.runtime.backend import Call
 from cerebras_tf.runtime.collectives import CollectiveCalls
 from cerebras_tf.runtime.dispatch import choose, needed_scratch
-from cerebras_tf.runtime.subprogram import STRUCTURAL
+from cerebras_tf.runtime.loops import repeating, scanning
+from cerebras_tf.runtime.subprogram import conditional
 from cerebras_tf.swarmx.swarm import Alone, Swarm
+
+# How an instruction of a structural op runs, by op; see ops.registry.Structure.
+_STRUCTURAL = {"cond": conditional, "scan": scanning, "while": repeating}
 
 
 class CpuBackend:
@@ -66,8 +70,8 @@ class CpuBackend:
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
-        if instruction.op in STRUCTURAL:
-            return STRUCTURAL[instruction.op](instruction, self)
+        if instruction.op in _STRUCTURAL:
+            return _STRUCTURAL[instruction.op](instruction, self, inputs, outputs)
         if self._collectives.handles(instruction.op):
             return self._collectives.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
@@ -80,7 +84,7 @@ class CpuBackend:
         attrs: dict[str, Any],
     ) -> Cost:
         cost = price(op, inputs, outputs, attrs)
-        if op in STRUCTURAL:
+        if op in _STRUCTURAL:
             return cost
         needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
         threads = self._threads or num_threads()

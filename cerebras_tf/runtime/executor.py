@@ -251,6 +251,7 @@ class Executor:
         backend: kernels and memory.
         arena: the activation memory.
         table: the array of every slot that has one now.
+        active: the loaded entries that do something.
         dirty: variables that are acquired now and were written.
         bytes_in: bytes of variables streamed in so far.
         bytes_out: bytes of new values streamed out so far.
@@ -350,7 +351,7 @@ class Executor:
             loaded.load(self._calls) if isinstance(loaded, _Run) else loaded
             for loaded in self.entries
         ]
-        self._active = [loaded for loaded in self.entries if not loaded.is_idle]
+        self.active = [loaded for loaded in self.entries if not loaded.is_idle]
 
     @functools.cached_property
     def program(self) -> Program:
@@ -426,7 +427,7 @@ class Executor:
         self.backend.begin()
         try:
             self.start(features)
-            self.execute(self.entries if self._listeners else self._active)
+            self.execute(self.entries if self._listeners else self.active)
             return self.finish()
         finally:
             self.release_all()

@@ -1,13 +1,14 @@
-"""How structural ops run: programs within an instruction, loaded once, run in scratch memory."""
+"""Programs within an instruction, loaded once, run in scratch memory; how a conditional runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.ir import Array
+from cerebras_tf.ir import Array, TensorType
 from cerebras_tf.ir.program import Instruction, Program
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.backend import Backend, Call
@@ -15,13 +16,20 @@ from cerebras_tf.runtime.dispatch import unshared
 from cerebras_tf.runtime.executor import Executor
 
 
-def conditional(instruction: Instruction, backend: Backend) -> Call:
+def conditional(
+    instruction: Instruction,
+    backend: Backend,
+    inputs: Sequence[TensorType],
+    outputs: Sequence[TensorType],
+) -> Call:
     """The call of `cond`: predicate and operands in, the results of the branch it chooses out.
 
     Args:
         instruction: its attributes `then` and `orelse` are programs, whose features are the
             operands in order.
         backend: runs them.
+        inputs: types of predicate and operands.
+        outputs: types of the results.
 
     Raises:
         UnsupportedOpError: an op of a branch has no kernel.
@@ -35,10 +43,6 @@ def conditional(instruction: Instruction, backend: Backend) -> Call:
     return call
 
 
-# How an instruction of a structural op runs, by op; see ops.registry.Structure.
-STRUCTURAL: dict[str, Callable[[Instruction, Backend], Call]] = {"cond": conditional}
-
-
 class Subprogram:
     """A loaded program, whose activations lie in scratch memory at every call."""
 
@@ -48,12 +52,19 @@ class Subprogram:
             self._executor = Executor(program, MemoryStore([]), backend, arena=memory)
             self._address = _address(memory)
 
-    def run(self, operands: Sequence[Array], out: Sequence[Optional[Array]]) -> list[Array]:
+    @contextmanager
+    def placed(self) -> Iterator[Executor]:
+        """Context manager: the executor, its activations in scratch memory."""
         executor = self._executor
         with self._backend.scratch(executor.program.arena_bytes) as memory:
             if _address(memory) != self._address:
                 executor.bind(memory)
                 self._address = _address(memory)
+            yield executor
+
+    def run(self, operands: Sequence[Array], out: Sequence[Optional[Array]]) -> list[Array]:
+        """Runs it once; the results are in `out` or, where it has None, in new arrays."""
+        with self.placed() as executor:
             executor.start(dict(zip(executor.program.features, operands)))
             executor.execute(executor.entries)
             made = [executor.value(name) for name in executor.program.results]

@@ -350,21 +350,23 @@ def _check_arguments(item: Instruction) -> None:
 
 
 def _check_regions(item: Instruction, inputs: list[TensorType], outputs: list[TensorType]) -> None:
-    """Verifies the programs of a structural op, whose features are its last operands."""
-    regions = [value for value in item.attrs.values() if isinstance(value, Program)]
-    expected = ("then", "orelse") if item.op == "cond" else ()
-    _require(bool(regions), f"{item.op} must have programs", list(item.attrs))
-    for key in expected:
-        _require(isinstance(item.attrs.get(key), Program), f"{item.op} must have {key}", key)
-    for region in regions:
+    """Verifies the programs of a structural op."""
+    structure = lookup(item.op).structure
+    assert structure is not None and structure.signature is not None
+    try:
+        expected = structure.signature(item.attrs, inputs, outputs)
+    except (KeyError, TypeError) as error:
+        raise GraphError(f"program: {item.op} must have its attributes. {error!r}.") from error
+    for key, (given, made) in expected.items():
+        region = item.attrs.get(key)
+        if not isinstance(region, Program):
+            raise GraphError(f"program: {item.op} must have {key}. Received: {region!r}.")
         verify_program(region)
         _require(not (region.variables or region.staged), "regions have no variables", item.op)
-        types = inputs[len(inputs) - len(region.features) :]
-        _require(not expected or len(types) == len(inputs) - 1, "a region takes operands", item.op)
-        for table, wanted in ((region.features, types), (region.results, outputs)):
+        for table, wanted in ((region.features, given), (region.results, made)):
             found = [region.slots[slot].type for slot in table.values()]
             named = list(table) == [str(at) for at in range(len(wanted))]
-            holds = named and all(map(_has_type, found, wanted))
+            holds = named and len(found) == len(wanted) and all(map(_has_type, found, wanted))
             _require(holds, f"a region of {item.op} must have {list(map(str, wanted))}", found)
 
 
