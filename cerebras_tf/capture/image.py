@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Optional
 
-import numpy as np
-
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
@@ -58,22 +56,18 @@ def spatial(op: Operation, numbers: Sequence[int]) -> tuple[int, int]:
     return given[height], given[width]
 
 
-def explicit_padding(
-    op: Operation, size: Shape, window: Shape, strides: tuple[int, int], dilations: tuple[int, int]
-) -> Padding:
-    """((top, bottom), (left, right)); SAME puts the odd element last, as TensorFlow does.
+def padding_of(
+    op: Operation, size: Shape, window: Shape, strides: Sequence[int], dilations: Sequence[int]
+) -> list[tuple[int, int]]:
+    """(before, after) of each axis for SAME and VALID; SAME puts the odd element last, as
+    TensorFlow does.
 
     Raises:
         UnsupportedOpError: the image's size is unknown.
         GraphError: the padding differs from batch to batch.
     """
-    scheme = op.get_attr("padding").decode()
-    if scheme == "EXPLICIT":
-        given = [int(number) for number in op.get_attr("explicit_paddings")]
-        at = 4 if is_nchw(op) else 2
-        return (given[at], given[at + 1]), (given[at + 2], given[at + 3])
-    if scheme == "VALID":
-        return (0, 0), (0, 0)
+    if op.get_attr("padding") == b"VALID":
+        return [(0, 0)] * len(strides)
     sides = []
     for dim, span, stride, dilation in zip(size, window, strides, dilations):
         if dim is None or not isinstance(span, int):
@@ -85,7 +79,19 @@ def explicit_padding(
         rest = bound_of(dim - dim // stride * stride)
         total = max((span - 1) * dilation + 1 - (rest or stride), 0)
         sides.append((total // 2, total - total // 2))
-    return sides[0], sides[1]
+    return sides
+
+
+def explicit_padding(
+    op: Operation, size: Shape, window: Shape, strides: tuple[int, int], dilations: tuple[int, int]
+) -> Padding:
+    """((top, bottom), (left, right)); raises as padding_of."""
+    if op.get_attr("padding") == b"EXPLICIT":
+        given = [int(number) for number in op.get_attr("explicit_paddings")]
+        at = 4 if is_nchw(op) else 2
+        return (given[at], given[at + 1]), (given[at + 2], given[at + 3])
+    height, width = padding_of(op, size, window, strides, dilations)
+    return height, width
 
 
 def _conv_geometry(op: Operation, size: Shape, window: Shape) -> dict[str, object]:
@@ -210,13 +216,18 @@ def _avg_pool_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     return [from_nhwc(low.b, op, low.b.op("avg_pool_grad", dy, size=size, **attrs))]
 
 
-def _dims(op: Operation, x: Value) -> list[int]:
-    known = [dim for dim in x.shape if isinstance(dim, int)]
-    if len(known) < x.type.rank:
+def require_known(op: Operation, x: Value, dims: Sequence[Optional[Size]]) -> list[int]:
+    """Dimensions of an image, which must be numbers; raises UnsupportedOpError."""
+    known = [dim for dim in dims if isinstance(dim, int)]
+    if len(known) < len(dims):
         raise UnsupportedOpError(
             f"{op.type}: the image must have a known shape. Received: {x!r}. Set the static shape."
         )
     return known
+
+
+def _dims(op: Operation, x: Value) -> list[int]:
+    return require_known(op, x, x.shape)
 
 
 @lowers("SpaceToDepth")
@@ -289,23 +300,3 @@ def _batch_to_space(low: Lowering, op: Operation) -> Sequence[Value]:
     if sizes == whole.shape:
         return [whole]
     return [low.b.op("slice", whole, starts=starts, sizes=sizes, strides=(1,) * len(sizes))]
-
-
-@lowers("ResizeNearestNeighbor")
-def _resize_nearest(low: Lowering, op: Operation) -> Sequence[Value]:
-    x = low.value(op.inputs[0])
-    for axis, size in zip((1, 2), integers(low, op.inputs[1], "the size")):
-        x = _nearest(low.b, op, x, axis, size)
-    return [x]
-
-
-def _nearest(b: Builder, op: Operation, x: Value, axis: int, size: int) -> Value:
-    """Gathers along one axis the pixels that TensorFlow's kernel chooses."""
-    dim = _dims(op, x)[axis]
-    corners = op.get_attr("align_corners") and size > 1
-    scale = np.float32((dim - 1) / (size - 1) if corners else dim / size)
-    centers = op.get_attr("half_pixel_centers")
-    places = (np.arange(size, dtype=np.float32) + np.float32(0.5 if centers else 0)) * scale
-    nearest = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
-    positions = np.minimum(nearest, dim - 1).astype("int64")
-    return b.op("gather", x, b.constant(positions), axis=axis, batch_dims=0)

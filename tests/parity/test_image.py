@@ -17,23 +17,11 @@ ROWS = [
     ("space_to_batch", lambda x: tf.space_to_batch(x[0], [2, 3], [[1, 1], [2, 1]])),
     ("batch_to_space", lambda x: tf.batch_to_space(x[0], [1, 2], [[1, 1], [0, 3]])),
 ]
-SIZES = [(8, 12), (7, 3), (1, 9)]
 
 
 @pytest.mark.parametrize(("name", "build"), ROWS, ids=[row[0] for row in ROWS])
 def test_pixel_moving_op_agrees_with_tensorflow(name, build):
     check_parity(build, [normal(*IMAGE)], "shape")
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("corners", ["plain", "align_corners", "half_pixel_centers"])
-def test_nearest_neighbour_resizing_agrees_with_tensorflow(size, corners):
-    options = {} if corners == "plain" else {corners: True}
-
-    def build(x):
-        return tf.raw_ops.ResizeNearestNeighbor(images=x[0], size=size, **options)
-
-    check_parity(build, [normal(*IMAGE)], "reduction")
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
