@@ -9,13 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cerebras_tf.capture.elementwise import cast
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
-from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, sizes
+from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, known_numbers, sizes
 from cerebras_tf.capture.slicing import concatenated
 from cerebras_tf.ir import Value
 from cerebras_tf.ops.inference import normalize_axes
-from cerebras_tf.ops.shape import zeros_like
+from cerebras_tf.ops.shape import reshape, zeros_like
+from cerebras_tf.ops.slicing import cut
 
 
 @lowers("Gather", "GatherV2")
@@ -58,30 +60,73 @@ def _unique(low: Lowering, op: Operation) -> Sequence[Value]:
     return [values, positions, low.b.op("unsorted_segment_sum", ones, positions, count)]
 
 
-@lowers("UnsortedSegmentSum")
-def _unsorted_segment_sum(low: Lowering, op: Operation) -> Sequence[Value]:
-    data, ids, num_segments = low.inputs(op)
-    return [low.b.op("unsorted_segment_sum", data, ids, constant_if_known(low, num_segments))]
+_SEGMENTS = {
+    f"{prefix}Segment{kind}": f"unsorted_segment_{kind.lower()}"
+    for prefix in ("", "Unsorted")
+    for kind in ("Max", "Min", "Prod", "Sum")
+}
+
+
+@lowers(*_SEGMENTS, "SegmentMean")
+def _segments(low: Lowering, op: Operation) -> Sequence[Value]:
+    """Ids of the ops without Unsorted are sorted, so the last one gives the number of segments.
+
+    Missing ids among these are empty segments: 0, or 1 of a product.
+    """
+    b, (data, ids, *given) = low.b, low.inputs(op)
+    if given:
+        count = constant_if_known(low, given[0])
+        return [b.op(_SEGMENTS[op.type], data, ids, count)]
+    last = b.op("max", ids, axes=(0,), keepdims=False)
+    count = b.op("add", last, 1)
+    result = b.op(_SEGMENTS.get(op.type, "unsorted_segment_sum"), data, ids, count)
+    if op.type in ("SegmentSum", "SegmentProd"):
+        return [result]
+    column = reshape(b, ids, (*ids.shape, *(1,) * (data.type.rank - 1)))
+    ones = cast(b, b.op("equal", column, column), data.dtype)
+    rows = b.op("unsorted_segment_sum", ones, ids, count)
+    if op.type == "SegmentMean":
+        return [b.op("div", result, b.op("maximum", rows, 1))]
+    return [b.op("select", b.op("equal", rows, 0), b.constant(0, data.dtype), result)]
+
+
+@lowers("SparseTensorDenseMatMul")
+def _sparse_product(low: Lowering, op: Operation) -> Sequence[Value]:
+    """Rows of the dense matrix, each times a value of the sparse one, summed by its row."""
+    b, (indices, values, shape, dense) = low.b, low.inputs(op)
+    row, column = (0, 1) if not op.get_attr("adjoint_a") else (1, 0)
+    if op.get_attr("adjoint_b"):
+        dense = b.op("transpose", dense, permutation=(1, 0))
+    rows, columns = (
+        reshape(b, cut(b, indices, 1, axis, 1), (indices.shape[0],)) for axis in (row, column)
+    )
+    count = constant_if_known(low, reshape(b, cut(b, shape, 0, row, 1), ()))
+    found = b.op("gather", dense, columns, axis=0, batch_dims=0)
+    terms = b.op("mul", found, reshape(b, values, (*values.shape, 1)))
+    return [b.op("unsorted_segment_sum", terms, rows, count)]
 
 
 @lowers("TopK", "TopKV2")
 def _top_k(low: Lowering, op: Operation) -> Sequence[Value]:
-    x = low.value(op.inputs[0])
-    k = int(op.get_attr("k")) if op.type == "TopK" else integers(low, op.inputs[1], "k")[0]
-    return low.b.multi("top_k", x, k=k, dtype=low.tf_type(op.outputs[1]).dtype)
+    """Where k depends on data, all elements are sorted and the first k are gathered."""
+    b, x = low.b, low.value(op.inputs[0])
+    dtype = low.tf_type(op.outputs[1]).dtype
+    if op.type == "TopK":
+        return b.multi("top_k", x, k=int(op.get_attr("k")), dtype=dtype)
+    (k,) = known_numbers(low.value(op.inputs[1]))
+    if k is not None:
+        return b.multi("top_k", x, k=k, dtype=dtype)
+    if x.shape[-1] is None:
+        low.static(op.inputs[1], "k of elements whose number depends on data")
+    k_value = low.value(op.inputs[1])
+    first = b.op("range", b.constant(0, k_value.dtype), k_value, b.constant(1, k_value.dtype))
+    found = b.multi("top_k", x, k=x.shape[-1], dtype=dtype)
+    return [b.op("gather", part, first, axis=x.type.rank - 1, batch_dims=0) for part in found]
 
 
 @lowers("Where")
 def _where(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("where_indices", low.inputs(op)[0])]
-
-
-@lowers("SegmentSum")
-def _segment_sum(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Ids are sorted, so the last one gives the number of segments."""
-    data, ids = low.inputs(op)
-    last = low.b.op("max", ids, axes=(0,), keepdims=False)
-    return [low.b.op("unsorted_segment_sum", data, ids, low.b.op("add", last, 1))]
 
 
 @lowers("DynamicPartition")

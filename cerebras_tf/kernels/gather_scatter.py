@@ -72,16 +72,60 @@ def scatter_add_rows(indices, updates, *, num_rows):
     return _add_rows(table, indices, updates, "scatter_add_rows")
 
 
-@plain("unsorted_segment_sum")
-def unsorted_segment_sum(data, ids, num_segments):
-    """Sums of the rows of data by segment id; rows with a negative id are dropped."""
+def _rows_by_segment(data: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(ids [N], rows of data [N, ...]) without those of negative ids."""
     flat_ids = ids.reshape(-1)
     rows = data.reshape(flat_ids.size, *data.shape[ids.ndim :])
     kept = flat_ids >= 0
-    if not kept.all():
-        flat_ids, rows = flat_ids[kept], rows[kept]
+    return (flat_ids, rows) if kept.all() else (flat_ids[kept], rows[kept])
+
+
+@plain("unsorted_segment_sum")
+def unsorted_segment_sum(data, ids, num_segments):
+    """Sums of the rows of data by segment id; rows with a negative id are dropped."""
+    flat_ids, rows = _rows_by_segment(data, ids)
     table = np.zeros((int(num_segments), *rows.shape[1:]), rows.dtype)
     return _add_rows(table, flat_ids, rows, "unsorted_segment_sum")
+
+
+def _reduced_by_segment(
+    ufunc: np.ufunc, empty: Any, data: np.ndarray, ids: np.ndarray, num_segments: Any, where: str
+) -> np.ndarray:
+    """Reduces the rows of data by segment id; `empty` in segments without rows."""
+    flat_ids, rows = _rows_by_segment(data, ids)
+    table = np.full((int(num_segments), *rows.shape[1:]), empty, rows.dtype)
+    check_indices(flat_ids, len(table), where)
+    if flat_ids.size:
+        order = np.argsort(flat_ids, kind="stable")
+        sorted_ids = flat_ids[order]
+        first = np.flatnonzero(np.r_[True, sorted_ids[1:] != sorted_ids[:-1]])
+        table[sorted_ids[first]] = ufunc.reduceat(rows[order], first, axis=0)
+    return table
+
+
+def _limits(dtype: np.dtype) -> Any:
+    return np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+
+
+@plain("unsorted_segment_max")
+def unsorted_segment_max(data, ids, num_segments):
+    """Largest elements by segment id; the lowest number of the dtype in empty segments."""
+    empty, name = _limits(data.dtype).min, "unsorted_segment_max"
+    return _reduced_by_segment(np.maximum, empty, data, ids, num_segments, name)
+
+
+@plain("unsorted_segment_min")
+def unsorted_segment_min(data, ids, num_segments):
+    """Smallest elements by segment id; the highest number of the dtype in empty segments."""
+    empty, name = _limits(data.dtype).max, "unsorted_segment_min"
+    return _reduced_by_segment(np.minimum, empty, data, ids, num_segments, name)
+
+
+@plain("unsorted_segment_prod")
+def unsorted_segment_prod(data, ids, num_segments):
+    """Products by segment id; 1 in empty segments."""
+    name = "unsorted_segment_prod"
+    return _reduced_by_segment(np.multiply, 1, data, ids, num_segments, name)
 
 
 def _coordinates(indices: np.ndarray, shape: tuple[int, ...], where: str) -> tuple[np.ndarray, ...]:

@@ -117,11 +117,47 @@ def _segment_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
 def _segment_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     """Negative ids were dropped, so their rows have no gradient."""
     _, ids, _ = node.inputs
-    zero = b.constant(0, ids.dtype)
-    rows = b.op("gather", dy, b.op("maximum", ids, zero), axis=0, batch_dims=0)
-    kept = b.op("greater_equal", ids, zero)
-    kept = reshape(b, kept, ids.shape + (1,) * (rows.type.rank - ids.type.rank))
-    return [b.op("select", kept, rows, b.constant(0, rows.dtype)), None, None]
+    rows = _rows_of_segments(b, dy, ids)
+    return [b.op("select", _kept(b, ids, rows), rows, b.constant(0, rows.dtype)), None, None]
+
+
+def _rows_of_segments(b: Builder, table: Value, ids: Value) -> Value:
+    """The row of a table at each id; the first row at negative ids."""
+    return b.op("gather", table, b.op("maximum", ids, 0), axis=0, batch_dims=0)
+
+
+def _kept(b: Builder, ids: Value, like: Value) -> Value:
+    """Whether ids are not negative, with trailing axes of size 1 up to the rank of `like`."""
+    kept = b.op("greater_equal", ids, b.constant(0, ids.dtype))
+    return reshape(b, kept, ids.shape + (1,) * (like.type.rank - ids.type.rank))
+
+
+@of_one_output
+def _segment_extreme_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """unsorted_segment_max or min(data, ids, num_segments): equal elements share the cotangent."""
+    data, ids, count = node.inputs
+    chosen = b.op("equal", data, _rows_of_segments(b, node.output, ids))
+    chosen = b.op("logical_and", chosen, _kept(b, ids, data))
+    ties = b.op("unsorted_segment_sum", b.op("cast", chosen, dtype=dy.dtype), ids, count)
+    share = _rows_of_segments(b, b.op("div_no_nan", dy, ties), ids)
+    return [b.op("select", chosen, share, b.constant(0, dy.dtype)), None, None]
+
+
+@of_one_output
+def _segment_prod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """unsorted_segment_prod: the product of all other elements, which zeros do not divide."""
+    data, ids, count = node.inputs
+    zero, one = b.constant(0, data.dtype), b.constant(1, data.dtype)
+    is_zero = b.op("equal", data, zero)
+    zeros = b.op("unsorted_segment_sum", b.op("cast", is_zero, dtype=dy.dtype), ids, count)
+    several = b.op("greater", zeros, b.constant(1, dy.dtype))
+    dy = b.op("select", several, b.constant(0, dy.dtype), dy)
+    without = b.op("select", is_zero, one, data)
+    products = b.op("unsorted_segment_prod", without, ids, count)
+    others = b.op("div", _rows_of_segments(b, node.output, ids), without)
+    others = b.op("select", is_zero, _rows_of_segments(b, products, ids), others)
+    dx = b.op("mul", _rows_of_segments(b, dy, ids), others)
+    return [b.op("select", _kept(b, ids, dx), dx, zero), None, None]
 
 
 def _gather_nd_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
@@ -246,6 +282,12 @@ register(
     zeros=(0,),
     flops=lambda n: n.inputs[0].type.size,
 )
+for _name, _vjp in {
+    "unsorted_segment_max": _segment_extreme_vjp,
+    "unsorted_segment_min": _segment_extreme_vjp,
+    "unsorted_segment_prod": _segment_prod_vjp,
+}.items():
+    register(_name, _segment_infer, _vjp, rows=rows.across, flops=lambda n: n.inputs[0].type.size)
 register("gather_nd", _gather_nd_infer, _gather_nd_vjp, rows=rows.leading(1), flops=_free)
 register(
     "scatter_nd",

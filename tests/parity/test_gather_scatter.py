@@ -83,3 +83,42 @@ def test_dynamic_stitch_of_computed_rows_agrees_with_tensorflow():
         return tf.dynamic_stitch([[0, 3], [[1], [2]]], [x[0], x[1]])
 
     check_parity(build, [normal(2, 4), normal(2, 1, 4)], "gather_scatter")
+
+
+IDS = np.array([[0, 2, -1, 0], [2, 2, 1, -1]], "int32")
+TIED = np.array([[2, 0, 1, 2], [0, 0, 3, 1]], "float32")[..., None] * np.ones(3, "float32")
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "prod", "mean"])
+@pytest.mark.parametrize("data", [normal(2, 4, 3), TIED], ids=["distinct", "tied"])
+def test_segments_agree_with_tensorflow(kind, data):
+    """Segment 3 is empty; ties share the gradient; two zeros leave a product without one."""
+    reduce = getattr(tf.math, f"unsorted_segment_{kind}")
+    check_parity(lambda x: reduce(x[0], x[1], 4), [data, IDS], "gather_scatter")
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "prod", "mean", "sum"])
+def test_sorted_segments_agree_with_tensorflow(kind):
+    reduce = getattr(tf.math, f"segment_{kind}")
+    inputs = [normal(5, 3), np.array([0, 0, 2, 2, 2], "int32")]
+    check_parity(lambda x: reduce(*x), inputs, "gather_scatter", sizes_from_data=True)
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_sparse_product_agrees_with_tensorflow(adjoint):
+    indices = np.array([[0, 1], [2, 0], [2, 3]], "int64")
+
+    def build(x):
+        sparse = tf.SparseTensor(indices, x[0], [3, 4])
+        return tf.sparse.sparse_dense_matmul(sparse, x[1], adjoint, adjoint)
+
+    dense = normal(5, 3) if adjoint else normal(4, 5)
+    check_parity(build, [normal(3), dense], "gather_scatter")
+
+
+def test_top_k_of_a_number_from_data_agrees_with_tensorflow():
+    def build(x):
+        return list(tf.math.top_k(x[0], k=tf.reduce_sum(x[1])))
+
+    inputs = [normal(3, 9), np.array([1, 2], "int32")]
+    check_parity(build, inputs, "gather_scatter", sizes_from_data=True)
