@@ -28,15 +28,22 @@ _RENAMED = {
     "Atan": "atan",
     "Atan2": "atan2",
     "Atanh": "atanh",
+    "BesselI0e": "bessel_i0e",
+    "BesselI1e": "bessel_i1e",
+    "BesselK0e": "bessel_k0e",
+    "BesselK1e": "bessel_k1e",
+    "Betainc": "betainc",
     "BiasAddV1": "add",
     "Ceil": "ceil",
     "Cos": "cos",
     "Cosh": "cosh",
+    "Digamma": "digamma",
     "Div": "div",
     "DivNoNan": "div_no_nan",
     "Equal": "equal",
     "Erf": "erf",
     "Erfc": "erfc",
+    "Erfinv": "erfinv",
     "Exp": "exp",
     "Expm1": "expm1",
     "Floor": "floor",
@@ -45,12 +52,16 @@ _RENAMED = {
     "GatherNd": "gather_nd",
     "Greater": "greater",
     "GreaterEqual": "greater_equal",
+    "Igamma": "igamma",
+    "IgammaGradA": "igamma_grad_a",
+    "Igammac": "igammac",
     "Inv": "reciprocal",
     "IsFinite": "is_finite",
     "IsInf": "is_inf",
     "IsNan": "is_nan",
     "Less": "less",
     "LessEqual": "less_equal",
+    "Lgamma": "lgamma",
     "Log": "log",
     "Log1p": "log1p",
     "LogSoftmax": "log_softmax",
@@ -61,8 +72,10 @@ _RENAMED = {
     "Minimum": "minimum",
     "Mod": "trunc_mod",
     "Mul": "mul",
+    "Ndtri": "ndtri",
     "Neg": "neg",
     "NotEqual": "not_equal",
+    "Polygamma": "polygamma",
     "Pow": "pow",
     "RealDiv": "div",
     "Reciprocal": "reciprocal",
@@ -85,6 +98,7 @@ _RENAMED = {
     "Tanh": "tanh",
     "TruncateDiv": "div",
     "TruncateMod": "trunc_mod",
+    "Zeta": "zeta",
 }
 # lambda and alpha of Klambauer et al., Self-Normalizing Neural Networks, 2017.
 _SELU_SCALE = 1.0507009873554804934193349852946
@@ -187,8 +201,20 @@ def _rsqrt_grad(b: Builder, y: Value, dy: Value) -> Value:
     return b.op("mul", b.op("mul", dy, -0.5), cube)
 
 
+def _bessel_i(b: Builder, x: Value, order: int) -> Value:
+    return b.op("mul", b.op(f"bessel_i{order}e", x), b.op("exp", b.op("abs", x)))
+
+
+def _bessel_k(b: Builder, x: Value, order: int) -> Value:
+    return b.op("mul", b.op(f"bessel_k{order}e", x), b.op("exp", b.op("neg", x)))
+
+
 # TensorFlow op type -> its output, given a builder and its inputs.
 _FORMULAS: dict[str, Callable[..., Value]] = {  # type: ignore[explicit-any]
+    "BesselI0": lambda b, x: _bessel_i(b, x, 0),
+    "BesselI1": lambda b, x: _bessel_i(b, x, 1),
+    "BesselK0": lambda b, x: _bessel_k(b, x, 0),
+    "BesselK1": lambda b, x: _bessel_k(b, x, 1),
     "ClipByValue": lambda b, x, low, high: b.op("maximum", b.op("minimum", x, high), low),
     "Elu": lambda b, x: b.op("select", b.op("less", x, 0.0), _negative_side(b, x), x),
     "EluGrad": lambda b, dy, y: _where(b, b.op("greater_equal", y, 0.0), dy, b.op("add", y, 1.0)),

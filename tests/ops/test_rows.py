@@ -49,6 +49,9 @@ CONV = {**IMAGE, "dilations": (1, 1)}
 ONE_HOT = {"on_value": 1.0, "off_value": 0.0, "dtype": "float32"}
 POOL = {"window": (2, 2), **IMAGE}
 X = real(3, 5, 4)
+SPECIAL = ["lgamma", "digamma", "erfinv", "ndtri"]
+SPECIAL += [f"bessel_{kind}e" for kind in ("i0", "i1", "k0", "k1")]
+SPECIAL_OF_TWO = ["igamma", "igammac", "igamma_grad_a", "polygamma", "zeta"]
 SAMPLES = [
     sample("matmul", X, real(4, 6), over=2, expected=FIRST, **PLAIN_PRODUCT),
     sample("matmul", X, real(4, 6), over=1, expected=FIRST, **PLAIN_PRODUCT),
@@ -240,6 +243,9 @@ SAMPLES = [
         rate=0.5,
         kept_scale=2.0,
     ),
+    *(sample(op, X, over=2, expected=FIRST) for op in SPECIAL),
+    *(sample(op, X, X, over=2, expected=BOTH) for op in SPECIAL_OF_TWO),
+    sample("betainc", X, X, real(4), over=2, expected=BOTH),
     sample("add", X, real(3, 5, 1), over=2, expected=BOTH),
     sample("add", X, real(5, 4), over=2, expected=Rows((0,), spread=(1,))),
     sample("add", X, real(4), over=2, expected=FIRST),
