@@ -157,7 +157,7 @@ setup(
         "docs": DOCS,
     },
     entry_points={
-        "console_scripts": ["cerebras-tf = modelzoo.commands.main:main"],
+        "console_scripts": ["cerebras-tf = cerebras_tf.run_module:program"],
         "torch_dynamo_backends": ["cerebras = cerebras_tf.torch_compile:compile_graph"],
     },
 )

@@ -1,7 +1,8 @@
 """Runs a module as `python -m` does, but without the current folder in sys.path.
 
 `python cerebras_tf/run_module.py MODULE ARGUMENTS`: a `yaml.py` or a folder `modelzoo` in the
-current folder does not replace the package of that name. Nor does a `modelzoo` on PYTHONPATH.
+current folder does not replace the package of that name. Nor does a `modelzoo` on PYTHONPATH, also
+not in the installed program.
 """
 
 from __future__ import annotations
@@ -18,18 +19,32 @@ def module_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, os.path.realpath(__file__), module, *arguments]
 
 
+def program() -> int:
+    """Runs the `cerebras-tf` program; returns its exit code."""
+    _find_own_first("modelzoo")
+    exit_code: int = importlib.import_module("modelzoo.commands.main").main()
+    return exit_code
+
+
 def main() -> None:
     """Runs the module that the first argument names."""
-    here = os.path.dirname(os.path.realpath(__file__))
-    if sys.path[0] == here:  # not if PYTHONSAFEPATH is set
+    if sys.path[0] == os.path.dirname(os.path.realpath(__file__)):  # not if PYTHONSAFEPATH is set
         del sys.path[0]
     del sys.argv[0]
-    package = sys.argv[0].partition(".")[0]
-    spec = PathFinder.find_spec(package, [os.path.dirname(here)])
-    if spec is not None and spec.loader is not None:
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[package])
+    _find_own_first(sys.argv[0].partition(".")[0])
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def _find_own_first(package: str) -> None:
+    """Puts the folder of cerebras_tf first if another package of this name comes before its own.
+
+    Processes that multiprocessing starts get this `sys.path`, too.
+    """
+    folder = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    own, first = PathFinder.find_spec(package, [folder]), importlib.util.find_spec(package)
+    origin = first and first.origin  # a namespace has none
+    if own is not None and own.origin != os.path.realpath(origin or ""):
+        sys.path.insert(0, folder)
 
 
 if __name__ == "__main__":

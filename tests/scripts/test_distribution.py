@@ -88,23 +88,28 @@ def test_wheel_holds_every_config_and_the_licence(wheel):
         assert found.read_bytes() == (ROOT / name).read_bytes()
     text = (about / "METADATA").read_text(encoding="utf-8")
     assert "\nLicense: Apache-2.0\n" in text and "\nRequires-Python: >=3.10\n" in text
-    assert "cerebras-tf = modelzoo.commands.main:main" in (about / "entry_points.txt").read_text()
+    programs = (about / "entry_points.txt").read_text()
+    assert "cerebras-tf = cerebras_tf.run_module:program" in programs
 
 
-def test_installed_commands_find_the_configs_that_come_along(wheel, tmp_path):
+def test_the_installed_program_uses_its_own_model_zoo_and_configs(wheel, tmp_path):
+    """The original zoo's package is called modelzoo, too, and may be on PYTHONPATH."""
     code = (
-        "import sys, modelzoo; from modelzoo.commands.main import main;"
-        "print(modelzoo.__file__); sys.exit(main(sys.argv[1:]))"
+        "import sys; from cerebras_tf.run_module import program; code = program();"
+        "import modelzoo; print(modelzoo.__file__); sys.exit(code)"
     )
+    other = tmp_path / "zoo" / "modelzoo"
+    other.mkdir(parents=True)
+    (other / "__init__.py").touch()
     ran = subprocess.run(
         [sys.executable, "-c", code, "configs", "copy", "gpt3_tiny"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(wheel)},
+        env={**os.environ, "PYTHONPATH": f"{other.parent}{os.pathsep}{wheel}"},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == [f"{wheel}/modelzoo/__init__.py", "params_gpt3_tiny.yaml"]
+    assert ran.stdout.splitlines() == ["params_gpt3_tiny.yaml", f"{wheel}/modelzoo/__init__.py"]
     copied = (tmp_path / "params_gpt3_tiny.yaml").read_bytes()
     assert copied == (ROOT / "configs" / "params_gpt3_tiny.yaml").read_bytes()
