@@ -189,6 +189,12 @@ asks_for_wafers() {
   esac
 }
 
+# Prints a word with hyphens for the underscores in its option's name: both are in use.
+hyphenated() {
+  local name=${1%%=*}
+  printf '%s' "${name//_/-}${1#"$name"}"
+}
+
 # Ends with the reason where one of some folders, separated by commas, does not exist.
 have_folders() {
   local name names

@@ -191,7 +191,7 @@ def test_csrun_without_a_command_says_how_it_is_used(launchers, name):
     helps = [launchers.run(name, flag) for flag in ("-h", "--help")]
     assert [ran.returncode for ran in helps] == [0, 0]
     assert helps[0].stdout == helps[1].stdout
-    for words in ([], ["--mount-dirs", "/"]):
+    for words in ([], ["--mount_dirs", "/"]):
         ran = launchers.run(name, *words)
         assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", helps[0].stdout)
     assert not launchers.venv.exists()  # told before anything is set up
@@ -289,8 +289,8 @@ def test_csrun_wse_names_a_command_that_does_not_exist(ready):
 
 def test_csrun_wse_takes_the_options_of_a_cluster_for_one_node(ready):
     ready.complete(WAFERS_PYTHON)
-    options = "--total-nodes=1 --tasks-per-node 1 --cpus-per-task 16 --single-task-nodes --cyclic"
-    words = [*options.split(), "--mount-dirs=/,/usr", "python", "x.py"]
+    options = "--total_nodes=1 --tasks-per-node 1 --cpus-per-task 16 --single-task-nodes 0 --cyclic"
+    words = [*options.split(), "--mount_dirs=/,/usr", "python", "x.py"]
     ran = ready.run("csrun_wse", *words, SLURM_CONF="/none")
     assert (ran.stderr, ran.stdout) == (
         "",
@@ -342,7 +342,7 @@ def test_csrun_wse_refuses_options(ready, options, facts):
 
 def test_csrun_cpu_refuses_options(ready):
     for option in ("--mount-dirs=/no such", "--total-node=1"):
-        ran = ready.run("csrun_cpu", option, "python", "x.py")
+        ran = ready.run("csrun_cpu", "--alloc-node", "True", option, "python", "x.py")
         assert ran.returncode == 2 and names(ran.stderr, "csrun_cpu: ", option.partition("=")[0])
         assert "Did you mean" not in ran.stderr
 
