@@ -15,6 +15,7 @@ from cerebras_tf.runtime.protocol import Wafer
 from cerebras_tf.swarmx import job
 
 _POLL_S = 0.1
+_MAX_PORT = 65535
 
 
 def quiet_grpc() -> None:
@@ -62,10 +63,32 @@ def choose_wafer(
     if job.wafers() == 1 or folder is None:
         return wafer_at(address, credentials_path, log)
     # If the first process had to wait for one job, and another for a second job, none would go on.
-    host, port = address.rsplit(":", 1)
-    first = Path(folder, f"has_wafer_{port}")
+    own = address_of_rank(address, "cs_ip")
+    first = Path(folder, f"has_wafer_{address.rpartition(':')[2]}")
     while not (job.is_first() or first.exists()):
         time.sleep(_POLL_S)
-    wafer = wafer_at(f"{host}:{int(port) + job.rank()}", credentials_path, log)
+    wafer = wafer_at(own, credentials_path, log)
     first.touch()
     return wafer
+
+
+def address_of_rank(address: str, key: str) -> str:
+    """The address of this process's wafer: each of a job has a port, the given one and the next.
+
+    Args:
+        address: of the first wafer, HOST:PORT.
+        key: option that sets it.
+
+    Raises:
+        ConfigError: a wafer of the job would have no port.
+    """
+    wafers = job.wafers()
+    if wafers == 1:
+        return address
+    host, _, port = address.rpartition(":")
+    if not 1 <= int(port) <= _MAX_PORT + 1 - wafers:
+        raise ConfigError(
+            f"{key}: each of {wafers} wafers must have a port, the given one and the next ones. "
+            f"Received: {address}. Use a port from 1 to {_MAX_PORT + 1 - wafers}."
+        )
+    return f"{host}:{int(port) + job.rank()}"

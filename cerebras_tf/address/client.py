@@ -84,7 +84,7 @@ class Connection:
         self._refused: Optional[m.Failure] = None
         self._failure: Optional[m.Failure] = None  # of a request whose answer is not asked for
         self._keep_s = 0.0
-        self._lost: Optional[CerebrasError] = None
+        self._lost = ""  # why it cannot be used any more
         self._requests: queue.SimpleQueue[Optional[Iterator[bytes]]] = queue.SimpleQueue()
         self._answers: Any = None
         self._channel: Any = None
@@ -99,7 +99,7 @@ class Connection:
             self._ended.set()
             self._disconnect()
             if isinstance(error, grpc.RpcError):
-                raise _unreachable(address, error) from error
+                raise _unreachable(address, error) from None
             raise
         self._incarnation, self._lease = welcome.incarnation, welcome.lease
         self._keep_s, self.threads = welcome.keep_s, welcome.threads
@@ -110,7 +110,7 @@ class Connection:
     @property
     def is_lost(self) -> bool:
         """Whether it cannot be used any more."""
-        return self._lost is not None
+        return bool(self._lost)
 
     def call(self, request: Any) -> Any:
         """Sends a request and returns its answer; raises the error that the server had.
@@ -176,15 +176,15 @@ class Connection:
     def _connected(self) -> Iterator[None]:
         """Within: there is a connection, and no other thread uses it."""
         with self._lock:
-            if self._lost is not None:
-                raise self._lost
+            if self._lost:
+                raise SystemUnreachableError(self._lost)
             try:
                 if self._answers is None:  # an earlier call was interrupted
                     self._reconnect(None)
                 yield
-            except BaseException:
+            except BaseException as error:
                 self._disconnect()
-                raise
+                raise error from None  # the user needs no error of gRPC before it
 
     def _receive(self) -> None:
         """Waits for the next answer."""
@@ -266,12 +266,12 @@ class Connection:
             try:
                 welcome = self._connect()
                 break
-            except grpc.RpcError as failed:
+            except grpc.RpcError:
                 if time.monotonic() > end:
                     raise self._give_up(
                         f"no answer for {self._keep_s:.0f} s. Restart the server, or check the "
                         "network"
-                    ) from failed
+                    ) from None
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, longest)
         if welcome.incarnation != self._incarnation:
@@ -291,11 +291,11 @@ class Connection:
             self._log(f"wafer at {self._address}: connected again")
 
     def _give_up(self, received: str) -> CerebrasError:
-        self._lost = SystemUnreachableError(
+        self._lost = (
             f"wafer at {self._address}: must keep the variables until the run ends. Received: "
             f"{received}. Run the same command again to continue from the last checkpoint."
         )
-        return self._lost
+        return SystemUnreachableError(self._lost)
 
     def _disconnect(self) -> None:
         self._requests.put(None)
@@ -310,15 +310,14 @@ class Connection:
         if os.getpid() != self._process or not self._lock.acquire(timeout=_CONNECT_S):
             return
         try:
-            if self._answers is not None and self._lost is None:
+            if self._answers is not None and not self._lost:
                 with contextlib.suppress(grpc.RpcError, CerebrasError):
                     last = self._number + 1
                     self._requests.put(encode(last, m.Release()))
                     while self._next()[0] != last:
                         pass
-            self._lost = self._lost or SystemUnreachableError(
-                f"wafer at {self._address}: the connection was closed. Connect again."
-            )
+            if not self._lost:
+                self._lost = f"wafer at {self._address}: the connection was closed. Connect again."
             self._ended.set()
             self._disconnect()
         finally:
@@ -383,7 +382,7 @@ def _check_certificate(address: str, credentials: Credentials) -> None:
             f"credentials_path: must have the certificate of the wafer at {address}. Received: "
             f"another one ({error.verify_message}). Use the file that was made together with that "
             "of the server."
-        ) from error
+        ) from None
     except TimeoutError:
         finding = f"nothing answers there within {_CONNECT_S:g} s"
     except (ssl.SSLError, ConnectionResetError):
@@ -449,4 +448,4 @@ def status_of(address: str, credentials: Credentials) -> dict[str, Any]:
             found: dict[str, Any] = parse_json(text, dict)
             return found
     except grpc.RpcError as error:
-        raise _unreachable(address, error) from error
+        raise _unreachable(address, error) from None

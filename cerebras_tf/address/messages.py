@@ -7,6 +7,7 @@ Failure is the answer to any request that raised an error.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -297,9 +298,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Stepped:
-    """A step has run."""
+    """A step has run; `profile_is_full`: later ones are not profiled."""
 
     results: tuple[StepResult, ...]
+    profile_is_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -318,7 +320,7 @@ class StartProfile:
 
 @dataclass(frozen=True)
 class TakeProfile:
-    """Ends recording; answered by Profiled."""
+    """Ends recording, and takes a part of what was recorded; answered by Profiled."""
 
     session: int
 
@@ -343,9 +345,10 @@ class ProfiledInstruction:
 
 @dataclass(frozen=True)
 class Profiled:
-    """What was recorded, with times of the server's clock.
+    """A part of what was recorded, with times of the server's clock.
 
     Attributes:
+        is_last: whether it is the last part.
         library: name of the library that multiplies matrices.
         texts: names, to which the arrays refer by position.
         calls: of kernels: instruction, layer and direction, [n, 3] int32.
@@ -354,6 +357,7 @@ class Profiled:
         span_times: start and end, [m, 2] float64.
     """
 
+    is_last: bool
     library: str
     texts: tuple[str, ...]
     instructions: tuple[ProfiledInstruction, ...]
@@ -423,6 +427,7 @@ ANSWERS = (
 
 # Errors.
 
+_OPTIONS = re.compile(r"\bmemoryx_(dir|ram_gb)\b")  # which are the server's
 _KINDS = {
     name: kind
     for name, kind in vars(errors).items()
@@ -436,6 +441,7 @@ def failure_of(error: BaseException) -> Failure:
         kind = next(c.__name__ for c in type(error).__mro__ if _KINDS.get(c.__name__) is c)
         text, numbers = text_of(error), tuple[int, ...]()
         if isinstance(error, (CapacityError, StoreError)):  # of memory and disks
+            text = _OPTIONS.sub(r"--\g<0> of `cerebras-tf serve`", text)
             text += f" The computer of the wafer is {socket.gethostname()}."
         if isinstance(error, BatchCapacityError):
             numbers = error.needed_bytes, error.available_bytes, error.fixed_bytes

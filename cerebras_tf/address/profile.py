@@ -11,13 +11,14 @@ import numpy as np
 from cerebras_tf.address import messages as m
 from cerebras_tf.ir.program import Cost, Instruction
 from cerebras_tf.kernels.timeline import PART, Span
-from cerebras_tf.runtime.profiler import KERNEL, REMOTE_STEP, Profiler, Timing
+from cerebras_tf.runtime.profiler import REMOTE_STEP, Profiler, Timing
 
 _ROUND_TRIPS = 8  # of which the quickest gives the difference of the clocks
+_MAX_PART = 4096  # calls and spans of a message: its header has their names and shapes
 
 
 def profiled(profiler: Profiler) -> m.Profiled:
-    """What a profiler has recorded; it is empty then."""
+    """The first part of what a profiler has recorded; it is removed from the profiler."""
     texts: dict[str, int] = {}
     items: dict[tuple[int, Any], int] = {}
     instructions: list[m.ProfiledInstruction] = []
@@ -26,7 +27,7 @@ def profiled(profiler: Profiler) -> m.Profiled:
     def text(name: str) -> int:
         return texts.setdefault(name, len(texts))
 
-    for each in profiler.timings:
+    for each in profiler.timings[:_MAX_PART]:
         item, cost = each.item, each.cost
         number = items.setdefault((id(item), each.shapes), len(items))
         if number == len(instructions):
@@ -40,13 +41,15 @@ def profiled(profiler: Profiler) -> m.Profiled:
         call_times.append((each.start, each.elapsed_s, each.cpu_s))
     spans, span_times = [], []
     threads = profiler.timeline.threads
-    for span in profiler.timeline.spans:
-        if span.kind != KERNEL:
-            part = (span.details.get(name, -1) for name in ("part", "parts"))
-            spans.append((text(span.kind), text(span.name), text(threads[span.thread]), *part))
-            span_times.append((span.start, span.end))
-    found = m.Profiled(
-        profiler.library_here(),
+    for span in profiler.timeline.spans[:_MAX_PART]:
+        part = (span.details.get(name, -1) for name in ("part", "parts"))
+        spans.append((text(span.kind), text(span.name), text(threads[span.thread]), *part))
+        span_times.append((span.start, span.end))
+    library = profiler.library_here()
+    del profiler.timings[:_MAX_PART], profiler.timeline.spans[:_MAX_PART]
+    return m.Profiled(
+        not profiler.timings and not profiler.timeline.spans,
+        library,
         tuple(texts),
         tuple(instructions),
         np.array(calls, np.int32).reshape(-1, 3),
@@ -54,8 +57,6 @@ def profiled(profiler: Profiler) -> m.Profiled:
         np.array(spans, np.int32).reshape(-1, 5),
         np.array(span_times, np.float64).reshape(-1, 2),
     )
-    profiler.clear()
-    return found
 
 
 def clock_offset(call: Callable[[Any], Any]) -> float:
@@ -70,7 +71,7 @@ def clock_offset(call: Callable[[Any], Any]) -> float:
 
 
 def add_profile(profiler: Profiler, found: m.Profiled, offset: float) -> None:
-    """Adds what was recorded there to a profiler, on the client's clock.
+    """Adds a part of what was recorded there to a profiler, on the client's clock.
 
     Args:
         offset: see clock_offset.
@@ -100,13 +101,15 @@ def add_profile(profiler: Profiler, found: m.Profiled, offset: float) -> None:
             found.calls.tolist(), found.call_times.tolist()
         )
     ]
+    threads = profiler.timeline.threads
+    numbers = {name: number for number, name in threads.items()}
     # Threads there have numbers that no thread here has.
-    names = {-1 - number: f"{name}, at cs_ip" for number, name in enumerate(found.texts)}
+    there = [numbers.setdefault(f"{name}, at cs_ip", -1 - len(numbers)) for name in found.texts]
     spans = [
         Span(
             kind=found.texts[kind],
             name=found.texts[name],
-            thread=-1 - thread,
+            thread=there[thread],
             start=start - offset,
             end=end - offset,
             details={"part": part, "parts": parts} if found.texts[kind] == PART else {},
@@ -115,8 +118,8 @@ def add_profile(profiler: Profiler, found: m.Profiled, offset: float) -> None:
             found.spans.tolist(), found.span_times.tolist()
         )
     ]
-    used = {span.thread for span in spans}
-    profiler.timeline.threads.update({ident: names[ident] for ident in used})
-    wafer = next((span.thread for span in spans if span.kind == REMOTE_STEP), -1)
+    names = {number: name for name, number in numbers.items()}
+    threads.update({span.thread: names[span.thread] for span in spans})
+    wafer = next((span.thread for span in spans if span.kind == REMOTE_STEP), None)
     profiler.take(timings, spans, wafer)
     profiler.library = found.library

@@ -266,6 +266,7 @@ class RemoteSession(SessionOfStore):
         request = m.OpenSession(store.number, trains, profiler is not None, loss or "")
         self._number: int = self._call(request).number
         self._is_open = True
+        self.profile_is_full = False
         if profiler is not None:
             profiler.remote = self
 
@@ -293,7 +294,10 @@ class RemoteSession(SessionOfStore):
     ) -> Union[list[StepResult], ProgramNeeded]:
         self._store.forget_values()
         answer = self._call(m.Step(self._number, tuple(batches), activation_bytes))
-        return answer if isinstance(answer, ProgramNeeded) else list(answer.results)
+        if isinstance(answer, ProgramNeeded):
+            return answer
+        self.profile_is_full = answer.profile_is_full
+        return list(answer.results)
 
     @property
     def price(self) -> Price:
@@ -313,8 +317,11 @@ class RemoteSession(SessionOfStore):
 
     def take_profile(self, profiler: Profiler) -> None:
         """See runtime.profiler.Recorder."""
-        offset = clock_offset(self._call)
-        add_profile(profiler, self._call(m.TakeProfile(self._number)), offset)
+        offset, is_last = clock_offset(self._call), False
+        while not is_last:
+            found = self._call(m.TakeProfile(self._number))
+            add_profile(profiler, found, offset)
+            is_last = found.is_last
 
     def measured_speeds(self, side: int, rounded: bool) -> Speeds:
         """See runtime.profiler.Recorder."""

@@ -12,6 +12,7 @@ import secrets
 import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -28,6 +29,7 @@ from cerebras_tf.errors import CerebrasError, ConfigError, DataError, SystemUnre
 from cerebras_tf.kernels.compiled_threads import num_threads
 from cerebras_tf.runtime.capacity import available_bytes
 from cerebras_tf.swarmx import job
+from cerebras_tf.user_files import printable
 
 LINK = "/cerebras_tf.Wafer/Link"
 STATUS = "/cerebras_tf.Wafer/Status"
@@ -149,6 +151,7 @@ class WaferServer:
             since = client.silent_since
             if since is not None and time.monotonic() - since > m.SILENT_S:
                 client.silent_since = None
+                _log.info("wafer: its client was silent for %.0f s", m.SILENT_S)
                 client.connection.cancel()
             self._advance()
 
@@ -175,36 +178,43 @@ class WaferServer:
         reader = Reader(self._max_bytes(), m.REQUESTS)
         timer = threading.Timer(_HELLO_S, context.cancel)
         timer.start()
-        lease = ""
+        lease, who = "", _peer(context)
         try:
             found = _next(frames, reader)
             timer.cancel()
             if found is None:
                 return
             hello = _checked(found[1])
+            who = f"{_label(hello)} at {who}"
             lease = hello.lease or secrets.token_hex(16)
             is_held = yield from self._admitted(hello, lease, context)
             if is_held:
                 yield from self._requests(lease, frames, reader)
         except Exception as error:
-            yield from encode(0, _failure(error, "connection"))
+            failure = _failure(error, "connection")
+            _log.info("wafer: refused %s: %s", who, printable(failure.text))
+            yield from encode(0, failure)
         finally:
             timer.cancel()
             with self._changed:
-                is_older = self._client.connection not in (None, context)
-                if not (is_older and self._leases.position(lease) == 0):
+                position = self._leases.position(lease)
+                if position > 0 or self._client.connection in (None, context):
+                    if position >= 0 and not self._ended.is_set():
+                        _log.info("wafer: the connection of %s is lost", who)
                     self._leases.lose(lease, time.monotonic())
 
     def _admitted(self, hello: m.Hello, lease: str, context: Any) -> Generator[bytes, None, bool]:
         """Waits until the client has the wafer; returns whether it has."""
         if not hello.lease:
             with self._changed:
-                self._leases.ask(lease, hello.label[:200])
+                self._leases.ask(lease, _label(hello))
             yield from self._queued(lease, context)
         with self._changed:
             is_held, client = self._leases.resume(lease), self._client
             if is_held:
                 client.connection, client.silent_since = context, None
+                if hello.lease:
+                    _log.info("wafer: %s is connected again", _label(hello))
         welcome = m.Welcome(
             cerebras_tf.__version__,
             self.incarnation,
@@ -329,6 +339,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _deny(request: bytes, context: Any) -> bytes:
+    _log.info("wafer: refused %s: another token", _peer(context))
     context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of this wafer")
     raise AssertionError("abort raises")
 
@@ -388,6 +399,15 @@ def _checked(hello: Any) -> m.Hello:
             "other messages from the client. Install both from the same source."
         )
     return hello
+
+
+def _label(hello: m.Hello) -> str:
+    return printable(hello.label)[:200]
+
+
+def _peer(context: Any) -> str:
+    """Address and port of a client."""
+    return urllib.parse.unquote(context.peer()).partition(":")[2]
 
 
 def _numbers(version: str) -> list[int]:

@@ -40,7 +40,6 @@ from cerebras_tf.user_files import parsing
 _MAX_STORES = 64
 _MAX_SESSIONS = 256
 _MAX_SIDE = 4096
-_MAX_CALLS = 1_000_000
 _SHOWN = 2000  # losses
 _TIMED = 20  # steps, for the rate
 _STORE_NUMBERS = ("version", "resident_bytes", "total_resident_bytes")
@@ -254,7 +253,7 @@ class Service:
         del self._shown[number]
         profiler = self._profilers.pop(number, None)
         if profiler is not None:
-            profiler.stop()
+            profiler.pause()
 
     @answer.register
     def _(self, request: m.StartProfile) -> m.Done:
@@ -264,7 +263,7 @@ class Service:
     @answer.register
     def _(self, request: m.TakeProfile) -> m.Profiled:
         profiler = self._profiler(request.session)
-        profiler.stop()
+        profiler.pause()
         return profiled(profiler)
 
     @answer.register
@@ -316,8 +315,6 @@ class Service:
         session = self._session(request.session)[1]
         _require(bool(request.batches), "a batch", "none")
         profiler = self._profilers.get(request.session)
-        calls = 0 if profiler is None else len(profiler.timings)
-        _require(calls < _MAX_CALLS, f"at most {_MAX_CALLS} calls of kernels in a profile", calls)
         with spanned(REMOTE_STEP, "step"):
             found = session.step(request.batches, request.activation_bytes)
         if not isinstance(found, list):
@@ -325,7 +322,10 @@ class Service:
         losses = [r.values.get(self._shown[request.session]) for r in found]
         updates = any(batch.updates for batch in request.batches)
         self._note(found[-1].global_step, session, losses if updates else [])
-        return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found))
+        is_full = profiler is not None and profiler.is_full
+        if is_full:
+            profiler.pause()
+        return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found), is_full)
 
     def _note(self, step: int, session: Session, losses: Sequence[Optional[Array]]) -> None:
         """Notes for `progress` that a step has run; `losses` are those of its micro-batches."""

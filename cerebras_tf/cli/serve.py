@@ -132,6 +132,7 @@ def _imported(name: str) -> Any:
 
 
 def _serve(args: argparse.Namespace) -> None:
+    from cerebras_tf.address.choose import address_of_rank
     from cerebras_tf.address.credentials import load_credentials
     from cerebras_tf.kernels.compiled_threads import num_threads, set_num_threads
     from cerebras_tf.swarmx import job
@@ -143,15 +144,7 @@ def _serve(args: argparse.Namespace) -> None:
     logging.getLogger("cerebras_tf").setLevel(logging.INFO)
     set_num_threads(args.num_threads)
     settings = _settings(args)
-    address = _address(args.listen)
-    if job.wafers() > 1:  # each wafer has its port
-        host, _, port = address.rpartition(":")
-        if port == "0":
-            raise ConfigError(
-                "--listen: must name the port of the first wafer if there are several. Received: "
-                f"{args.listen}. Use another port than 0."
-            )
-        address = _address(f"{host}:{int(port) + job.rank()}")
+    address = address_of_rank(_address(args.listen), "--listen")
     server = _imported("server").WaferServer(address, given, settings, args.keep_s)
     server.start()
     try:

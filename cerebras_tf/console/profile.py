@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cerebras_tf.console.log import get_logger, log_info
 from cerebras_tf.runtime.profile_tables import tables
-from cerebras_tf.runtime.profiler import LOOP_STEP, Profiler, write_trace
+from cerebras_tf.runtime.profiler import LOOP_STEP, MAX_CALLS, Profiler, write_trace
 
 FOLDER = "profile"
 # Steps that are not recorded: kernels are compiled, memory is touched first, and rates settle.
@@ -40,6 +40,12 @@ class StepProfile:
             self._recorded += 1
             name = f"step {self._recorded}"
             self._profiler.timeline.add(LOOP_STEP, name, self._before, now)
+            if self._profiler.is_full and self._recorded < self._steps:
+                get_logger().warning(
+                    "profile: %d of %d steps are recorded, as these have %d calls of kernels",
+                    *(self._recorded, self._steps, MAX_CALLS),
+                )
+                self._steps = self._recorded
             if self._recorded == self._steps:
                 self._finish()
         elif self._seen == WARM_UP_STEPS:

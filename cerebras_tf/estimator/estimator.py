@@ -269,7 +269,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
             if call.model is None:  # no step was made
                 raise
             last = tf.train.latest_checkpoint(self.model_dir) or "none"
-            raise SystemUnreachableError(f"{error} The last is {last}.") from error
+            raise SystemUnreachableError(f"{error} The last is {last}.") from None
 
     def evaluate(
         self,

@@ -29,6 +29,7 @@ EXCHANGE = "exchange"  # a mean or a copy between wafers, from a thread that mov
 WAFER_STEP = "wafer step"  # everything between the features' arrival and the results
 REMOTE_STEP = "remote step"  # of a wafer at an address, on its computer
 LOOP_STEP = "step"  # from one end of tf.estimator's loop to the next
+MAX_CALLS = 1_000_000  # of kernels; a profile ends with the step that exceeds it
 
 
 class Timing(NamedTuple):
@@ -73,6 +74,10 @@ class Timing(NamedTuple):
 class Recorder(Protocol):
     """A session of a wafer at an address, which records there."""
 
+    @property
+    def profile_is_full(self) -> bool:
+        """Whether the profile there has as many calls as it may have."""
+
     def start_profile(self) -> None:
         """Records there from now on."""
 
@@ -116,10 +121,22 @@ class Profiler:
         if self.remote is not None:
             self.remote.start_profile()
 
+    def pause(self) -> None:
+        """Ends recording; the timeline does not have the calls of kernels yet."""
+        if self.is_recording:
+            record(None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many calls of kernels as it may have."""
+        if self.remote is not None:
+            return self.remote.profile_is_full
+        return len(self.timings) >= MAX_CALLS
+
     def stop(self) -> None:
         """Ends recording, and keeps what was recorded."""
         if self.is_recording:
-            record(None)
+            self.pause()
             if self.remote is not None:
                 self.remote.take_profile(self)
             # Only now: making a span takes longer than a small kernel.
@@ -142,11 +159,11 @@ class Profiler:
             return summarize(instructions())
         return library_name()
 
-    def take(self, timings: Sequence[Timing], spans: Iterable[Span], thread: int) -> None:
-        """Adds what another profiler recorded; `thread` called its kernels."""
+    def take(self, timings: Sequence[Timing], spans: Iterable[Span], thread: Optional[int]) -> None:
+        """Adds what another profiler recorded; `thread`, if any, called its kernels."""
         self.timings.extend(timings)
         self.timeline.spans.extend(spans)
-        self._thread = thread
+        self._thread = self._thread if thread is None else thread
 
     @property
     def is_recording(self) -> bool:

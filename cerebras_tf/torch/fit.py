@@ -180,7 +180,7 @@ class _Run:
                         self._loop(training, reports, evaluate, stop, batches, steps)
                     except SystemUnreachableError as error:
                         last = self._result.checkpoint or "none"
-                        raise SystemUnreachableError(f"{error} The last is {last}.") from error
+                        raise SystemUnreachableError(f"{error} The last is {last}.") from None
                 training.copy_back()
         self._result.global_step = training.global_step
         return self._result

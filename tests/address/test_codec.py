@@ -9,7 +9,13 @@ import pytest
 
 from cerebras_tf.address import messages as m
 from cerebras_tf.address.codec import FRAME_BYTES, Reader, encode
-from cerebras_tf.errors import BatchCapacityError, CerebrasError, DataError, PaddingError
+from cerebras_tf.errors import (
+    BatchCapacityError,
+    CerebrasError,
+    DataError,
+    PaddingError,
+    StoreError,
+)
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.runtime.protocol import Batch, ProgramNeeded, Request, StepResult
 from tests.address.loopback import sent
@@ -140,6 +146,8 @@ def test_errors_arrive_as_their_class():
     class Special(PaddingError):
         pass
 
+    error = m.error_of(m.failure_of(StoreError("memoryx_dir: must be writable.")))
+    assert str(error).startswith("--memoryx_dir of `cerebras-tf serve`: must be writable. The comp")
     error = m.error_of(sent(m.failure_of(Special("no.", code="padding"))))
     assert type(error) is PaddingError and str(error) == "no. [padding]"
     for other in (KeyError("secret"), OSError(28, "No space left"), MemoryError()):

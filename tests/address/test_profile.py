@@ -19,7 +19,8 @@ from tests.address.test_service import SPEC
 from tests.runtime.test_session import WEIGHT, Compiler, batch
 
 
-def test_times_of_a_session_at_an_address_are_on_this_clock():
+def test_times_of_a_session_at_an_address_are_on_this_clock(monkeypatch):
+    monkeypatch.setattr("cerebras_tf.address.profile._MAX_PART", 3)
     wafer, _ = loopback()
     store, profiler = wafer.store([SPEC]), Profiler()
     write(store, "w", WEIGHT)
@@ -48,6 +49,23 @@ def test_times_of_a_session_at_an_address_are_on_this_clock():
     assert [s.kind for s in profiler.timeline.spans].count(REMOTE_STEP) == 2
     with pytest.raises(DataError, match="a session that is profiled"):
         wafer.session(store, True).start_profile()
+
+
+def test_steps_after_a_profile_that_is_full_run_without_it(monkeypatch):
+    monkeypatch.setattr("cerebras_tf.runtime.profiler.MAX_CALLS", 1)
+    wafer, _ = loopback()
+    store, profiler = wafer.store([SPEC]), Profiler()
+    write(store, "w", WEIGHT)
+    session = wafer.session(store, True, profiler)
+    client = SessionClient(session, Compiler())
+    client.run({"x": batch(8)})
+    session.start_profile()
+    assert not profiler.is_full
+    for _ in range(3):
+        client.run({"x": batch(8)})
+        assert profiler.is_full
+    session.take_profile(profiler)
+    assert [s.kind for s in profiler.timeline.spans].count(REMOTE_STEP) == 1
 
 
 def test_a_clock_that_is_ahead_is_found(monkeypatch):

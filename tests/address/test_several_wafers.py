@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cerebras_tf.address import choose
 from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.compiler.pipeline import Options, compile_step
-from cerebras_tf.errors import DataError
+from cerebras_tf.errors import ConfigError, DataError
 from cerebras_tf.ir import TensorType, Variable
 from cerebras_tf.memoryx.store import MemoryStore
 from cerebras_tf.runtime.client import SavedProgram, SessionClient
@@ -88,3 +89,12 @@ def test_two_services_of_a_job_train_as_two_wafers_here(monkeypatch):
 def test_a_store_of_several_wafers_needs_them():
     with pytest.raises(DataError, match="a store of one wafer"):
         loopback()[0].store([SPEC], shared=True)
+
+
+def test_every_wafer_of_a_job_must_have_a_port(monkeypatch):
+    monkeypatch.setattr(choose.job, "wafers", lambda: 3)
+    monkeypatch.setattr(choose.job, "rank", lambda: 2)
+    assert choose.address_of_rank("[::1]:65533", "cs_ip") == "[::1]:65535"
+    for port in (0, 65534):
+        with pytest.raises(ConfigError, match="cs_ip.* a port from 1 to 65533"):
+            choose.address_of_rank(f"here:{port}", "cs_ip")

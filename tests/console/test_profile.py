@@ -71,12 +71,16 @@ def test_steps_behind_the_first_two_are_recorded(tmp_path, caplog):
         )
 
 
-def test_a_training_that_ends_before_says_what_there_is(tmp_path, caplog):
+def test_a_training_that_ends_before_says_what_there_is(tmp_path, caplog, monkeypatch):
     _, said = trained(tmp_path / "three", caplog, 3, profile=5)
     assert said[0].startswith("profile: training ended when 1 of 5 steps were recorded, after 2")
     assert "\n1 step of " in said[1]
     _, said = trained(tmp_path / "two", caplog, 2, profile=5)
     assert said == ["profile: training ended within the 2 warm-up steps; nothing was recorded"]
+    monkeypatch.setattr("cerebras_tf.runtime.profiler.MAX_CALLS", 1)
+    _, said = trained(tmp_path / "four", caplog, 4, profile=5)
+    assert said[0].startswith("profile: 1 of 5 steps are recorded, as these have ")
+    assert len(said) == 2 and "\n1 step of " in said[1]
 
 
 def test_the_host_is_not_profiled(tmp_path, caplog):
