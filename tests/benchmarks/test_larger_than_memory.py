@@ -65,6 +65,7 @@ def test_a_disk_that_is_too_small_is_told(tmp_path, monkeypatch):
         demo.check_disk(tmp_path, demo.disk_needed(sizes, converts=False))
 
 
+@pytest.mark.slow
 def test_gptj_is_converted_trained_and_generates(tmp_path, capsys, monkeypatch):
     given = given_of("gptj", tmp_path)
     for stage in ("random", "convert"):

@@ -64,7 +64,7 @@ with open({folder!r} + f"/rank_{{job.rank()}}.json", "w") as file:
 """
 
 
-@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize("files", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_two_processes_equal_one_with_batches_of_double_size(files, tmp_path):
     settings = {"memoryx_dir": str(tmp_path / "files")} if files else {}
     code = CODE.format(root=str(ROOT), folder=str(tmp_path))

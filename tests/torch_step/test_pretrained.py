@@ -63,7 +63,17 @@ def tensors_of(folder):
 
 
 @pytest.mark.parametrize(
-    "name,dtype", [("llama", "float32"), *((name, "bfloat16") for name in NAMES)]
+    "name,dtype",
+    [
+        ("llama", "float32"),
+        ("gpt2", "bfloat16"),
+        ("bert", "bfloat16"),
+        *(
+            pytest.param(name, "bfloat16", marks=pytest.mark.slow)
+            for name in NAMES
+            if name not in ("gpt2", "bert")
+        ),
+    ],
 )
 def test_a_folder_trains_as_transformers_loads_it_and_is_written_for_transformers(
     tmp_path, name, dtype
@@ -138,7 +148,7 @@ def test_lora_trains_as_in_torch_and_is_merged(tmp_path, name, precision):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow), "bert"])
 def test_peft_opens_the_adapter_and_computes_the_same_gradients(tmp_path, name):
     peft = pytest.importorskip("peft", reason="peft is a peer")
     kind = "BertForSequenceClassification" if name == "bert" else None
@@ -322,7 +332,7 @@ def test_lora_resumes_without_the_weights_that_do_not_train(tmp_path):
         other.restore(tmp_path / "checkpoint")
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fit_trains_a_folder_and_its_checkpoint_is_written(tmp_path, lora):
     folder = write("llama", tmp_path / "model", "bfloat16")
 

@@ -94,7 +94,7 @@ def exported(arguments):
     export.run(parser.parse_args([str(each) for each in arguments]))
 
 
-@pytest.mark.parametrize("memoryx", [False, True])
+@pytest.mark.parametrize("memoryx", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_lora_of_a_run_is_opened_by_peft_and_merged_as_peft_does(folder, tmp_path, memoryx):
     peft = pytest.importorskip("peft", reason="peft is a peer")
     path = write_params(
@@ -161,7 +161,13 @@ def test_a_model_of_random_weights_is_exported(folder, tmp_path):
     assert tokenizer.chat_template == chats.MARKED
 
 
-@pytest.mark.parametrize("name", ["hf_sequence_classification", "hf_extractive_summarization"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf_sequence_classification",
+        pytest.param("hf_extractive_summarization", marks=pytest.mark.slow),
+    ],
+)
 def test_heads_that_the_folder_lacks_are_trained_and_exported(name, tmp_path):
     tree = tuning_tree(name, tmp_path, {"hidden_size": 16})
     torch.manual_seed(0)

@@ -69,7 +69,14 @@ def assert_trains_as_pytorch(params, steps=STEPS):
     return batches
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "mistral", "smollm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "gemma3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3", "mistral", "smollm")),
+    ],
+)
 def test_families_train_as_pytorch_does(name):
     assert_trains_as_pytorch(load(f"{name}_tiny"))
 
