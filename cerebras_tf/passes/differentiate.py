@@ -13,7 +13,7 @@ from typing import Optional
 import numpy as np
 
 from cerebras_tf.errors import GradientError, SizeLimitError, UnsupportedOpError
-from cerebras_tf.ir import Graph, Node, Value
+from cerebras_tf.ir import Graph, Node, Size, Value
 from cerebras_tf.ops import Builder, lookup
 from cerebras_tf.ops.shape import broadcast_as, zeros_like
 from cerebras_tf.passes.rewrite import rewrite
@@ -96,11 +96,42 @@ def _total(b: Builder, cotangents: dict[Value, list[Value]], value: Value) -> Op
     parts = cotangents.get(value)
     if not parts:
         return None
+    parts = _joined(b, parts)
     total = parts[0]
     for part in parts[1:]:
         total = b.op("add", total, part)
     cotangents[value] = [total]
     return total
+
+
+def _joined(b: Builder, parts: list[Value]) -> list[Value]:
+    """Cotangents of slices that make up a value, as of query, key and value, become one `concat`.
+
+    Otherwise each would be padded to the size of the value.
+    """
+    slices: dict[int, list[tuple[Size, Value, Value]]] = {}
+    for part in parts:
+        node = part.node
+        if node is not None and node.op == "pad" and node.attrs["value"] == 0:
+            paddings = enumerate(node.attrs["paddings"])
+            padded = [(axis, pair[0]) for axis, pair in paddings if pair != (0, 0)]
+            if len(padded) == 1:
+                axis, start = padded[0]
+                slices.setdefault(axis, []).append((start, node.inputs[0], part))
+    for axis, found in slices.items():
+        ordered: list[Value] = []
+        end: Size = 0
+        while len(following := [x for start, x, _ in found if start == end]) == 1:
+            size = following[0].shape[axis]
+            if not size:
+                break
+            ordered += following
+            end += size
+        if len(ordered) == len(found) > 1 and end == parts[0].shape[axis]:
+            padded_parts = {part for _, _, part in found}
+            whole = b.op("concat", *ordered, axis=axis)
+            return [*(part for part in parts if part not in padded_parts), whole]
+    return parts
 
 
 def _vjp(b: Builder, node: Node, dys: list[Optional[Value]]) -> list[Optional[Value]]:

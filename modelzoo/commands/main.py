@@ -103,6 +103,7 @@ BENCHMARKS = {
         "larger_than_memory": "train models that are larger than memory",
         "pretrained": "fine-tune Hugging Face models that are larger than memory",
         "address": "measure steps and transfers of a server on this computer",
+        "nanogpt": "train a GPT on characters, on the wafer and by PyTorch",
     }.items()
 }
 COMPILING = {COMPILE: "compile a model without running it"}

@@ -10,6 +10,7 @@ import pytest
 from cerebras_tf.errors import GradientError, UnsupportedOpError
 from cerebras_tf.ir import Graph, parse_type, verify
 from cerebras_tf.ops import OPS, Builder, infer
+from cerebras_tf.ops.slicing import cut
 from cerebras_tf.passes.differentiate import differentiate
 from tests.differences import slope
 from tests.graphs import graph_of, ops_of, random_inputs, run_plain
@@ -314,3 +315,27 @@ def test_a_gradient_of_what_a_custom_gradient_differentiated():
 
     (x,), (twice,) = results(build, D4)
     np.testing.assert_allclose(twice, -np.sin(x))
+
+
+@pytest.mark.parametrize(
+    "cuts,joined",
+    [
+        ([(0, 3), (3, 1), (4, 2)], 1),
+        ([(4, 2), (0, 4)], 1),
+        ([(0, 3), (4, 2)], 0),
+        ([(0, 4), (2, 4)], 0),
+    ],
+)
+def test_gradients_of_slices_that_make_up_a_value_are_concatenated(cuts, joined):
+    def function(b, x):
+        square, out = b.op("square", x), b.constant(np.float64(0))
+        for start, size in cuts:
+            out = b.op("add", out, total(b, b.op("exp", cut(b, square, 1, start, size))))
+        return b.op("add", out, total(b, square))
+
+    check_by_differences(function, "float64[2,6]")
+    graph = graph_of(lambda b, x: gradient(b, [function(b, x)], [x]), "float64[2,6]")
+    differentiate(graph)
+    graph.prune()
+    assert ops_of(graph).count("concat") == joined
+    assert ops_of(graph).count("pad") == (0 if joined else len(cuts))
