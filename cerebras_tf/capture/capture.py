@@ -16,7 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.custom_gradients import CustomGradient, apply_override
-from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check
+from cerebras_tf.capture.functions import (
+    CHECKS,
+    branches_around,
+    data_outputs,
+    is_check,
+    used_inputs,
+)
 from cerebras_tf.capture.gradients import lower_call, mark_boundaries
 from cerebras_tf.capture.lowerable import Lowerable, missing_op_report
 from cerebras_tf.capture.order import all_before, execution_order
@@ -265,7 +271,7 @@ class Capture(GraphLowering):
             needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
             before = []
         else:
-            needed = [*op.inputs, *(predicate for predicate, _ in branches_around(op))]
+            needed = [*used_inputs(op), *(predicate for predicate, _ in branches_around(op))]
             before = self._control_dependencies(op)
         return [t.op for t in needed if _key(t) not in self._features] + before
 

@@ -16,7 +16,17 @@ FUNCTION_ATTRIBUTES = {
     "StatelessIf": ("then_branch", "else_branch"),
     "PartitionedCall": ("f",),
     "StatefulPartitionedCall": ("f",),
+    "While": ("cond", "body"),
+    "StatelessWhile": ("cond", "body"),
 }
+LOOPS = ("While", "StatelessWhile")
+# Types of operations that make or write a list of tensors.
+LISTS = (
+    "TensorListFromTensor",
+    "TensorListReserve",
+    "TensorListScatterIntoExistingList",
+    "TensorListSetItem",
+)
 # Checks and prints: a step does not depend on them; the session still runs them.
 CHECKS = ("Assert", "PrintV2")
 # Prefixes of the types of operations that assign variables.
@@ -63,8 +73,35 @@ def branch_of(op: Any) -> Optional[tuple[Any, int]]:
 
 
 def data_outputs(op_or_body: Any) -> list[Any]:
-    """Outputs that hold data; variants are intermediates for TensorFlow's backward graph."""
-    return [tensor for tensor in op_or_body.outputs if tensor.dtype != tf.variant]
+    """Outputs that hold data or lists of it.
+
+    Other variants are for TensorFlow's backward graph; loops also return handles of variables.
+    """
+    return [t for t in op_or_body.outputs if _is_data(t)]
+
+
+def _is_data(tensor: Any) -> bool:
+    if tensor.dtype == tf.resource:
+        return tensor.op.type not in (*LOOPS, "Placeholder")
+    return tensor.dtype != tf.variant or is_list(tensor)
+
+
+def is_list(tensor: Any) -> bool:
+    """Whether a variant is a list that the model reads or writes."""
+    op = tensor.op
+    if op.type in LOOPS:
+        _, body = function_bodies(op)
+        return is_list(body.outputs[tensor.value_index])
+    if op.type == "Identity":
+        return is_list(op.inputs[0])
+    return op.type in LISTS
+
+
+def used_inputs(op: Any) -> list[Any]:
+    """Inputs of an operation, without those that TensorFlow's backward graph has given a loop."""
+    if op.type not in LOOPS:
+        return list(op.inputs)
+    return [tensor for tensor in op.inputs if tensor.op.type != "EmptyTensorList"]
 
 
 def body_operations(body: Any) -> list[Any]:

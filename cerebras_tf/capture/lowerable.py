@@ -55,7 +55,10 @@ class Lowerable:
             tensor.dtype.base_dtype in _UNSUPPORTED_DTYPES for tensor in [*op.inputs, *op.outputs]
         ):
             return [op]
-        if any(tensor.dtype == tf.variant for tensor in op.inputs):
+        loops = op.type in ("While", "StatelessWhile")
+        if not (loops or op.type.startswith("TensorList")) and any(
+            tensor.dtype == tf.variant and op.type != "Identity" for tensor in op.inputs
+        ):
             return [op]
         if op.type not in LOWERINGS or not all(map(self._is_known, op.inputs)):
             return [op]

@@ -415,3 +415,25 @@ def _differs(dim: Size, span: Span) -> UnsupportedOpError:
         "the ends of a slice must have one formula for all sizes of a symbolic axis. Received: "
         f"{span.start}:{span.stop}:{span.step} of {dim}. Set the static shape."
     )
+
+
+@lowers("ReverseSequence")
+def _reverse_sequence(low: Lowering, op: Operation) -> Sequence[Value]:
+    """The first elements of every row in reverse; how many, an operand says."""
+    x, lengths = low.inputs(op)
+    b, along, rows = low.b, op.get_attr("seq_dim"), op.get_attr("batch_dim")
+    size = x.shape[along]
+    if size is None:
+        raise UnsupportedOpError(
+            f"ReverseSequence: the reversed axis must have a known size. Received: {x!r}. "
+            "Set its static shape."
+        )
+    order = [rows, along, *(axis for axis in range(x.type.rank) if axis not in (rows, along))]
+    back = tuple(order.index(axis) for axis in range(x.type.rank))
+    at = counted(b, size, 1, lengths.dtype)
+    lengths = b.op("reshape", lengths, shape=(-1, 1))
+    turned = b.op("sub", b.op("sub", lengths, 1), at)
+    positions = b.op("select", b.op("less", at, lengths), turned, at)
+    moved = b.op("transpose", x, permutation=tuple(order))
+    found = b.op("gather", moved, positions, axis=1, batch_dims=1)
+    return [b.op("transpose", found, permutation=back)]

@@ -35,7 +35,8 @@ def scanning(instruction: Instruction, backend: Backend, inputs: Types, outputs:
     body = _Body(attrs["body"], backend, operands.carries, outputs)
 
     def call(arrays: Sequence[Array], out: _Out) -> Sequence[Array]:
-        count, carries, xs, consts = operands.split(arrays)
+        count, first, xs, consts = operands.split(arrays)
+        carries: Sequence[Array] = first
         steps = min(max(int(count[0]), 0), length) if count else length
         ys = body.allocated(out[operands.carries :])
         for y in ys if steps < length else ():
@@ -63,7 +64,8 @@ def repeating(instruction: Instruction, backend: Backend, inputs: Types, outputs
     cond = _Body(attrs["cond"], backend, operands.carries, [])
 
     def call(arrays: Sequence[Array], out: _Out) -> Sequence[Array]:
-        _, carries, _, consts = operands.split(arrays)
+        _, first, _, consts = operands.split(arrays)
+        carries: Sequence[Array] = first
         with cond.running(consts) as goes_on, body.running(consts) as run:
             while bool(goes_on(carries, (), (), None)[0]):
                 carries = run(carries, (), (), None)

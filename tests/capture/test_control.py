@@ -9,8 +9,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 
-from cerebras_tf.errors import UnsupportedOpError
-from tests.capture.steps_of_both import Built, Cases, captured, check_steps
+from tests.capture.steps_of_both import Built, Cases, check_steps
 
 pytestmark = pytest.mark.tf
 case, in_both_versions = Cases(), Cases()
@@ -207,20 +206,6 @@ def dropout_of_a_keras_layer_is_tensorflows(x):
     layer = tf.keras.layers.Dropout(0.5, seed=3)
     tf.compat.v1.set_random_seed(5)
     return Built({"y": layer(tf.tile(x, [20]), training=True)})
-
-
-@pytest.mark.parametrize("traced", [True, False])
-def test_a_loop_is_refused_by_its_name(control_flow, traced):
-    def build(x):
-        w = tf.Variable(START)
-
-        def loop():
-            return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * w), [0, x])[1]
-
-        return Built({"y": tf.function(loop)() if traced else loop()})
-
-    with pytest.raises(UnsupportedOpError, match=r"^1 TensorFlow op type has no IR form: While \("):
-        captured(build, *BATCHES[0])
 
 
 @pytest.mark.parametrize(("build", "batches"), case)
