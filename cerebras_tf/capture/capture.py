@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
+from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, ComplexRule, Pair, is_complex
 from cerebras_tf.capture.custom_gradients import CustomGradient, apply_override
 from cerebras_tf.capture.functions import (
     CHECKS,
@@ -75,7 +76,9 @@ class Capture(GraphLowering):
         self.b = Builder(self.step.graph, evaluate)
         self._stored = stored or {}
         self.state = VariableState(self.step, stored=self._stored)
-        self._environment: dict[tuple[Any, int], Value] = {}
+        self._environment: dict[tuple[Any, int], Union[Value, Pair]] = {}
+        self._part: Optional[int] = None
+        self._given: Optional[list[Value]] = None
         self._outer: Optional[Capture] = None
         self._captured: dict[Value, Value] = {}
         self._features = {_key(tensor): (tensor, type) for tensor, type in features.items()}
@@ -103,13 +106,44 @@ class Capture(GraphLowering):
                 self._add_feature(tensor)
             elif self._outer is not None:
                 self._capture_outer(tensor, self._outer.value(tensor))
-        return self._environment[_key(tensor)]
+        found = self._environment[_key(tensor)]
+        if not isinstance(found, tuple):
+            return found
+        if self._part is None:
+            raise UnsupportedOpError(
+                "a complex tensor must not enter a branch, a function or a gradient. Received: "
+                f"{tensor.op.name!r}. Pass tf.math.real and tf.math.imag of it."
+            )
+        return found[self._part]
+
+    def pair(self, tensor: Any) -> Pair:
+        real, imaginary = (self.part(which).value(tensor) for which in (0, 1))
+        return real, imaginary
+
+    def part(self, which: int) -> Capture:
+        same = self._copy()
+        same._part = which
+        return same
+
+    def given(self, values: list[Value]) -> Capture:
+        same = self._copy()
+        same._given = values
+        return same
+
+    def _copy(self) -> Capture:
+        same = type(self).__new__(type(self))
+        same.__dict__.update(self.__dict__)
+        return same
 
     def inputs(self, op: Any) -> list[Value]:
+        if self._given is not None:
+            return self._given
         return [self.value(t) for t in op.inputs if t.dtype != tf.resource]
 
     def maybe_static(self, tensor: Any) -> Optional[Array]:
         value = self._environment.get(_key(tensor))
+        if isinstance(value, tuple):
+            return None if self._part is None else value[self._part].constant
         return None if value is None else value.constant
 
     def static(self, tensor: Any, what: str) -> Array:
@@ -122,6 +156,9 @@ class Capture(GraphLowering):
         return content
 
     def tf_type(self, tensor: Any) -> TensorType:
+        if tensor.dtype.base_dtype.is_complex:
+            parts = tensor.dtype.base_dtype.real_dtype.name
+            return TensorType(parts, tuple(tensor.shape.as_list()))
         return tensor_type(tensor)
 
     def random_step(self, for_all: bool = False) -> Value:
@@ -145,7 +182,7 @@ class Capture(GraphLowering):
     def differentiates(self) -> bool:
         return bool(self._gradients)
 
-    def bind(self, tensor: Any, value: Value) -> None:
+    def bind(self, tensor: Any, value: Union[Value, Pair]) -> None:
         self._environment[_key(tensor)] = value
 
     # The capture itself.
@@ -223,8 +260,7 @@ class Capture(GraphLowering):
         return self.lowerable.missing(op)
 
     def child(self, b: Builder, state: VariableState) -> Capture:
-        inner = type(self).__new__(type(self))
-        inner.__dict__.update(self.__dict__)
+        inner = self._copy()
         inner.step, inner.b, inner.state = state.step, b, state
         inner._environment = {}
         inner._features = {}
@@ -322,8 +358,8 @@ class Capture(GraphLowering):
             self._lower_gradient(op)
             return
         try:
-            results = LOWERINGS[op.type](self, op)
-            for tensor, value in zip(data_outputs(op), results):
+            rules: Mapping[str, ComplexRule] = COMPLEX_LOWERINGS if is_complex(op) else LOWERINGS
+            for tensor, value in zip(data_outputs(op), rules[op.type](self, op)):
                 self.bind(tensor, value)
             apply_override(self, op)
         except CerebrasError as error:

@@ -6,17 +6,16 @@ Placement and capture both use it, so that capture can lower what placement puts
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import tensorflow as tf
 
+from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, complex_inputs, is_complex
 from cerebras_tf.capture.functions import body_operations, function_bodies, parameters
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.state import resolve_handle
-
-_UNSUPPORTED_DTYPES = frozenset((tf.string, tf.complex64, tf.complex128))
 
 
 class Lowerable:
@@ -51,17 +50,18 @@ class Lowerable:
     def _find_missing(self, op: Operation) -> list[Operation]:
         if op in self._handles or op in self._results:
             return []
-        if any(
-            tensor.dtype.base_dtype in _UNSUPPORTED_DTYPES for tensor in [*op.inputs, *op.outputs]
-        ):
+        if any(tensor.dtype.base_dtype == tf.string for tensor in [*op.inputs, *op.outputs]):
             return [op]
         loops = op.type in ("While", "StatelessWhile")
         if not (loops or op.type.startswith("TensorList")) and any(
             tensor.dtype == tf.variant and op.type != "Identity" for tensor in op.inputs
         ):
             return [op]
-        if op.type not in LOWERINGS or not all(map(self._is_known, op.inputs)):
+        rules: Container[str] = COMPLEX_LOWERINGS if is_complex(op) else LOWERINGS
+        if op.type not in rules or not all(map(self._is_known, op.inputs)):
             return [op]
+        if any(self.missing(maker) for maker in complex_inputs(op)):
+            return [op]  # the session can give numbers, but not complex ones
         return [
             found
             for body in function_bodies(op)

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from cerebras_tf.capture.complex_numbers import complex_inputs
 from cerebras_tf.capture.functions import (
     ASSIGNING,
     FUNCTION_ATTRIBUTES,
@@ -329,7 +330,9 @@ class Placement:
         """Whether the session computes the operation and feeds its outputs to a step."""
         if op in self._depends or op in self.owned or op.type == "Const" or not op.outputs:
             return False
-        return op in self._inputs or op in self._varying_fed or not self._lowerable.has(op)
+        if op in self._inputs or op in self._varying_fed or not self._lowerable.has(op):
+            return True
+        return any(map(self.is_in_session, complex_inputs(op)))  # it gives no complex numbers
 
     def _classify(self, op: Any) -> None:
         if op in self.owned:

@@ -103,6 +103,15 @@ class GraphLowering(Lowering, Protocol):
     def nested(self, step: StepGraph) -> GraphLowering:
         """A lowering into another graph; values of this one become its inputs."""
 
+    def pair(self, tensor: Tensor) -> tuple[Value, Value]:
+        """Real and imaginary part of a complex tensor that was lowered before."""
+
+    def part(self, which: int) -> GraphLowering:
+        """This lowering, in which complex tensors are their real (0) or imaginary (1) part."""
+
+    def given(self, values: list[Value]) -> GraphLowering:
+        """This lowering, in which these are the inputs of every operation."""
+
     def outer_value(self, captured: Value) -> Value:
         """In a nested lowering: the enclosing graph's value of an input."""
 

@@ -68,15 +68,6 @@ def python_between_weights_and_loss(features):
     return tf.ensure_shape(tf.numpy_function(lambda a: 2.0 * a, [scores], tf.float32), [4]) + scores
 
 
-def matrix_inverse(features):
-    return tf.reduce_sum(tf.matmul(features["x"], tf.linalg.inv(weight([6, 6]))), -1)
-
-
-def fourier(features):
-    waves = tf.signal.rfft(tf.matmul(features["x"], weight([6, 6])))
-    return tf.reduce_sum(tf.abs(waves), -1)
-
-
 def generator_of_random_numbers(features):
     scores = tf.squeeze(network(features["x"]), -1)
     return scores + tf.random.Generator.from_seed(1).normal([4])
@@ -103,8 +94,6 @@ FAMILIES = [
     embedding_of_sparse_ids,
     text_between_weights_and_loss,
     python_between_weights_and_loss,
-    matrix_inverse,
-    fourier,
     generator_of_random_numbers,
     own_gradient_in_a_conditional,
 ]
