@@ -65,24 +65,33 @@ def estimator(
 
 
 def run_everything(
-    model: Callable[..., Any], folder: Any, use_cs: bool, resumes: bool
+    model: Callable[..., Any],
+    folder: Any,
+    use_cs: bool,
+    resumes: bool = False,
+    inputs: Callable[[], Any] = input_fn,
 ) -> Everything:
     """Trains 5 steps, evaluates, predicts, and trains one more step where it resumes."""
     done = Everything()
     made = estimator(model, folder, use_cs, done.losses)
-    made.train(input_fn, max_steps=STEPS)
+    made.train(inputs, max_steps=STEPS)
     done.variables = variables_of(folder)
-    done.metrics = made.evaluate(input_fn, steps=2)
-    done.predictions = list(made.predict(input_fn, yield_single_examples=False))
+    done.metrics = made.evaluate(inputs, steps=2)
+    done.predictions = list(made.predict(inputs, yield_single_examples=False))
     if resumes:
-        made.train(input_fn, steps=1)
+        made.train(inputs, steps=1)
     return done
 
 
-def check(model: Callable[..., Any], folder: Path, resumes: bool) -> Everything:
+def check(
+    model: Callable[..., Any],
+    folder: Path,
+    resumes: bool = False,
+    inputs: Callable[[], Any] = input_fn,
+) -> Everything:
     """Asserts that host and wafer give the same; returns what the wafer gave."""
-    host = run_everything(model, folder / "host", False, resumes)
-    wafer = run_everything(model, folder / "wafer", True, resumes)
+    host = run_everything(model, folder / "host", False, resumes, inputs)
+    wafer = run_everything(model, folder / "wafer", True, resumes, inputs)
     assert len(host.losses) == STEPS + resumes
     for part in ("losses", "variables", "metrics", "predictions"):
         assert_same(getattr(wafer, part), getattr(host, part), part)
