@@ -239,7 +239,24 @@ def _change_convolution(rank: int, module: Any) -> None:
     layer.__init__ = create_in_order
 
 
+def _change_json_format(module: Any) -> None:
+    """Takes the argument by which default values were left out; today they always are."""
+    for name in ("MessageToDict", "MessageToJson"):
+        setattr(module, name, _without_defaults(getattr(module, name)))
+
+
+def _without_defaults(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def convert(message: Any, *arguments: Any, **kwargs: Any) -> Any:
+        if kwargs.get("including_default_value_fields") is False:
+            del kwargs["including_default_value_fields"]
+        return original(message, *arguments, **kwargs)
+
+    return convert
+
+
 _KERAS_CHANGES: dict[str, Callable[[Any], None]] = {
+    "google.protobuf.json_format": _change_json_format,
     "backend": _change_random_generator,
     "engine.base_layer": _change_layers,
     **{
@@ -248,6 +265,7 @@ _KERAS_CHANGES: dict[str, Callable[[Any], None]] = {
     },
 }
 _CHANGES: dict[str, Callable[[Any], None]] = {
+    "google.protobuf.json_format": _change_json_format,
     "tensorflow": _change_tensorflow,
     "tensorflow.keras.mixed_precision": _change_mixed_precision,
 }

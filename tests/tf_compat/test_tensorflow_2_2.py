@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import tensorflow as tf
+from google.protobuf import json_format
 
 from cerebras_tf.tf_compat import startup, tensorflow_2_2
 from cerebras_tf.tf_compat.tensorflow_2_2 import LossScaleOptimizer
@@ -109,6 +110,14 @@ def test_a_convolution_takes_positions_of_before_and_after_groups(monkeypatch, g
     layer = tf.keras.layers.Conv2D(4, 3, (1, 1), "same", None, (1, 1), *groups, "relu", False)
     assert (layer.groups, layer.use_bias) == (*(groups or (1,)), False)
     assert layer.activation is tf.keras.activations.relu
+
+
+def test_messages_become_json_without_default_values():
+    changed = types.SimpleNamespace(**vars(json_format))
+    tensorflow_2_2._change_json_format(changed)
+    message = v1.ConfigProto(allow_soft_placement=True)
+    for convert in (changed.MessageToDict, changed.MessageToJson):
+        assert "allowSoftPlacement" in convert(message, including_default_value_fields=False)
 
 
 def test_layers_of_the_private_keras_are_those_of_keras(monkeypatch):
