@@ -391,7 +391,7 @@ def _check_certificate(address: str, credentials: Credentials) -> None:
         finding = f"nothing answers there ({error.strerror or error})"
     raise SystemUnreachableError(
         f"cs_ip: a wafer must answer at the address. Received: {address}; {finding}. Start one "
-        "there with `cerebras-tf serve`, or leave cs_ip empty to use the wafer in this process."
+        "there with `cerebras-tf serve`, or set cs_ip to 127.0.0.1 for the wafer in this process."
     )
 
 

@@ -94,6 +94,6 @@ def check_wafer_address(cs_ip: Optional[str], credentials_path: Optional[str] = 
         finding = f"nothing answers there ({error.strerror or error})"
     raise SystemUnreachableError(
         f"cs_ip: a wafer must answer at the address. Received: {address}; {finding}. Start one "
-        "there with `cerebras-tf serve` and set credentials_path, or leave cs_ip empty to use the "
-        "wafer emulated in this process."
+        "there with `cerebras-tf serve` and set credentials_path, or set cs_ip to 127.0.0.1 to use "
+        "the wafer emulated in this process."
     )
