@@ -30,6 +30,7 @@ from cerebras_tf.address.credentials import TLS_NAME, Credentials, load_credenti
 from cerebras_tf.address.remote import RemoteWafer
 from cerebras_tf.address.server import LINK, OPTIONS, STATUS
 from cerebras_tf.errors import CerebrasError, ConfigError, SystemUnreachableError
+from cerebras_tf.quantities import counted
 from cerebras_tf.swarmx import job
 from cerebras_tf.user_files import parse_json
 
@@ -105,7 +106,7 @@ class Connection:
         self._keep_s, self.threads = welcome.keep_s, welcome.threads
         self.on_files, self.wafers = welcome.on_files, welcome.wafers
         self._number = welcome.last
-        log(f"wafer at {address}: cerebras_tf {welcome.version}, {welcome.threads} threads")
+        log(f"wafer at {address}: cerebras_tf {welcome.version}, {counted(self.threads, 'thread')}")
 
     @property
     def is_lost(self) -> bool:
