@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, ComplexRule, Pair, is_complex
 from cerebras_tf.capture.custom_gradients import CustomGradient, apply_override
+from cerebras_tf.capture.frames import EXITS, frame_of, innermost, loop_condition
 from cerebras_tf.capture.functions import (
     CHECKS,
     branches_around,
@@ -280,6 +281,16 @@ class Capture(GraphLowering):
         inner._captured = {}
         return inner
 
+    def inside(self, step: StepGraph, b: Builder, state: VariableState) -> Capture:
+        inner = self.child(b, state)
+        inner._outer = self
+        inner._captured = {}
+        return inner
+
+    @property
+    def captured(self) -> dict[Value, Value]:
+        return self._captured
+
     def outer_value(self, captured: Value) -> Value:
         if captured in self._captured:
             return self._captured[captured]
@@ -300,6 +311,10 @@ class Capture(GraphLowering):
         if self._is_known(op):
             return []
         call = self._recorded(op)
+        if call is None and op.type == "LoopCond":
+            return list(frame_of(innermost(op)).enters)
+        if call is None and op.type in EXITS:
+            return [loop_condition(innermost(op))]
         if call is not None:
             first = self._first_result(call)
             if op is not first:  # all results are lowered together

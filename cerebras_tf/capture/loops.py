@@ -7,11 +7,14 @@ elements is a PendingList until the first write.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Optional, Union
 
+import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.control import assign, lower_body
+from cerebras_tf.capture.frames import exits_of, frame_of, innermost, switch_of
 from cerebras_tf.capture.functions import data_outputs, function_bodies
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.registry import GraphLowering, lowers
@@ -57,22 +60,21 @@ def _while(c: GraphLowering, op: Operation) -> Sequence[Value]:
     same = [_forwarded(tensor) is given for tensor, given in zip(body.outputs, body.inputs)]
     handles = [t for t in op.inputs if t.dtype == tf.resource]
 
-    def lower(
-        part: FunctionBody, arguments: list[Optional[Value]], b: Builder, state: VariableState
-    ) -> list[Optional[Value]]:
+    def lower(part: FunctionBody, arguments: _Values, step: StepGraph, b: Builder) -> _Lowered:
         given: list[Union[Tensor, Value]] = []
         for tensor, value in zip(op.inputs, arguments):
             if value is None and tensor.dtype != tf.resource:  # of TensorFlow's backward graph
                 value = PendingList("float32", 0, None, False)
             given.append(tensor if value is None else value)
+        state = VariableState(step, in_branch=True)
         made = lower_body(c, op, part, given, b, state)
         if part is cond:
-            return list(made)
+            return list(made), state, {}
         places = [_position(body, tensor) for tensor in data_outputs(body)]
         found: list[Optional[Value]] = [None] * len(op.inputs)
         for at, value in zip(places, made):
             found[at] = value
-        return found
+        return found, state, {}
 
     lowered = lower_loop(
         c,
@@ -87,7 +89,26 @@ def _while(c: GraphLowering, op: Operation) -> Sequence[Value]:
     return [lowered[tensor.value_index] for tensor in data_outputs(op)]
 
 
-_Lower = Callable[[list[Optional[Value]], Builder, VariableState], list[Optional[Value]]]
+_Values = list[Optional[Value]]
+# What a part returns, its variables, and the outer values of inputs that it has added.
+_Lowered = tuple[_Values, VariableState, dict[Value, Value]]
+_Lower = Callable[[_Values, StepGraph, Builder], _Lowered]
+
+
+@dataclass
+class _Part:
+    """The condition or the body of a loop, lowered into a graph of its own.
+
+    Attributes:
+        inputs: its loop variables; None for what is no input.
+        outputs: what it returns.
+        captured: outer values of further inputs.
+    """
+
+    step: StepGraph
+    inputs: _Values
+    outputs: _Values
+    captured: dict[Value, Value]
 
 
 def lower_loop(
@@ -116,9 +137,9 @@ def lower_loop(
     types = [None if v is None or isinstance(v, PendingList) else v.type for v in starts]
     given = list(starts)
     for _ in range(_ATTEMPTS):
-        step, inputs, outputs = _lower_part(c, name, given, types, same, lower_body)
+        body = _lower_part(c, name, given, types, same, lower_body)
         changed = False
-        for at, value in enumerate(outputs):
+        for at, value in enumerate(body.outputs):
             if value is None or isinstance(value, PendingList) or same[at]:
                 continue
             merged = _merged(types[at], value.type)
@@ -132,40 +153,43 @@ def lower_loop(
             f"{', '.join(str(type) for type in types if type is not None)}. Set the shape of what "
             "the body returns."
         )
-    test, test_inputs, tests = _lower_part(c, name + "_cond", given, types, same, lower_cond)
-    moving = [at for at, v in enumerate(inputs) if v is not None and not same[at]]
-    still = [at for at, v in enumerate(inputs) if v is not None and same[at]]
-    updates = dict(step.updates)
-    if test.updates:
+    test = _lower_part(c, name + "_cond", given, types, same, lower_cond)
+    if test.step.updates:
         raise UnsupportedOpError("the condition of a loop must not assign variables.")
-    names = list(dict.fromkeys([*step.variables, *test.variables]))
+    parts = (body, test)
+    moving = [at for at, v in enumerate(body.inputs) if v is not None and not same[at]]
+    still = [at for at, v in enumerate(body.inputs) if v is not None and same[at]]
+    updates = dict(body.step.updates)
+    names = list(dict.fromkeys(n for part in parts for n in part.step.variables))
     assigned = [n for n in names if n in updates]
     read = [n for n in names if n not in updates]
-    draws = list(dict.fromkeys([*step.features, *test.features]))
-    carries = [_start(c, starts[at], types[at]) for at in moving]
+    draws = list(dict.fromkeys(n for part in parts for n in part.step.features))
+    outer = list(dict.fromkeys(v for part in parts for v in part.captured.values()))
     by_name = {c.state.variable(t).name: t for t in handles}
+    carries = [_start(c, starts[at], types[at]) for at in moving]
     carries += [c.state.read_detached(c.b, by_name[n]) for n in assigned]
     consts = [_start(c, starts[at], types[at]) for at in still]
-    consts += [c.state.read_detached(c.b, by_name[n]) for n in read]
-    for part, values in ((step, inputs), (test, test_inputs)):
-        specs = {**step.specs, **test.specs}
-        graph = part.graph
+    consts += [c.state.read_detached(c.b, by_name[n]) for n in read] + outer
+    specs = {n: spec for part in parts for n, spec in part.step.specs.items()}
+    for part in parts:
+        step, graph = part.step, part.step.graph
         for n in names:
-            if n not in part.variables:
-                part.variables[n] = graph.add_input(n, specs[n].type)
+            if n not in step.variables:
+                step.variables[n] = graph.add_input(n, specs[n].type)
         for n in draws:
-            if n not in part.features:
-                part.features[n] = graph.add_input(n, TensorType("int64", ()))
-        order = [values[at] for at in moving] + [part.variables[n] for n in assigned]
-        order += [values[at] for at in still] + [part.variables[n] for n in read]
-        graph.inputs = [v for v in order if v is not None] + [part.features[n] for n in draws]
-    made = [outputs[at] for at in moving] + [updates[n] for n in assigned]
-    step.graph.outputs = [value for value in made if value is not None]
-    (goes_on,) = tests
-    assert goes_on is not None
-    test.graph.outputs = [goes_on]
+            if n not in step.features:
+                step.features[n] = graph.add_input(n, TensorType("int64", ()))
+        inner = {value: given for given, value in part.captured.items()}
+        order = [part.inputs[at] for at in moving] + [step.variables[n] for n in assigned]
+        order += [part.inputs[at] for at in still] + [step.variables[n] for n in read]
+        order += [inner.get(v) or graph.add_input(v.name, v.type) for v in outer]
+        graph.inputs = [v for v in order if v is not None] + [step.features[n] for n in draws]
+        graph.outputs = [v for v in part.outputs if v is not None]
+    made = [body.outputs[at] for at in moving] + [updates[n] for n in assigned]
+    body.step.graph.outputs = [value for value in made if value is not None]
     drawn = [c.random_step(for_all=n == COMMON_RANDOM_STEP) for n in draws]
-    found = emit_loop(c.b, Loop(test.graph, step.graph, carries, consts, drawn))
+    loop = Loop(test.step.graph, body.step.graph, carries, consts, drawn)
+    found = emit_loop(c.b, loop)
     for n, value in zip(assigned, found[len(moving) :]):
         assign(c, op, by_name[n], value)
     last = dict(zip(moving, found))
@@ -179,8 +203,7 @@ def _lower_part(
     types: Sequence[Optional[TensorType]],
     same: Sequence[bool],
     lower: _Lower,
-) -> tuple[StepGraph, list[Optional[Value]], list[Optional[Value]]]:
-    """A part of a loop in a graph of its own: the graph, its loop variables, what it returns."""
+) -> _Part:
     step = StepGraph(Graph(name))
     b = Builder(step.graph, c.b.evaluate)
     inputs: list[Optional[Value]] = []
@@ -197,10 +220,9 @@ def _lower_part(
             argument = made = step.graph.add_input(f"variable_{at}", type)
         inputs.append(made)
         arguments.append(argument)
-    state = VariableState(step, in_branch=True)
-    outputs = lower(arguments, b, state)
+    outputs, state, captured = lower(arguments, step, b)
     step.updates = state.updates()
-    return step, inputs, outputs
+    return _Part(step, inputs, outputs, captured)
 
 
 def _merged(old: Optional[TensorType], new: TensorType) -> TensorType:
@@ -235,6 +257,58 @@ def _forwarded(tensor: Tensor) -> Tensor:
 
 def _position(body: FunctionBody, tensor: Tensor) -> int:
     return next(at for at, output in enumerate(body.outputs) if output is tensor)
+
+
+# Loops of version 1.
+
+
+@lowers("LoopCond")
+def _loop_cond(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    """Lowers the whole loop and sets the values of its Exits."""
+    merges = frame_of(innermost(op)).variables
+    switches = [switch_of(merge) for merge in merges]
+    starts: _Values = [c.value(merge.inputs[0]) for merge in merges]
+    nexts = [merge.inputs[1].op.inputs[0] for merge in merges]
+    same = [_forwarded(t) is s.outputs[1] for t, s in zip(nexts, switches)]
+
+    def lower(
+        wanted: Sequence[Tensor], arguments: _Values, step: StepGraph, b: Builder
+    ) -> _Lowered:
+        state = VariableState(step, c.state, in_branch=True)
+        inner = c.inside(step, b, state)
+        for merge, switch, value in zip(merges, switches, arguments):
+            assert value is not None
+            for tensor in (*merge.outputs, *switch.outputs):
+                inner.bind(tensor, value)
+        inner.lower_all([tensor.op for tensor in wanted])
+        return [inner.value(tensor) for tensor in wanted], state, dict(inner.captured)
+
+    last = lower_loop(
+        c,
+        op,
+        op.name.rpartition("/")[0].rpartition("/")[2] or "while",
+        starts,
+        same,
+        lambda *given: lower([op.inputs[0]], *given),
+        lambda *given: lower(nexts, *given),
+        c.state.handles(),
+    )
+    for merge, value in zip(merges, last):
+        for done in exits_of(merge):
+            c.bind(done.outputs[0], value)
+    return [c.b.constant(False)]
+
+
+@lowers("Enter", "RefEnter")
+def _enter(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    """The value outside of the loop."""
+    return [c.value(op.inputs[0])]
+
+
+@lowers("Exit", "RefExit", "NextIteration", "RefNextIteration")
+def _of_loop(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    """Has its value from the loop's LoopCond."""
+    return [c.value(op.outputs[0])]
 
 
 # Lists.
@@ -347,3 +421,64 @@ def _concat(c: GraphLowering, op: Operation) -> Sequence[Value]:
 def _empty(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """Nothing: TensorFlow's backward graph has given a loop within a loop this list."""
     return []
+
+
+# Lists of version 1: the last operand, a scalar in TensorFlow, is the list.
+
+
+@lowers("TensorArrayV3")
+def _array(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    (count,) = known_numbers(c.value(op.inputs[0]))
+    if count is None:
+        raise UnsupportedOpError(
+            "the number of elements of a list must be known before the first step. Received: a "
+            "value that depends on data. Give tf.TensorArray a static size."
+        )
+    dims = op.get_attr("element_shape")
+    shape = None if dims.unknown_rank else tuple(d.size if d.size >= 0 else None for d in dims.dim)
+    grows = bool(op.get_attr("dynamic_size"))
+    made = PendingList(op.get_attr("dtype").name, count, shape, grows)
+    return [made, made]
+
+
+def _is_all(positions: Value, count: Optional[Size]) -> bool:
+    content = positions.constant
+    if content is None or not isinstance(count, int):
+        return False
+    return np.array_equal(content, np.arange(count))
+
+
+@lowers("TensorArrayScatterV3")
+def _array_scatter(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    positions, items = c.value(op.inputs[1]), c.value(op.inputs[2])
+    held = c.value(op.inputs[3])
+    if _is_all(positions, items.shape[0]) and held.shape[0] in (items.shape[0], 0):
+        return [items]
+    return [_written(c, op.inputs[3], positions, items)]
+
+
+@lowers("TensorArrayGatherV3")
+def _array_gather(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    positions, elements = c.value(op.inputs[1]), _stack(c, op.inputs[2])
+    if _is_all(positions, elements.shape[0]):
+        return [elements]
+    return [c.b.op("gather", elements, positions, axis=0, batch_dims=0)]
+
+
+@lowers("TensorArrayReadV3")
+def _array_read(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    elements = _stack(c, op.inputs[2], op.outputs[0])
+    return [c.b.op("gather", elements, c.value(op.inputs[1]), axis=0, batch_dims=0)]
+
+
+@lowers("TensorArrayWriteV3")
+def _array_write(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    return [_written(c, op.inputs[3], c.value(op.inputs[1]), c.value(op.inputs[2]))]
+
+
+@lowers("TensorArraySizeV3")
+def _array_size(c: GraphLowering, op: Operation) -> Sequence[Value]:
+    count = c.value(op.inputs[1]).shape[0]
+    if count is None:
+        raise UnsupportedOpError("the number of elements of a list must be known.")
+    return [counts(c.b, count, "int32")]

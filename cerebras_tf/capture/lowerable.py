@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 import tensorflow as tf
 
 from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, complex_inputs, is_complex
+from cerebras_tf.capture.frames import frame_of, outermost
 from cerebras_tf.capture.functions import body_operations, function_bodies, parameters
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
@@ -32,6 +33,7 @@ class Lowerable:
         self._handles = set(handles)
         self._results = {tensor.op for call in gradients for tensor in result_tensors(call)}
         self._missing: dict[Operation, list[Operation]] = {}
+        self._of_loops: dict[object, list[Operation]] = {}
 
     def has(self, op: Operation) -> bool:
         """Whether the operation, with the functions it calls, has an IR form."""
@@ -48,6 +50,15 @@ class Lowerable:
         return self._missing[op]
 
     def _find_missing(self, op: Operation) -> list[Operation]:
+        loop = outermost(op)
+        if loop is None:
+            return self._missing_alone(op)
+        if loop not in self._of_loops:
+            inner = frame_of(loop).operations
+            self._of_loops[loop] = [found for item in inner for found in self._missing_alone(item)]
+        return self._of_loops[loop]
+
+    def _missing_alone(self, op: Operation) -> list[Operation]:
         if op in self._handles or op in self._results:
             return []
         if any(tensor.dtype.base_dtype == tf.string for tensor in [*op.inputs, *op.outputs]):
@@ -81,7 +92,8 @@ class Lowerable:
 
     def _is_known(self, tensor: Tensor) -> bool:
         """Whether a tensor is data, or the handle of a variable of the step."""
-        return tensor.dtype != tf.resource or resolve_handle(tensor).op in self._handles
+        handle = resolve_handle(tensor).op if tensor.dtype == tf.resource else None
+        return handle is None or handle in self._handles or handle.type == "TensorArrayV3"
 
 
 def result_tensors(call: GradientCall) -> list[Tensor]:

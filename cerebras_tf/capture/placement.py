@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from cerebras_tf.capture.complex_numbers import complex_inputs
+from cerebras_tf.capture.frames import frame_of, outermost, outside_makers
 from cerebras_tf.capture.functions import (
     ASSIGNING,
     FUNCTION_ATTRIBUTES,
@@ -344,7 +345,9 @@ class Placement:
         if op.type == "VarIsInitializedOp":  # the same before, in and after every step
             return
         makers = _makers(op)
-        if draws(op) or any(maker in self._varying for maker in makers):
+        loop = outermost(op)
+        drawn = draws(op) if loop is None else any(map(draws, frame_of(loop).operations))
+        if drawn or any(maker in self._varying for maker in makers):
             self._varying.add(op)
         if any(maker in self._depends for maker in makers):
             self._depends.add(op)
@@ -375,6 +378,9 @@ class _Needs:
 
 def _makers(op: Any) -> list[Any]:
     """Operations whose values this one needs."""
+    loop = outermost(op)
+    if loop is not None:  # a loop of version 1 runs in one place
+        return outside_makers(loop)
     found = [tensor.op for tensor in op.inputs]
     if op.type == "Merge":  # its predicate is not an input
         found += [predicate.op for maker in found for predicate, _ in branches_around(maker)]

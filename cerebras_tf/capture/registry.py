@@ -100,6 +100,16 @@ class GraphLowering(Lowering, Protocol):
     def child(self, b: Builder, state: VariableState) -> GraphLowering:
         """A lowering of a function body that shares features and gradients with this one."""
 
+    def inside(self, step: StepGraph, b: Builder, state: VariableState) -> GraphLowering:
+        """A lowering of operations of this graph into another one, as `nested`.
+
+        It has variables of its own.
+        """
+
+    @property
+    def captured(self) -> dict[Value, Value]:
+        """In a nested lowering: the enclosing graph's values, by the inputs that they became."""
+
     def nested(self, step: StepGraph) -> GraphLowering:
         """A lowering into another graph; values of this one become its inputs."""
 

@@ -53,6 +53,11 @@ class VariableState:
         """Whether the resource tensor refers to a variable of this capture."""
         return _key(resolve_handle(handle)) in self._specs
 
+    def handles(self) -> list[Tensor]:
+        """A resource tensor of every variable."""
+        found = {spec.name: op.outputs[index] for (op, index), spec in self._specs.items()}
+        return list(found.values())
+
     def initial(self, handle: Tensor) -> Value:
         """Value of the variable when the step begins."""
         return self._initial(self.variable(handle))
@@ -140,8 +145,8 @@ class VariableState:
 
 
 def resolve_handle(handle: Tensor) -> Tensor:
-    """The original of a resource tensor that a conditional of version 1 has passed on."""
-    while handle.op.type in ("Switch", "Identity") and handle.op.inputs:
+    """The original of a resource tensor that a conditional or loop of version 1 has passed on."""
+    while handle.op.type in ("Enter", "Switch", "Identity") and handle.op.inputs:
         handle = handle.op.inputs[0]
     return handle
 

@@ -16,7 +16,7 @@ in_both_versions = Cases()
 v1 = tf.compat.v1
 
 
-@pytest.fixture(params=[True], ids=["v2"])
+@pytest.fixture(params=[True, False], ids=["v2", "v1"])
 def control_flow(request):
     """Runs a test with loops of both versions."""
     (v1.enable_control_flow_v2 if request.param else v1.disable_control_flow_v2)()
@@ -108,7 +108,7 @@ def a_loop_that_data_ends(x):
 def a_loop_that_data_ends_with_a_most(x):
     y = tf.while_loop(
         lambda y: tf.reduce_max(y) < 5.0,
-        lambda y: (y * 1.5 + 0.1,),
+        lambda y: [y * 1.5 + 0.1],
         [tf.abs(x)],
         maximum_iterations=9,
     )[0]
