@@ -33,11 +33,12 @@ from cerebras_tf.capture.registry import LOWERINGS, GraphLowering
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.capture.variables import tensor_type
 from cerebras_tf.errors import CerebrasError, UnsupportedOpError
-from cerebras_tf.ir import Array, Graph, StepGraph, TensorType, Value, Variable, verify
+from cerebras_tf.ir import Array, Graph, Size, StepGraph, TensorType, Value, Variable, verify
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP, RANDOM_STEP
 from cerebras_tf.ir.step import Draw
 from cerebras_tf.kernels.registry import evaluate
 from cerebras_tf.ops import Builder, infer
+from cerebras_tf.ops.sizes import counts
 from cerebras_tf.tf_compat.internals import FuncGraph
 
 
@@ -56,6 +57,7 @@ class Capture(GraphLowering):
         control_inputs: Callable[[Any], Iterable[Any]] = operator.attrgetter("control_inputs"),
         tf_gradients: Sequence[GradientCall] = (),
         stored: Optional[dict[str, Variable]] = None,
+        sizes: Optional[Mapping[tuple[Any, int], Sequence[Any]]] = None,
     ) -> None:
         """Prepares a capture.
 
@@ -67,7 +69,9 @@ class Capture(GraphLowering):
             control_inputs: returns the control inputs of an operation as model_fn gave them.
             tf_gradients: recorded calls whose results TensorFlow's backward graph computes.
             stored: variables stored in bfloat16 that are float32 in the graph, by name.
+            sizes: see Placement.
         """
+        self._sizes = sizes or {}
         self._tf_gradients = tf_gradients
         self.custom_gradients = custom_gradients or {}
         self.path = ""
@@ -380,7 +384,27 @@ class Capture(GraphLowering):
         except CerebrasError as error:
             raise type(error)(f"op '{op.name}' ({op.type}): {error}") from error
 
+    def segments(self, ids: Any) -> Optional[Value]:
+        if _key(ids) not in self._sizes:
+            return None
+        (size,) = self._lengths(ids)
+        return counts(self.b, size, ids.dtype.name)
+
+    def _lengths(self, tensor: Any) -> list[Size]:
+        """The sizes that a tensor holds, or that its ids need."""
+        found: list[Size] = []
+        for part in self._sizes[_key(tensor)]:
+            size = part if isinstance(part, int) else self.value(part).shape[0]
+            assert size is not None  # features have bounded shapes
+            found.append(size)
+        return found
+
     def _add_feature(self, tensor: Any) -> None:
+        if _key(tensor) in self._sizes and tensor.shape.is_fully_defined():
+            sizes = self._lengths(tensor)
+            dims = sizes if tensor.shape.rank else sizes[0]
+            self.bind(tensor, counts(self.b, dims, tensor.dtype.name))
+            return
         type = self._features[_key(tensor)][1]
         value = self.step.graph.add_input(tensor.name, type)
         self.step.features[tensor.name] = value

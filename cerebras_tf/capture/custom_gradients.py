@@ -96,6 +96,16 @@ def has_override(op: Operation) -> bool:
     return True
 
 
+def has_gradient(op: Operation) -> bool:
+    """Whether TensorFlow differentiates an operation."""
+    if not op.inputs or op.type == "Const":
+        return False
+    try:
+        return tf_ops.get_gradient_function(op) is not None
+    except LookupError:
+        return False
+
+
 def _is_registered_by_user(op_type: str) -> bool:
     try:
         function = tf_ops.gradient_registry.lookup(op_type)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cerebras_tf.capture.elementwise import cast
-from cerebras_tf.capture.operations import Operation
+from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import constant_if_known, integers, known_numbers, sizes
 from cerebras_tf.capture.slicing import concatenated
@@ -68,17 +68,13 @@ _SEGMENTS = {
 
 
 @lowers(*_SEGMENTS, "SegmentMean")
-def _segments(low: Lowering, op: Operation) -> Sequence[Value]:
-    """Ids of the ops without Unsorted are sorted, so the last one gives the number of segments.
-
-    Missing ids among these are empty segments: 0, or 1 of a product.
-    """
+def _segment(low: Lowering, op: Operation) -> Sequence[Value]:
+    """Missing ids of the ops without Unsorted are empty segments: 0, or 1 of a product."""
     b, (data, ids, *given) = low.b, low.inputs(op)
     if given:
         count = constant_if_known(low, given[0])
         return [b.op(_SEGMENTS[op.type], data, ids, count)]
-    last = b.op("max", ids, axes=(0,), keepdims=False)
-    count = b.op("add", last, 1)
+    count = _count_segments(low, op.inputs[1])
     result = b.op(_SEGMENTS.get(op.type, "unsorted_segment_sum"), data, ids, count)
     if op.type in ("SegmentSum", "SegmentProd"):
         return [result]
@@ -127,6 +123,42 @@ def _top_k(low: Lowering, op: Operation) -> Sequence[Value]:
 @lowers("Where")
 def _where(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("where_indices", low.inputs(op)[0])]
+
+
+def _count_segments(low: Lowering, tensor: Tensor) -> Value:
+    """Number of segments: ids are sorted, so the last one gives it."""
+    known = low.segments(tensor)
+    if known is not None:
+        return known
+    last = low.b.op("max", low.value(tensor), axes=(0,), keepdims=False)
+    return low.b.op("add", last, 1)
+
+
+@lowers(
+    *(
+        f"SparseSegment{kind}{count}"
+        for kind in ("Sum", "Mean", "SqrtN")
+        for count in ("", "WithNumSegments")
+    )
+)
+def _sparse_segment(low: Lowering, op: Operation) -> Sequence[Value]:
+    """Sums of gathered rows, divided by the number of rows of each segment or by its root."""
+    b, ids = low.b, low.value(op.inputs[2])
+    rows = b.op("gather", low.value(op.inputs[0]), low.value(op.inputs[1]), axis=0, batch_dims=0)
+    if op.type.endswith("WithNumSegments"):
+        count = constant_if_known(low, low.value(op.inputs[3]))
+    else:
+        count = _count_segments(low, op.inputs[2])
+    total = b.op("unsorted_segment_sum", rows, ids, count)
+    if "Sum" in op.type:
+        return [total]
+    ones = b.op("cast", b.op("greater_equal", ids, 0), dtype=rows.dtype)
+    members = b.op("maximum", b.op("unsorted_segment_sum", ones, ids, count), 1.0)
+    if "SqrtN" in op.type:
+        members = b.op("sqrt", members)
+    size = total.shape[0] if total.shape[0] is not None else -1
+    members = b.op("reshape", members, shape=(size, *(1,) * (rows.type.rank - 1)))
+    return [b.op("div", total, members)]
 
 
 @lowers("DynamicPartition")

@@ -6,13 +6,15 @@ features that these need. In the session: the input pipeline, metrics, summaries
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.complex_numbers import complex_inputs
+from cerebras_tf.capture.custom_gradients import has_gradient
 from cerebras_tf.capture.frames import frame_of, outermost, outside_makers
 from cerebras_tf.capture.functions import (
     ASSIGNING,
@@ -32,11 +34,55 @@ from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.state import resolve_handle
 from cerebras_tf.errors import UnsupportedOpError
 
+# Operations whose results have as many rows as their operands' content says.
+_OF_UNKNOWN_SIZE = (
+    "DynamicPartition",
+    "ListDiff",
+    "SegmentSum",
+    "SparseSegmentMean",
+    "SparseSegmentSqrtN",
+    "SparseSegmentSum",
+    "Unique",
+    "UniqueV2",
+    "UniqueWithCounts",
+    "Where",
+)
+# Operation type -> positions of the operands that hold sizes of the result.
+_SIZE_OPERANDS = {
+    "BroadcastTo": (1,),
+    "Fill": (0,),
+    "OneHot": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "ScatterNd": (2,),
+    "Slice": (1, 2),
+    "SparseSegmentMeanWithNumSegments": (3,),
+    "SparseSegmentSqrtNWithNumSegments": (3,),
+    "SparseSegmentSumWithNumSegments": (3,),
+    "Tile": (1,),
+    "UnsortedSegmentSum": (2,),
+}
+# Operation type -> position of the sorted ids, the last of which counts the rows of the result.
+_SEGMENTS = {
+    "SegmentSum": 1,
+    "SparseSegmentMean": 2,
+    "SparseSegmentSqrtN": 2,
+    "SparseSegmentSum": 2,
+}
+_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
+_MAX_SIZES = 8  # of a tensor that holds sizes
+
 
 class Placement:
     """Where the operations of one graph run.
 
+    Operations that need no weights, but have an unknown size or no IR form, are computed in the
+    session before the step, with what is computed from them: the step must know its sizes. Sizes
+    that only their content says reach the step as the lengths of further tensors.
+
     Attributes:
+        sizes: for tensors that hold sizes, and for ids of segments, the numbers and the tensors of
+            these lengths.
         owned: operations that make handles of variables the wafer reads or assigns.
         after_step: checks, prints and other effects that read what a step computes.
         with_checks: conditionals and calls that a step computes and that check or print inside.
@@ -49,6 +95,7 @@ class Placement:
         owned: Iterable[Any],
         global_step: Any,
         gradients: Sequence[GradientCall],
+        whole: bool = True,
     ) -> None:
         """Prepares a placement.
 
@@ -57,8 +104,12 @@ class Placement:
             owned: operations that make handles of the variables a step reads or assigns.
             global_step: the one of the global step, whose variable stays in the session.
             gradients: recorded gradient calls.
+            whole: whether one wafer computes a batch at once, so that the row numbers of sparse
+                gradients are those in its features.
         """
         self.graph = graph
+        self.sizes: dict[tuple[Any, int], list[Any]] = {}
+        self._whole = whole
         self.owned = set(owned)
         self._global_step = global_step
         self._lowerable = Lowerable(self.owned, gradients)
@@ -79,6 +130,18 @@ class Placement:
         self._seen = 0
         self._depends: set[Any] = set()
         self._host: set[Any] = set()
+        self._of_batch: set[Any] = set()
+        self._before_step: set[Any] = set()
+        # Operations on features that a gradient by these features goes through.
+        self._differentiated = {
+            x.op for call in gradients for x in call.xs if x.dtype != tf.resource
+        }
+        self._row_numbers = {
+            result.indices.op
+            for call in gradients
+            for result in call.results
+            if isinstance(result, tf.IndexedSlices)
+        }
 
     def update(self) -> None:
         """Places the operations added since the last call."""
@@ -103,7 +166,9 @@ class Placement:
             if self.on_wafer(op) or op in self._backward or op in self.owned:
                 continue
             for index, tensor in enumerate(op.inputs):
-                if tensor.dtype != tf.resource and self.on_wafer(tensor.op):
+                if tensor.dtype in (tf.resource, tf.variant):  # handles and intermediates
+                    continue
+                if self.on_wafer(tensor.op):
                     found.append((op, index, tensor))
         return found
 
@@ -244,7 +309,63 @@ class Placement:
         independent = [*needs.independent, *(op for op in needs.checks if op not in needing_step)]
         used = {(t.op, t.value_index) for op in needs.computed for t in op.inputs}
         fed = [t for op in needs.fed for t in op.outputs if (op, t.value_index) in used]
-        return fed, independent
+        self._find_sizes(needs.computed)
+        lengths = [t for parts in self.sizes.values() for t in parts if isinstance(t, tf.Tensor)]
+        return [*fed, *lengths], independent
+
+    def _find_sizes(self, computed: Iterable[Any]) -> None:
+        """Finds the sizes that a step needs and only the content of features says."""
+        for op in computed if self._whole else ():
+            for index in _SIZE_OPERANDS.get(op.type, ()):
+                self._add_sizes(op.inputs[index])
+            if op.type in _SEGMENTS:
+                ids = op.inputs[_SEGMENTS[op.type]]
+                if ids.op not in self._depends and self._reads_content(ids.op):
+                    self._add_lengths(ids, [None], _segments)
+
+    def _add_sizes(self, tensor: Any) -> None:
+        """Finds the sizes in an operand, which the step may compute from several tensors."""
+        op, shape = tensor.op, tensor.shape
+        if tensor.dtype not in (tf.int32, tf.int64) or not shape.is_fully_defined():
+            return
+        if shape.rank > 1 or shape.num_elements() > _MAX_SIZES:
+            return
+        if op in self._depends:
+            for other in op.inputs if op.type not in _SHAPES else ():
+                self._add_sizes(other)
+        elif self._reads_content(op):
+            known = tf.get_static_value(tensor, partial=True)
+            known = [None] * shape.num_elements() if known is None else list(np.ravel(known))
+            self._add_lengths(tensor, known, lambda vector: vector)
+
+    def _add_lengths(self, tensor: Any, known: Sequence[Any], sizes: Callable[[Any], Any]) -> None:
+        """Adds tensors of given lengths to the session's graph, once for each tensor.
+
+        Args:
+            known: the sizes, or None for those that the session computes.
+            sizes: returns a tensor of the sizes for the tensor.
+        """
+        key = tensor.op, tensor.value_index
+        if key not in self.sizes:
+            with tf.name_scope("wafer/size/"), tf.control_dependencies(None):
+                found = tf.reshape(sizes(tensor), [-1])
+                self.sizes[key] = [
+                    tf.zeros([found[i]], tf.bool) if size is None else int(size)
+                    for i, size in enumerate(known)
+                ]
+
+    def _reads_content(self, op: Any) -> bool:
+        """Whether an operation on features needs more of them than their shapes."""
+        found: set[Any] = set()
+        stack = [op]
+        while stack:
+            op = stack.pop()
+            if op in self._before_step or (op in self._inputs and op.type != "Const"):
+                return True
+            if op not in found and op.type not in _SHAPES:
+                found.add(op)
+                stack.extend(_makers(op))
+        return False
 
     def check_fetches(self, fetches: Iterable[Any]) -> None:
         """Checks that the session can compute operations: none reads a variable of the wafer.
@@ -331,7 +452,9 @@ class Placement:
         """Whether the session computes the operation and feeds its outputs to a step."""
         if op in self._depends or op in self.owned or op.type == "Const" or not op.outputs:
             return False
-        if op in self._inputs or op in self._varying_fed or not self._lowerable.has(op):
+        if op in self._inputs or op in self._varying_fed or op in self._before_step:
+            return True
+        if op not in self._differentiated and not self._lowerable.has(op):
             return True
         return any(map(self.is_in_session, complex_inputs(op)))  # it gives no complex numbers
 
@@ -349,13 +472,37 @@ class Placement:
         drawn = draws(op) if loop is None else any(map(draws, frame_of(loop).operations))
         if drawn or any(maker in self._varying for maker in makers):
             self._varying.add(op)
-        if any(maker in self._depends for maker in makers):
+        if any(maker in self._differentiated for maker in makers) and has_gradient(op):
+            self._differentiated.add(op)
+        if any(maker in self._of_batch or self._is_batch(maker) for maker in makers):
+            self._of_batch.add(op)
+        kept = op in self._results and not (self._whole and op in self._row_numbers)
+        if kept or any(maker in self._depends for maker in makers):
             self._depends.add(op)
             if op in self._results:
                 return
             unsupported = is_check(op) or not self._lowerable.has(op)
             if unsupported or any(maker in self._host for maker in makers):
                 self._host.add(op)
+        elif self._whole and self._is_before_step(op, makers):
+            self._before_step.add(op)
+
+    def _is_batch(self, op: Any) -> bool:
+        """Whether an operation of the input gives more than a constant."""
+        return op in self._inputs and op.type != "Const" and op is not self._global_step
+
+    def _is_before_step(self, op: Any, makers: Sequence[Any]) -> bool:
+        """Whether an operation that needs no weights must be computed in the session."""
+        if op not in self._of_batch or op in self._varying or op in self._differentiated:
+            return False
+        if op in self._results or not op.outputs or op._get_control_flow_context() is not None:
+            return False
+        return (
+            op.type in _OF_UNKNOWN_SIZE
+            or any(maker in self._before_step for maker in makers)
+            or any(self._reads_content(op.inputs[i].op) for i in _SIZE_OPERANDS.get(op.type, ()))
+            or not self._lowerable.has(op)
+        )
 
 
 @dataclass
@@ -374,6 +521,12 @@ class _Needs:
     checks: dict[Any, None] = field(default_factory=dict)
     missing: list[Any] = field(default_factory=list)
     computed: dict[Any, None] = field(default_factory=dict)
+
+
+def _segments(ids: Any) -> Any:
+    """The number of segments with these sorted ids: a scalar."""
+    none = tf.constant([-1], ids.dtype)
+    return tf.reduce_max(tf.concat([none, tf.reshape(ids, [-1])], 0)) + 1
 
 
 def _makers(op: Any) -> list[Any]:

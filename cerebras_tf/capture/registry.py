@@ -51,6 +51,9 @@ class Lowering(Protocol):
     def tf_type(self, tensor: Tensor) -> TensorType:
         """dtype and static shape of a tensor in TensorFlow."""
 
+    def segments(self, ids: Tensor) -> Optional[Value]:
+        """Number of segments with these sorted ids, which the session has counted; or None."""
+
     def counted_seeds(self, name: str, draw: Draw) -> Optional[Value]:
         """int64 [3]: the seeds of a random op and how many numbers it has drawn; None in branches.
 

@@ -174,19 +174,38 @@ class _Assembler:
         return self._staged_slot[value] if self._reads_staged(node, value) else self.slot_of[value]
 
     def _updates_in_place(self) -> dict[Value, str]:
-        """Updates that may overwrite the variable, as nothing reads the old value later."""
+        """Values that may overwrite a variable, as nothing reads the old one later.
+
+        They are the variable's update, and what it is made from by ops that change some rows.
+        """
         found: dict[Value, str] = {}
         uses = Counter(self.step.updates.values())
         for name, value in self.step.updates.items():
-            old, node = self.step.variables[name], value.node
-            if node is None or node.op != FUSED or value in found or name in self.step.blank:
-                continue
-            if value.type != old.type or uses[value] > 1:
-                continue
-            elsewhere = any(x is not old and viewed(x) is old for x in node.inputs)
-            if self._last.get(old, -1) <= self._time_of[node] and not elsewhere:
-                found[value] = name
+            if value not in found and name not in self.step.blank and uses[value] == 1:
+                found.update(dict.fromkeys(self._chain_in_place(name, value), name))
         return found
+
+    def _chain_in_place(self, name: str, value: Value) -> list[Value]:
+        """The values that may overwrite a variable in turn; none if its update may not."""
+        old, chain = self.step.variables[name], list[Value]()
+        while value.type == old.type and (node := value.node) is not None:
+            position = lookup(node.op).overwrites
+            if node.op != FUSED and position is None:
+                break
+            chain.append(value)
+            over = node.inputs[position] if position is not None else old
+            if any(x is not over and viewed(x) in (old, over) for x in node.inputs):
+                break
+            if self._last.get(over, -1) > self._time_of[node]:
+                break
+            if over is old:
+                return chain if self._last.get(old, -1) <= self._time_of[node] else []
+            # A variable is streamed in for one group, so that all must be in the same.
+            maker = over.node
+            if maker is None or (maker.layer, maker.direction) != (node.layer, node.direction):
+                break
+            value = over
+        return []
 
     def _add_output(self, node: Node, value: Value) -> None:
         if value in self._in_place:

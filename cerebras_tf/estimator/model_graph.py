@@ -143,7 +143,7 @@ def build(
     set_num_threads(config.num_threads)
     with phase("building the graph"):
         training_util._get_or_create_global_step_read()  # before the model
-        model = record(call_model_fn)
+        model = record(call_model_fn, split is None and swarm_for(mode).size == 1)
         model.store_moments(config.memoryx_moment_dtype, mode)
         wafer = choose_wafer(
             config.cs_ip, config.credentials_path, lambda line: log_info("%s", line)
@@ -354,11 +354,16 @@ class Recording:
             self.placement.control_inputs,
             whole,
             self.stored,
+            self.placement.sizes,
         )
 
 
-def record(call_model_fn: Callable[[], Any]) -> Recording:
-    """Calls a model function in the default graph, and records what capture needs."""
+def record(call_model_fn: Callable[[], Any], whole: bool = True) -> Recording:
+    """Calls a model function in the default graph, and records what capture needs.
+
+    Args:
+        whole: see Placement.
+    """
     graph = tf.compat.v1.get_default_graph()
     start = len(graph.get_operations())
     recorder = GradientRecorder()
@@ -370,7 +375,8 @@ def record(call_model_fn: Callable[[], Any]) -> Recording:
     owned = managed_variables(graph, start)
     handles = {op: variable_spec(variable) for op, variable in owned.items()}
     handles[global_step.handle.op] = variable_spec(global_step)
-    placement = Placement(graph, start, handles, global_step.handle.op, recorder.calls)
+    step = global_step.handle.op
+    placement = Placement(graph, start, handles, step, recorder.calls, whole)
     placement.update()
     for op in graph.get_operations():
         # Private API: stack traces of device scopes, a tenth of an operation's memory, used only in

@@ -128,28 +128,35 @@ class FrontEnd(Protocol):
 
 
 def types_with_symbols(
-    features: Iterable[Feature], types: Mapping[str, TensorType], numbers: Iterator[int]
+    features: Iterable[Feature], batches: Sequence[Mapping[str, TensorType]], numbers: Iterator[int]
 ) -> Optional[dict[str, TensorType]]:
     """Types with a symbol for every size that the model leaves open; None if there are none.
 
-    Sizes that are equal in this batch share a symbol, see Feature.symbols. A batch in which they
-    differ gets a program of its own.
+    Sizes that are equal in all these batches share a symbol, see Feature.symbols; or are a number,
+    if they are the known number of rows of another feature. A batch in which they differ gets a
+    program of its own.
 
     Args:
+        batches: types of the features; the last are those of the batch that has no program.
         numbers: numbers for the names of new symbols.
     """
-    symbols: dict[tuple[int, Optional[int]], Any] = {}
-    named: dict[str, tuple[int, Optional[int]]] = {}
-    found = dict(types)
+    features = list(features)
+    rows = {f.shape[0] for f in features if f.shape and f.shape[0] is not None}
+    symbols: dict[tuple[Any, Optional[int]], Any] = {}
+    named: dict[str, tuple[Any, Optional[int]]] = {}
+    found = dict(batches[-1])
     for feature in features:
-        type = types[feature.name]
+        type = found[feature.name]
+        shape = (None,) * type.rank if feature.shape is None else feature.shape
+        alike = [b[feature.name] for b in batches if b[feature.name].rank == type.rank]
         dims: list[Any] = list(type.shape)
-        for axis, (known, size) in enumerate(zip(feature.shape or (), type.shape)):
-            if known is None and isinstance(size, int):
-                if size == 0:
-                    return None
+        for axis, (known, size) in enumerate(zip(shape, type.shape)):
+            if known is None and isinstance(size, int) and size:
+                sizes = tuple(other.shape[axis] for other in alike)
+                if axis == 0 and not feature.symbols and size in rows and set(sizes) == {size}:
+                    continue
                 name = feature.symbols[axis] if feature.symbols else None
-                key = (size, None) if name is None else named.setdefault(name, (size, axis))
+                key = (sizes, None) if name is None else named.setdefault(name, (sizes, axis))
                 if key not in symbols:
                     symbols[key] = Dim.symbol(f"d{next(numbers)}", size, UNLIMITED)
                 dims[axis] = symbols[key]

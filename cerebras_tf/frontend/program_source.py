@@ -41,6 +41,8 @@ from cerebras_tf.passes.split_micro_batches import COUNTS, LAST, UNKNOWN, split_
 from cerebras_tf.runtime.protocol import Request
 from cerebras_tf.runtime.session import Phase
 
+_BATCHES = 8  # that decide which sizes are equal
+
 
 @dataclass(frozen=True)
 class _Target:
@@ -119,6 +121,7 @@ class CompilingSource:
         self._options = replace(options, unfitted=self._keep_unfitted)
         # Requests for which no program for all sizes can be compiled.
         self._fixed_sizes: set[tuple[frozenset[str], bool, str]] = set()
+        self._batches: list[Mapping[str, TensorType]] = []  # the last that had no program
         self._targets: dict[int, _Target] = {}  # by the identity of their programs
         self._logged: set[str] = set()
         self._to_save: Optional[list[_Compiled]] = None
@@ -135,7 +138,9 @@ class CompilingSource:
         target = self._target(request)
         asked = request.wanted, request.updates, request.kind
         if asked not in self._fixed_sizes:
-            types = types_with_symbols(self._model.features, request.types, itertools.count())
+            self._batches = [*self._batches[1 - _BATCHES :], request.types]
+            numbers = itertools.count()
+            types = types_with_symbols(self._model.features, self._batches, numbers)
             if types is not None:
                 program = self._compile_symbolic(replace(target, types=types))
                 if program is not None:

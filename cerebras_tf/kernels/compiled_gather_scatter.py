@@ -70,6 +70,8 @@ def _add_columns(start, stop, table, rows_at, updates, out):
             for j in range(row.size):
                 row[j] = F(0)
     for i in range(rows_at.size):
+        if rows_at[i] < 0:
+            continue
         row = out[rows_at[i], start:stop]
         update = updates[i, start:stop]
         for j in range(row.size):
@@ -95,6 +97,44 @@ def rows_add(x, indices, updates, *, out):
     """x [V, ...] with updates [*indices.shape, ...] added to its rows, in their order."""
     table = as_matrix(as_contiguous(x).reshape(len(x), -1)) if x.size else np.empty((0, 0), F)
     _add_rows("rows_add", table, indices, updates, out[0])
+
+
+def _supports_segments(data: Any, ids: Any, num_segments: Any) -> bool:
+    return data.dtype == "float32" and "int" in str(ids.dtype)
+
+
+@compiled("unsorted_segment_sum", supports=_supports_segments)
+def unsorted_segment_sum(data, ids, num_segments, *, out):
+    """Sums of the rows of data by segment id [...]; rows with a negative id are dropped."""
+    rows_at = np.array(ids, np.int64).reshape(-1)
+    check_indices(np.maximum(rows_at, 0), len(out[0]), "unsorted_segment_sum")
+    if out[0].size:
+        rows = out[0].reshape(len(out[0]), -1)
+        added = as_matrix(as_contiguous(data).reshape(len(rows_at), rows.shape[1]))
+        empty = np.empty((0, 0), F)
+        parallel_for(_add_columns, rows.shape[1], rows.size, empty, rows_at, added, rows)
+
+
+@jit()
+def _set_columns(start, stop, rows_at, updates, out):
+    for i in range(rows_at.size):
+        row = out[rows_at[i], start:stop]
+        update = updates[i, start:stop]
+        for j in range(row.size):
+            row[j] = update[j]
+
+
+@compiled("rows_update", supports=_supports_rows_add)
+def rows_update(x, indices, updates, *, out):
+    """x [V, ...] with updates [*indices.shape, ...] in place of its rows, in their order."""
+    rows_at = _checked_indices(indices, len(x), "rows_update")
+    if not out[0].size:
+        return
+    if x.ctypes.data != out[0].ctypes.data:
+        np.copyto(out[0], x)
+    rows = out[0].reshape(len(out[0]), -1)
+    set_to = as_matrix(as_contiguous(updates).reshape(len(rows_at), rows.shape[1]))
+    parallel_for(_set_columns, rows.shape[1], set_to.size, rows_at, set_to, rows)
 
 
 def _add_rows(

@@ -303,7 +303,7 @@ register("scatter_nd_update", same_as_first, _scatter_nd_update_vjp, rows=rows.a
 register(
     "rows_add", _rows_infer, _rows_add_vjp, rows=rows.across, overwrites=0, flops=_update_flops
 )
-register("rows_update", _rows_infer, _rows_update_vjp, rows=rows.across, flops=_free)
+register("rows_update", _rows_infer, _rows_update_vjp, rows=rows.across, overwrites=0, flops=_free)
 register(
     "unique",
     _unique_infer,

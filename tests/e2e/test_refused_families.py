@@ -53,11 +53,6 @@ def switch_case(features):
     return tf.switch_case(chosen, [lambda: scores, lambda: 2.0 * scores])
 
 
-def embedding_of_sparse_ids(features):
-    ids = tf.sparse.from_dense(features["ids"])
-    return tf.reduce_sum(tf.nn.embedding_lookup_sparse(weight([10, 3]), ids, None), -1)
-
-
 def text_between_weights_and_loss(features):
     scores = tf.squeeze(network(features["x"]), -1)
     return tf.strings.to_number(tf.strings.as_string(scores)) + 0.0 * scores
@@ -91,7 +86,6 @@ FAMILIES = [
     map_over_examples,
     tensor_array,
     switch_case,
-    embedding_of_sparse_ids,
     text_between_weights_and_loss,
     python_between_weights_and_loss,
     generator_of_random_numbers,
@@ -122,22 +116,6 @@ def test_a_loop_over_weights_is_refused_in_every_mode(make, tmp_path):
         made.evaluate(input_fn, steps=1, use_cs=True)
     with pytest.raises(UnsupportedOpError, match="While"):
         next(made.predict(input_fn, use_cs=True))
-
-
-def test_sums_of_ragged_rows_are_refused_with_the_first_batch(tmp_path):
-    def ragged_input_fn():
-        return input_fn().map(
-            lambda features, labels: (tf.RaggedTensor.from_tensor(features["ids"]), labels)
-        )
-
-    def summing(features, labels, mode):
-        vectors = tf.nn.embedding_lookup(weight([10, 3]), features)
-        return regression(mode, tf.reduce_sum(vectors, [1, 2]), labels)
-
-    losses = []
-    with pytest.raises(UnsupportedOpError, match="Tile.*must be known before the first step"):
-        estimator(summing, tmp_path, True, losses).train(ragged_input_fn, max_steps=1)
-    assert losses == []
 
 
 def test_an_assignment_in_evaluation_is_refused(tmp_path):
