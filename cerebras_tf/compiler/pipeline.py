@@ -33,7 +33,9 @@ from cerebras_tf.passes.fuse_rms_norm import add_in_gradient, fuse_rms_norm
 from cerebras_tf.passes.fuse_rotary import fuse_rotary
 from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
 from cerebras_tf.passes.group_products import group_products
+from cerebras_tf.passes.hoist_loops import hoist_loops
 from cerebras_tf.passes.inline_regions import inline_regions
+from cerebras_tf.passes.join_pads import join_pads
 from cerebras_tf.passes.localize_views import localize_views
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
@@ -106,6 +108,8 @@ _PATTERNS: list[Pass] = [
     ("fuse_linear_loss", lambda s: fuse_linear_loss(s.graph)),
 ]
 
+_HOIST: Pass = ("hoist_loops", lambda s: hoist_loops(s.graph))
+
 
 def _without_gradients(options: Options) -> list[Pass]:
     """Passes after differentiation, which creates their patterns, or has no rule for their ops."""
@@ -144,6 +148,7 @@ def cut_into_layers(step: StepGraph, options: Options = Options()) -> int:
         # Patterns are found before differentiation, so that backward passes are fused too.
         *(_PATTERNS if options.fuse and not emulates else []),
         ("simplify", lambda s: simplify(s.graph)),
+        *([_HOIST] if options.fuse and not emulates else []),
     ]
     if options.strip and options.fuse and not emulates:
         # After the fusion of attention, whose mask it reads; layers then share one mask.
@@ -172,6 +177,10 @@ def _backward(options: Options) -> list[Pass]:
         # Identities were kept for differentiation only.
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
+        # After differentiation, which creates them; before sums are fused or moved.
+        *([("join_pads", lambda s: join_pads(s.graph))] if options.fuse else []),
+        # Also before differentiation, which then has the products to differentiate in one piece.
+        *([_HOIST] if options.fuse and options.precision != "emulate" else []),
         *(_without_gradients(options) if options.fuse and options.precision != "emulate" else []),
         # After the fusion of the loss, whose products are lowered together.
         *(

@@ -143,3 +143,15 @@ def decoder_in_predict(features: Any, labels: Any, mode: str) -> Any:
     start = [0, tf.zeros_like(ids, tf.bool), ids, zeros, zeros, tf.TensorArray(tf.int32, most)]
     final = tf.while_loop(goes_on, body, start)
     return finished(mode, final[3], labels, words=tf.transpose(final[5].stack()))
+
+
+if __name__ == "__main__":  # with TensorFlow 2 behaviour switched off
+    import sys
+    from pathlib import Path
+
+    from tests.e2e.both_sides import check
+
+    v1.disable_v2_behavior()
+    for chosen in sys.argv[2:]:
+        check(MODELS[chosen], Path(sys.argv[1]) / chosen, False)
+        print("SAME", chosen)
