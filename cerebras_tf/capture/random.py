@@ -16,11 +16,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from cerebras_tf.capture.elementwise import cast
 from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers, sizes
+from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import TensorType, Value
 from cerebras_tf.ir.step import Draw
+from cerebras_tf.kernels.random import permutation_counters
+from cerebras_tf.ops.slicing import cut
 from cerebras_tf.tf_compat.internals import FuncGraph
 
 _RENAMED = {
@@ -44,11 +48,17 @@ def _own_seed(name: str) -> int:
     return int.from_bytes(digest, "little") >> (64 - _SEED_BITS)
 
 
-def _draw(low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {}) -> Value:
+def _seeds(low: Lowering, op: Operation) -> tuple[int, int]:
+    """Key and stream of an op."""
     seed, seed2 = int(op.get_attr("seed")), int(op.get_attr("seed2"))
     if seed == seed2 == 0:
         # The path distinguishes the calls of one function.
-        seed, seed2 = drawn_seed(op.graph), _own_seed(low.path + op.name)
+        return drawn_seed(op.graph), _own_seed(low.path + op.name)
+    return seed, seed2
+
+
+def _draw(low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {}) -> Value:
+    seed, seed2 = _seeds(low, op)
     shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
     seeds = low.b.constant(np.array([seed, seed2], np.int64))
     if not op.outputs[0].shape.is_fully_defined():  # TensorFlow counts the numbers drawn
@@ -67,3 +77,82 @@ def _random(low: Lowering, op: Operation) -> Sequence[Value]:
 def _random_uniform_int(low: Lowering, op: Operation) -> Sequence[Value]:
     (lowest,), (highest,) = (integers(low, tensor, "the range") for tensor in op.inputs[1:])
     return [_draw(low, op, "random_uniform_int", {"low": lowest, "high": highest})]
+
+
+@lowers("RandomShuffle")
+def _random_shuffle(low: Lowering, op: Operation) -> Sequence[Value]:
+    """Rows in a random order, without a gradient, as in TensorFlow."""
+    (x,) = low.inputs(op)
+    size = x.shape[0] if x.type.rank else 1
+    if not isinstance(size, int):
+        raise UnsupportedOpError(
+            f"RandomShuffle: the number of rows must be known. Received: {x!r}. Shuffle in the "
+            "input function, or set the static shape."
+        )
+    if size <= 1:
+        return [x]
+    seed, seed2 = _seeds(low, op)
+    seeds = low.b.constant(np.array([seed, seed2], np.int64))
+    if not op.outputs[0].shape.is_fully_defined():
+        draw = Draw(seed, seed2, permutation_counters(size))
+        seeds = low.counted_seeds(low.path + op.name, draw) or seeds
+    attrs = {"size": size, "dtype": "int64"}
+    order = low.b.op("random_permutation", low.random_step(), seeds, **attrs)
+    rows = low.b.op("gather", x, order, axis=0, batch_dims=0)
+    return [low.b.op("stop_gradient", rows)]
+
+
+# Stateless ops: a seed becomes the key and the stream of a generator that starts anew.
+
+_STATELESS = {
+    "StatelessRandomNormalV2": "random_normal",
+    "StatelessRandomUniformV2": "random_uniform",
+    "StatelessTruncatedNormalV2": "truncated_normal",
+}
+# Philox, and the choice of the device, which is Philox on CPUs.
+_ALGORITHMS = (1, 3)
+
+
+@lowers("StatelessRandomGetAlg")
+def _algorithm(low: Lowering, op: Operation) -> Sequence[Value]:
+    return [low.b.constant(1, "int32")]
+
+
+@lowers("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg")
+def _key_and_counter(low: Lowering, op: Operation) -> Sequence[Value]:
+    """The halves of the counter: zero, and the stream."""
+    b = low.b
+    seeds = b.op("philox_key", cast(b, low.inputs(op)[0], "int64"))
+    counter = b.op("concat", b.constant(np.zeros(1), "int64"), cut(b, seeds, 0, 1, 1), axis=0)
+    return [cut(b, seeds, 0, 0, 1), counter, b.constant(1, "int32")][: len(op.outputs)]
+
+
+def _stateless_draw(
+    low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {}
+) -> Value:
+    b, maker = low.b, op.inputs[2].op
+    while maker.type == "Identity":
+        maker = maker.inputs[0].op
+    (algorithm,) = integers(low, op.inputs[3], "the algorithm")
+    if not maker.type.startswith("StatelessRandomGetKeyCounter") or algorithm not in _ALGORITHMS:
+        raise UnsupportedOpError(
+            f"{op.type}: key and counter must be those of a seed, and the algorithm Philox. "
+            f"Received: {maker.type} and {algorithm}. Use tf.random.stateless_uniform and the "
+            "like with a seed."
+        )
+    key, counter = (low.value(tensor) for tensor in op.inputs[1:3])
+    seeds = b.op("concat", key, cut(b, counter, 0, 1, 1), axis=0)
+    shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
+    dtype = low.tf_type(op.outputs[0]).dtype
+    return b.op(name, b.constant(0, "int64"), seeds, shape=shape, dtype=dtype, **limits)
+
+
+@lowers(*_STATELESS)
+def _stateless(low: Lowering, op: Operation) -> Sequence[Value]:
+    return [_stateless_draw(low, op, _STATELESS[op.type])]
+
+
+@lowers("StatelessRandomUniformIntV2")
+def _stateless_int(low: Lowering, op: Operation) -> Sequence[Value]:
+    (lowest,), (highest,) = (integers(low, tensor, "the range") for tensor in op.inputs[4:])
+    return [_stateless_draw(low, op, "random_uniform_int", {"low": lowest, "high": highest})]

@@ -56,9 +56,12 @@ def _arg_max(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op(op.type.lower(), x, axis=axis, dtype=dtype)]
 
 
-@lowers("Cumsum", "Cumprod")
+_RUNNING = {"Cumprod": "cumprod", "Cumsum": "cumsum", "CumulativeLogsumexp": "cumulative_logsumexp"}
+
+
+@lowers(*_RUNNING)
 def _cumulative(low: Lowering, op: Operation) -> Sequence[Value]:
     x = low.value(op.inputs[0])
     (axis,) = normalize_axes(integers(low, op.inputs[1], "axis"), x.type.rank)
     attrs = {key: bool(op.get_attr(key)) for key in ("exclusive", "reverse")}
-    return [low.b.op(op.type.lower(), x, axis=axis, **attrs)]
+    return [low.b.op(_RUNNING[op.type], x, axis=axis, **attrs)]

@@ -55,6 +55,24 @@ def _shifted(x: np.ndarray, by: int) -> np.ndarray:
     return result
 
 
+def _occupancy(both: np.ndarray, final: np.ndarray, states: np.ndarray, classes: int) -> np.ndarray:
+    """[T,B,C]: how probable each class is at a step, given the labels.
+
+    Args:
+        both: log probabilities of the states and the labels [T,B,U].
+        final: log probabilities of the labels [B].
+        states: classes of the states [B,U].
+        classes: their number.
+    """
+    result = np.zeros((*both.shape[:2], classes))
+    shares = np.exp(both - np.where(np.isfinite(final), final, 0.0)[:, None])
+    rows = np.arange(both.shape[1])
+    for u in range(states.shape[1]):
+        at = slice(None), rows, states[:, u]
+        np.add.at(result, at, np.nan_to_num(shares[:, :, u]))
+    return result
+
+
 @plain("ctc_loss")
 def ctc_loss(logits, indices, values, lengths, *, merge, skip_long):
     """The loss of each sequence, and its gradient (Graves, 2012, equations 7.9, 7.15 and 7.34).
@@ -108,12 +126,7 @@ def ctc_loss(logits, indices, values, lengths, *, merge, skip_long):
     both = forward + backward
     final = np.logaddexp.reduce(both[0], axis=1) if steps else np.zeros(batch)
     used = (lengths > 0) & ~(long & skip_long)
-    occupancy = np.zeros(logits.shape)
-    shares = np.exp(both - np.where(np.isfinite(final), final, 0.0)[:, None])
-    for u in range(states.shape[1]):
-        np.add.at(
-            occupancy, (slice(None), np.arange(batch), states[:, u]), np.nan_to_num(shares[:, :, u])
-        )
     inside = (np.arange(steps)[:, None] < lengths) & used
+    occupancy = _occupancy(both, final, states, classes)
     gradient = np.where(inside[:, :, None], np.exp(log_y) - occupancy, 0.0)
     return np.where(used, -final, 0.0).astype(logits.dtype), gradient.astype(logits.dtype)

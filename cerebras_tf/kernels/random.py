@@ -24,6 +24,8 @@ ROUNDS = 10
 # Counters that TensorFlow's GuardedPhiloxRandom reserves for each number of an invocation.
 RESERVED = 256
 _MASK = 0xFFFFFFFF
+# The key with which TensorFlow mixes the seeds of stateless ops.
+_MIXING_KEY = 0x02461E293EC8F720
 Step = Union[int, np.ndarray]
 Seeds = Union[Sequence[int], np.ndarray]
 
@@ -166,3 +168,33 @@ def truncated_normal(step, seeds, *, shape, dtype):
     order = np.argsort(~kept, axis=1, kind="stable")[:, :per_counter]
     values = np.take_along_axis(normal, order, axis=1).reshape(-1)[:size]
     return _round_to(values, dtype).reshape(shape)
+
+
+def permutation_counters(size: int) -> int:
+    """Counters that a permutation uses: one for four of its size - 1 numbers."""
+    return (max(size - 1, 0) + 3) // 4
+
+
+@plain("random_permutation")
+def random_permutation(step, seeds, *, size, dtype):
+    """A random order of `size` positions, by swaps from the front (Knuth, 1969, algorithm P).
+
+    A third seed counts the counters that earlier invocations used.
+    """
+    used = permutation_counters(size)
+    _, stream, *before = (int(number) for number in seeds)
+    start = ((stream % 2**64) << 64) + (before[0] if before else int(step) * used)
+    words = _philox(start % 2**128, np.arange(used, dtype=np.uint64), int(seeds[0])).reshape(-1)
+    order = np.arange(size)
+    for i in range(size - 1):
+        other = i + int(words[i]) % (size - i)
+        order[i], order[other] = order[other], order[i]
+    return order.astype(dtype)
+
+
+@plain("philox_key")
+def philox_key(seed):
+    """Key and stream from a seed, as TensorFlow's stateless ops mix them."""
+    low, high = (int(number) % 2**64 for number in seed)
+    words = _philox(low + (high << 64), np.zeros(1, np.uint64), _MIXING_KEY)[0].astype(np.uint64)
+    return (words[0::2] | words[1::2] << np.uint64(32)).view(np.int64)

@@ -103,7 +103,7 @@ def argmin(x, *, axis, dtype):
 
 
 def _running(
-    x: np.ndarray, ufunc: Any, first: int, axis: int, exclusive: bool, reverse: bool
+    x: np.ndarray, ufunc: Any, first: float, axis: int, exclusive: bool, reverse: bool
 ) -> np.ndarray:
     source = np.flip(x, axis) if reverse else x
     result = ufunc.accumulate(source, axis=axis, dtype=x.dtype)
@@ -121,6 +121,12 @@ def _running(
 def cumsum(x, *, axis, exclusive, reverse):
     """Sums of all elements up to each (exclusive: before it), from the end where reverse."""
     return _running(x, np.add, 0, axis, exclusive, reverse)
+
+
+@plain("cumulative_logsumexp")
+def cumulative_logsumexp(x, *, axis, exclusive, reverse):
+    """log of running sums of exp(x)."""
+    return _running(x, np.logaddexp, -np.inf, axis, exclusive, reverse)
 
 
 @plain("cumprod")

@@ -45,6 +45,31 @@ _register("random_normal", element_flops(60))
 _register("truncated_normal", element_flops(80))
 
 
+def _permutation_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """random_permutation(step [], seeds [2 or 3]; size, dtype) -> [size]"""
+    return _random_infer(inputs, {"shape": (attrs["size"],), "dtype": attrs["dtype"]})
+
+
+register(
+    "random_permutation",
+    _permutation_infer,
+    rows=rows.across,
+    draws=always,
+    differentiable=False,
+    flops=element_flops(20),
+)
+
+
+def _key_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """philox_key(seed int64 [2]) -> the seeds of a random op, int64 [2], mixed from two numbers"""
+    if inputs[0].type != TensorType("int64", (2,)):
+        raise GraphError(f"philox_key: a seed must be int64[2]. Received: {inputs[0]!r}. Cast it.")
+    return [inputs[0].type]
+
+
+register("philox_key", _key_infer, rows=rows.across, differentiable=False, flops=element_flops(50))
+
+
 def _rounded_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """round_randomly(x, key): stochastic rounding of x to bfloat16, which keeps its mean"""
     x, key = inputs

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from cerebras_tf.ir import Node, Size, TensorType, Value
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
@@ -102,6 +104,23 @@ def _cumprod_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
     return [b.op("div", running, node.inputs[0])]
 
 
+@of_one_output
+def _cumulative_logsumexp_vjp(b: Builder, node: Node, dy: Value) -> Cotangents:
+    """cumulative_logsumexp(x; axis, exclusive, reverse): exp(x) times running sums of dy exp(-y).
+
+    These are sums of logarithms, of the positive and the negative parts of dy.
+    """
+    attrs = dict(node.attrs, reverse=not node.attrs["reverse"])
+    (x,), parts = node.inputs, []
+    lowest = b.constant(float(np.finfo(x.type.numpy_dtype).min), x.dtype)
+    for part in (dy, b.op("neg", dy)):
+        logs = b.op("log", b.op("maximum", part, 0.0))
+        logs = b.op("select", b.op("greater", part, 0.0), logs, lowest)
+        running = b.op("cumulative_logsumexp", b.op("sub", logs, node.output), **attrs)
+        parts.append(b.op("exp", b.op("add", running, x)))
+    return [b.op("sub", *parts)]
+
+
 def _sum_of_squares_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
     """sum_of_squares(x): sum of the squares of all elements, a scalar."""
     return [inputs[0].type.with_shape(())]
@@ -141,6 +160,13 @@ for _name in ("argmax", "argmin"):
         _name, _position_infer, rows=rows.reduction, differentiable=False, flops=_operand_flops
     )
 register("cumsum", same_as_first, _cumsum_vjp, rows=rows.reduction, flops=element_flops(1))
+register(
+    "cumulative_logsumexp",
+    same_as_first,
+    _cumulative_logsumexp_vjp,
+    rows=rows.reduction,
+    flops=element_flops(20),
+)
 register("cumprod", same_as_first, _cumprod_vjp, rows=rows.reduction, flops=element_flops(1))
 register(
     "sum_of_squares",

@@ -94,6 +94,7 @@ SAMPLES = [
             "argmin": {"dtype": "int64"},
             "cumsum": {"exclusive": False, "reverse": False},
             "cumprod": {"exclusive": False, "reverse": False},
+            "cumulative_logsumexp": {"exclusive": False, "reverse": False},
         }.items()
     ),
     *(

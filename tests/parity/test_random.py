@@ -82,3 +82,28 @@ def test_ops_without_seeds_draw_different_numbers():
     ours, _ = run_both(build)
     assert not np.array_equal(ours[0][0], ours[0][1])
     assert not np.array_equal(ours[0], ours[1])
+
+
+@pytest.mark.parametrize("rows", [2, 5, 30])
+def test_seeded_shuffles_are_tensorflows(rows):
+    def build(x):
+        order = tf.random.shuffle(tf.range(rows), seed=7)
+        return tf.concat(
+            [order, tf.random.shuffle(tf.reshape(tf.range(2 * rows), [-1, 2]), 5)[:, 0]], 0
+        )
+
+    for mine, expected in zip(*run_both(build)):
+        np.testing.assert_array_equal(mine, expected)
+
+
+def test_stateless_numbers_of_a_shape_and_a_seed_from_the_batch_are_tensorflows():
+    def build(x):
+        shape, seed = tf.shape(x[0]), x[1]
+        numbers = tf.random.stateless_uniform(shape, seed, maxval=9, dtype=tf.int32)
+        kinds = tf.random.stateless_normal, tf.random.stateless_truncated_normal
+        drawn = [tf.random.stateless_uniform(shape, [3, 4]), tf.cast(numbers, tf.float32)]
+        return tf.stack([*drawn, *(kind(shape, seed) for kind in kinds)])
+
+    feeds = [np.zeros((3, 7), np.float32), np.array([5, -6], np.int64)]
+    ours, theirs = run_both(build, feeds)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5, atol=4e-6)

@@ -85,3 +85,12 @@ def test_long_sums_agree_with_tensorflow(axis):
     check_parity(
         lambda x: [tf.reduce_sum(x[0], axis), tf.reduce_mean(x[0], axis)], [x], "reduction"
     )
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_logarithms_of_sums_agree_with_tensorflow(exclusive, reverse):
+    def build(x):
+        return tf.math.cumulative_logsumexp(x[0], 1, exclusive, reverse)
+
+    check_parity(build, [normal(2, 5, 3, scale=30.0).astype(np.float64)], "float64")
