@@ -78,12 +78,12 @@ class CheckpointReader:
     def __init__(self, checkpoint: str) -> None:
         try:
             self._reader = tf.train.load_checkpoint(checkpoint)
+            self.var_names = _names(self._reader)
         except (ValueError, tf.errors.OpError) as error:
             raise CheckpointError(
                 f"{checkpoint}: must be a checkpoint or a folder with one. Received: {error} Use "
                 "the path without .index or .data-00000-of-00001."
             ) from error
-        self.var_names = sorted(self._reader.get_variable_to_shape_map())
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, self._reader.get_tensor(name)) for name in self.var_names)
@@ -135,7 +135,9 @@ class CheckpointReader:
 def open_checkpoint(path: str) -> Any:
     """Returns TensorFlow's reader of a checkpoint; raises CheckpointError if it is unreadable."""
     try:
-        return tf.compat.v1.train.NewCheckpointReader(path)
+        reader = tf.compat.v1.train.NewCheckpointReader(path)
+        _names(reader)
+        return reader
     except (tf.errors.OpError, ValueError) as error:
         advice = "Use the prefix of its files, such as model_dir/model.ckpt-100."
         if tf.io.gfile.glob(f"{path}.index") or tf.io.gfile.glob(f"{path}.data-*"):
@@ -144,6 +146,14 @@ def open_checkpoint(path: str) -> Any:
             f"checkpoint {path}: must be a readable TensorFlow checkpoint. "
             f"Received: {first_line(error)}. {advice}"
         ) from error
+
+
+def _names(reader: Any) -> list[str]:
+    """The names of all variables, sorted. TensorFlow opens an index file as an empty checkpoint."""
+    found = sorted(reader.get_variable_to_shape_map())
+    if not found:
+        raise ValueError("no variables.")
+    return found
 
 
 def read_variable(reader: Any, path: str, name: str) -> np.ndarray:

@@ -25,7 +25,7 @@ from cerebras_tf.bundle.paths import check_checkpoint_path
 from cerebras_tf.capture.replacement import without_deprecation_warnings
 from cerebras_tf.capture.variables import resource_variables
 from cerebras_tf.checkpoints.folder_lock import locked
-from cerebras_tf.checkpoints.reader import latest_listed, warn_of_cut_files
+from cerebras_tf.checkpoints.reader import CheckpointReader, latest_listed, warn_of_cut_files
 from cerebras_tf.checkpoints.saver import HostSaver
 from cerebras_tf.collector import paused_collector
 from cerebras_tf.console.log import is_silent, log_info
@@ -228,11 +228,13 @@ class CerebrasEstimator(tf.estimator.Estimator):
         Raises:
             ConfigError: another process trains in model_dir; the sparsifier prunes nothing, or the
                 host is to train with it.
-            CheckpointError: the list of checkpoints in model_dir is damaged.
+            CheckpointError: the list of checkpoints in model_dir is damaged, or warm_start_from is
+                no checkpoint.
             CerebrasError: the wafer refuses the model, before the first step if possible.
         """
         found = latest_listed(self.model_dir, "training starts from the beginning")
         if self._warm_start_settings and not found:
+            CheckpointReader(self._warm_start_settings.ckpt_to_initialize_from)
             warn_of_cut_files(self._warm_start_settings.ckpt_to_initialize_from)
         if sparsifier is None:
             sparsifier = self._call.sparsifier  # of a training with evaluations

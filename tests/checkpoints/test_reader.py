@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
-from cerebras_tf.checkpoints.reader import CheckpointReader
+from cerebras_tf.checkpoints.reader import CheckpointReader, open_checkpoint
 from cerebras_tf.errors import CheckpointError
 from tests.messages import raises
 
@@ -41,9 +41,11 @@ def test_reader_reads_a_checkpoint(tmp_path):
 
 
 def test_reader_of_no_checkpoint_names_the_path(tmp_path):
-    path = str(tmp_path / "model.ckpt-1")
-    with raises(CheckpointError, path):
-        CheckpointReader(path)
+    write_checkpoints(tmp_path, [5])
+    for name in ("model.ckpt-1", "model.ckpt-5.index"):  # TensorFlow opens the index as empty
+        for read in (CheckpointReader, open_checkpoint):
+            with raises(CheckpointError, str(tmp_path / name)):
+                read(str(tmp_path / name))
 
 
 def test_reader_finds_complete_checkpoints_in_order_of_steps(tmp_path):

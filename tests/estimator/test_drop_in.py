@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf import CerebrasEstimator
-from cerebras_tf.errors import NumericsError
+from cerebras_tf.errors import CheckpointError, NumericsError
 from tests.estimator import regression
 from tests.estimator.regression import build, dataset
+from tests.messages import raises
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -282,6 +283,9 @@ def test_an_untrained_model_is_warm_started_for_evaluation_and_prediction(tmp_pa
     assert made.evaluate(dataset, steps=2)["loss"] == pytest.approx(expected, rel=1e-5)
     rows = [next(e.predict(dataset))["scores"] for e in (made, build(tmp_path / "first"))]
     assert rows[0] == rows[1]
+    mistaken = build(tmp_path / "third", warm_start_from=str(tmp_path / "first/model.ckpt-3.index"))
+    with raises(CheckpointError, "path without .index"):
+        mistaken.train(dataset, max_steps=1)
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
