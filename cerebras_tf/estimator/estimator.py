@@ -487,9 +487,9 @@ class CerebrasEstimator(tf.estimator.Estimator):
                 return self._call.batches
             return synchronous_batches.SynchronousBatches(result) if is_synchronous else result
         with cluster.same_shuffle_order():
-            is_sharded = cluster.takes_context(input_fn)
-            context = cluster.input_context() if is_sharded else None
+            context = cluster.input_context(input_fn)
             result = super()._call_input_fn(input_fn, mode, context)
+            is_sharded = context is not None and context.is_used
             return cluster.shard_batches(result, mode, self._call.steps, is_sharded)
 
     def _check_accumulation(self, accumulation: Accumulation) -> None:

@@ -80,16 +80,25 @@ def same_shuffle_order() -> Iterator[None]:
         graph.seed = None
 
 
-def takes_context(input_fn: Any) -> bool:
-    """Whether an input function shards batches by itself, given a tf.distribute.InputContext."""
+class InputContext(tf.distribute.InputContext):  # type: ignore[misc]
+    """Notes whether an input function asks which part of the data is this wafer's."""
+
+    is_used = False
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This wafer's rank."""
+        self.is_used = True
+        return job.rank()
+
+
+def input_context(input_fn: Any) -> Optional[InputContext]:
+    """The context by which an input function selects this wafer's data; None if it takes none."""
     inner = input_fn.func if isinstance(input_fn, functools.partial) else input_fn
     code = getattr(inner, "__code__", getattr(getattr(inner, "__func__", None), "__code__", None))
-    return code is not None and "input_context" in code.co_varnames[: code.co_argcount]
-
-
-def input_context() -> Any:
-    """The tf.distribute.InputContext by which an input function selects this wafer's data."""
-    return tf.distribute.InputContext(job.wafers(), job.rank(), job.wafers())
+    if code is None or "input_context" not in code.co_varnames[: code.co_argcount]:
+        return None
+    return InputContext(job.wafers(), job.rank(), job.wafers())
 
 
 def shard_batches(result: Any, mode: str, steps: Optional[int], is_sharded: bool = False) -> Any:

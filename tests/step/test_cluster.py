@@ -109,6 +109,22 @@ def test_an_evaluation_of_some_steps_has_as_many_batches_in_all(monkeypatch, ran
     assert list(found.as_numpy_iterator()) == list(range(rank, steps or 8, 2))
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_each_wafer_has_its_own_data_whether_the_input_function_uses_its_context(
+    monkeypatch, tmp_path, is_used
+):
+    monkeypatch.setattr(cluster.job, "wafers", lambda: 2)
+    monkeypatch.setattr(cluster.job, "rank", lambda: 1)
+
+    def count_up(input_context=None):
+        numbers = tf.data.Dataset.range(6)
+        return numbers.shard(2, input_context.input_pipeline_id) if is_used else numbers
+
+    made = CerebrasEstimator(count_model, str(tmp_path))
+    found = made._in_call(True)._call_input_fn(count_up, tf.estimator.ModeKeys.TRAIN)
+    assert list(found.as_numpy_iterator()) == [1, 3, 5]
+
+
 @pytest.mark.parametrize("mode", [tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL])
 def test_tensors_that_every_wafer_would_have_alike_are_refused(monkeypatch, mode):
     monkeypatch.setattr(cluster.job, "wafers", lambda: 2)
