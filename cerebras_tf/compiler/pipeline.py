@@ -35,7 +35,6 @@ from cerebras_tf.passes.fuse_sums import fold_row_sums, fuse_sum_of_squares
 from cerebras_tf.passes.group_products import group_products
 from cerebras_tf.passes.hoist_loops import hoist_loops
 from cerebras_tf.passes.inline_regions import inline_regions
-from cerebras_tf.passes.join_pads import join_pads
 from cerebras_tf.passes.localize_views import localize_views
 from cerebras_tf.passes.lower_products import check_kept, lower_products
 from cerebras_tf.passes.mask_weights import mask_weights
@@ -177,8 +176,6 @@ def _backward(options: Options) -> list[Pass]:
         # Identities were kept for differentiation only.
         ("simplify", lambda s: simplify(s.graph)),
         ("merge_common", lambda s: merge_common(s.graph)),
-        # After differentiation, which creates them; before sums are fused or moved.
-        *([("join_pads", lambda s: join_pads(s.graph))] if options.fuse else []),
         # Also before differentiation, which then has the products to differentiate in one piece.
         *([_HOIST] if options.fuse and options.precision != "emulate" else []),
         *(_without_gradients(options) if options.fuse and options.precision != "emulate" else []),
