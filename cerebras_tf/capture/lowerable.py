@@ -50,6 +50,8 @@ class Lowerable:
         return self._missing[op]
 
     def _find_missing(self, op: Operation) -> list[Operation]:
+        if op in self._handles or op in self._results:
+            return []
         loop = outermost(op)
         if loop is None:
             return self._missing_alone(op)
@@ -59,7 +61,7 @@ class Lowerable:
         return self._of_loops[loop]
 
     def _missing_alone(self, op: Operation) -> list[Operation]:
-        if op in self._handles or op in self._results:
+        if op in self._handles:
             return []
         if any(tensor.dtype.base_dtype == tf.string for tensor in [*op.inputs, *op.outputs]):
             return [op]
