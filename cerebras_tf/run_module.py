@@ -19,11 +19,9 @@ def module_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, os.path.realpath(__file__), module, *arguments]
 
 
-def program() -> int:
-    """Runs the `cerebras-tf` program; returns its exit code."""
-    _find_own_first("modelzoo")
-    exit_code: int = importlib.import_module("modelzoo.commands.main").main()
-    return exit_code
+def program() -> None:
+    """Runs the installed `cerebras-tf` program."""
+    _run("modelzoo.commands.main")
 
 
 def main() -> None:
@@ -31,8 +29,12 @@ def main() -> None:
     if sys.path[0] == os.path.dirname(os.path.realpath(__file__)):  # not if PYTHONSAFEPATH is set
         del sys.path[0]
     del sys.argv[0]
-    _find_own_first(sys.argv[0].partition(".")[0])
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    _run(sys.argv[0])
+
+
+def _run(module: str) -> None:
+    _find_own_first(module.partition(".")[0])
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _find_own_first(package: str) -> None:

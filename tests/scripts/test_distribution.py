@@ -95,8 +95,9 @@ def test_wheel_holds_every_config_and_the_licence(wheel):
 def test_the_installed_program_uses_its_own_model_zoo_and_configs(wheel, tmp_path):
     """The original zoo's package is called modelzoo, too, and may be on PYTHONPATH."""
     code = (
-        "import sys; from cerebras_tf.run_module import program; code = program();"
-        "import modelzoo; print(modelzoo.__file__); sys.exit(code)"
+        "from cerebras_tf.run_module import program\n"
+        "try: program()\n"
+        "finally: import modelzoo; print(modelzoo.__file__)"
     )
     other = tmp_path / "zoo" / "modelzoo"
     other.mkdir(parents=True)
