@@ -21,7 +21,7 @@ from cerebras_tf.capture.registry import GraphLowering, lowers
 from cerebras_tf.capture.shape_arithmetic import known_numbers
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Graph, Shape, Size, StepGraph, TensorType, Value
+from cerebras_tf.ir import Graph, Shape, Size, StepGraph, TensorType, Value, Variable
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP
 from cerebras_tf.ops import Builder
 from cerebras_tf.ops.counted_loops import Loop, emit_loop
@@ -110,6 +110,38 @@ class _Part:
     outputs: _Values
     captured: dict[Value, Value]
 
+    def complete(
+        self, variables: Sequence[Variable], draws: Sequence[str], outer: Sequence[Value]
+    ) -> None:
+        """Adds inputs for what only the other part reads."""
+        step, graph = self.step, self.step.graph
+        for spec in variables:
+            if spec.name not in step.variables:
+                step.variables[spec.name] = graph.add_input(spec.name, spec.type)
+        for name in draws:
+            if name not in step.features:
+                step.features[name] = graph.add_input(name, TensorType("int64", ()))
+        known = set(self.captured.values())
+        for value in outer:
+            if value not in known:
+                self.captured[graph.add_input(value.name, value.type)] = value
+
+    def arrange(
+        self,
+        moving: Sequence[int],
+        assigned: Sequence[str],
+        still: Sequence[int],
+        read: Sequence[str],
+        draws: Sequence[str],
+        outer: Sequence[Value],
+    ) -> None:
+        """Puts the inputs in the order of Loop: what changes, what does not, draws."""
+        step, inner = self.step, {value: given for given, value in self.captured.items()}
+        order = [self.inputs[at] for at in moving] + [step.variables[n] for n in assigned]
+        order += [self.inputs[at] for at in still] + [step.variables[n] for n in read]
+        order += [inner[value] for value in outer] + [step.features[n] for n in draws]
+        step.graph.inputs = [value for value in order if value is not None]
+
 
 def lower_loop(
     c: GraphLowering,
@@ -135,65 +167,61 @@ def lower_loop(
         The last value of every loop variable; those of handles are undefined.
     """
     types = [None if v is None or isinstance(v, PendingList) else v.type for v in starts]
-    given = list(starts)
-    for _ in range(_ATTEMPTS):
-        body = _lower_part(c, name, given, types, same, lower_body)
-        changed = False
-        for at, value in enumerate(body.outputs):
-            if value is None or isinstance(value, PendingList) or same[at]:
-                continue
-            merged = _merged(types[at], value.type)
-            if merged != types[at]:
-                types[at], changed = merged, True
-        if not changed:
-            break
-    else:
-        raise UnsupportedOpError(
-            "a loop variable must keep its type from one iteration to the next. Received: "
-            f"{', '.join(str(type) for type in types if type is not None)}. Set the shape of what "
-            "the body returns."
-        )
-    test = _lower_part(c, name + "_cond", given, types, same, lower_cond)
+    body = _lower_stable(c, name, starts, types, same, lower_body)
+    test = _lower_part(c, name + "_cond", starts, types, same, lower_cond)
     if test.step.updates:
         raise UnsupportedOpError("the condition of a loop must not assign variables.")
     parts = (body, test)
     moving = [at for at, v in enumerate(body.inputs) if v is not None and not same[at]]
     still = [at for at, v in enumerate(body.inputs) if v is not None and same[at]]
-    updates = dict(body.step.updates)
+    updates = body.step.updates
     names = list(dict.fromkeys(n for part in parts for n in part.step.variables))
     assigned = [n for n in names if n in updates]
     read = [n for n in names if n not in updates]
     draws = list(dict.fromkeys(n for part in parts for n in part.step.features))
     outer = list(dict.fromkeys(v for part in parts for v in part.captured.values()))
+    specs = {n: spec for part in parts for n, spec in part.step.specs.items()}
+    for part in parts:
+        part.complete([specs[n] for n in names], draws, outer)
+        part.arrange(moving, assigned, still, read, draws, outer)
+    made = [body.outputs[at] for at in moving] + [updates[n] for n in assigned]
+    body.step.graph.outputs = [value for value in made if value is not None]
+    test.step.graph.outputs = [value for value in test.outputs if value is not None]
     by_name = {c.state.variable(t).name: t for t in handles}
     carries = [_start(c, starts[at], types[at]) for at in moving]
     carries += [c.state.read_detached(c.b, by_name[n]) for n in assigned]
     consts = [_start(c, starts[at], types[at]) for at in still]
     consts += [c.state.read_detached(c.b, by_name[n]) for n in read] + outer
-    specs = {n: spec for part in parts for n, spec in part.step.specs.items()}
-    for part in parts:
-        step, graph = part.step, part.step.graph
-        for n in names:
-            if n not in step.variables:
-                step.variables[n] = graph.add_input(n, specs[n].type)
-        for n in draws:
-            if n not in step.features:
-                step.features[n] = graph.add_input(n, TensorType("int64", ()))
-        inner = {value: given for given, value in part.captured.items()}
-        order = [part.inputs[at] for at in moving] + [step.variables[n] for n in assigned]
-        order += [part.inputs[at] for at in still] + [step.variables[n] for n in read]
-        order += [inner.get(v) or graph.add_input(v.name, v.type) for v in outer]
-        graph.inputs = [v for v in order if v is not None] + [step.features[n] for n in draws]
-        graph.outputs = [v for v in part.outputs if v is not None]
-    made = [body.outputs[at] for at in moving] + [updates[n] for n in assigned]
-    body.step.graph.outputs = [value for value in made if value is not None]
     drawn = [c.random_step(for_all=n == COMMON_RANDOM_STEP) for n in draws]
-    loop = Loop(test.step.graph, body.step.graph, carries, consts, drawn)
-    found = emit_loop(c.b, loop)
+    found = emit_loop(c.b, Loop(test.step.graph, body.step.graph, carries, consts, drawn))
     for n, value in zip(assigned, found[len(moving) :]):
         assign(c, op, by_name[n], value)
     last = dict(zip(moving, found))
     return [last.get(at, value) for at, value in enumerate(starts)]  # type: ignore[misc]
+
+
+def _lower_stable(
+    c: GraphLowering,
+    name: str,
+    starts: Sequence[Optional[Value]],
+    types: list[Optional[TensorType]],
+    same: Sequence[bool],
+    lower: _Lower,
+) -> _Part:
+    """The body, after `types` were changed to ones that it keeps."""
+    for _ in range(_ATTEMPTS):
+        body = _lower_part(c, name, starts, types, same, lower)
+        before = list(types)
+        for at, value in enumerate(body.outputs):
+            if value is not None and not isinstance(value, PendingList) and not same[at]:
+                types[at] = _merged(types[at], value.type)
+        if types == before:
+            return body
+    raise UnsupportedOpError(
+        "a loop variable must keep its type from one iteration to the next. Received: "
+        f"{', '.join(str(type) for type in types if type is not None)}. Set the shape of what "
+        "the body returns."
+    )
 
 
 def _lower_part(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Optional
 
-from cerebras_tf.ir import Graph, Node, TensorType, Value
+from cerebras_tf.ir import Graph, Node, Shape, TensorType, Value
 from cerebras_tf.ir.binding import copy_graph
 from cerebras_tf.ops import Builder, draws, lookup
 from cerebras_tf.ops.loops import Operands
@@ -297,17 +297,17 @@ class _Scan:
             if output in self.after:
                 continue
             stack, outer = self._stack(a), self.consts[w]
-            shape = (self.length, *value.shape)
+            shape: Shape = (self.length, *value.shape)
 
             def product(
                 b: Builder,
                 stack: Callable[[], Value] = stack,
                 outer: Value = outer,
                 node: Node = node,
-                shape: tuple[object, ...] = shape,
+                shape: Shape = shape,
             ) -> Value:
                 with_source(b, node)
-                return reshape(b, b.op("matmul", stack(), outer, **node.attrs), shape)  # type: ignore[arg-type]
+                return reshape(b, b.op("matmul", stack(), outer, **node.attrs), shape)
 
             self.after[output] = product
             self._set_outputs()

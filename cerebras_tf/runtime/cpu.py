@@ -26,7 +26,7 @@ from cerebras_tf.runtime.subprogram import conditional
 from cerebras_tf.swarmx.swarm import Alone, Swarm
 
 # How an instruction of a structural op runs, by op; see ops.registry.Structure.
-_STRUCTURAL = {"cond": conditional, "scan": scanning, "while": repeating}
+STRUCTURAL = {"cond": conditional, "scan": scanning, "while": repeating}
 
 
 class CpuBackend:
@@ -70,8 +70,8 @@ class CpuBackend:
     def load(
         self, instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
     ) -> Call:
-        if instruction.op in _STRUCTURAL:
-            return _STRUCTURAL[instruction.op](instruction, self, inputs, outputs)
+        if instruction.op in STRUCTURAL:
+            return STRUCTURAL[instruction.op](instruction, self, inputs, outputs)
         if self._collectives.handles(instruction.op):
             return self._collectives.load(instruction)
         return choose(instruction, inputs, outputs, self._kernels)
@@ -84,7 +84,7 @@ class CpuBackend:
         attrs: dict[str, Any],
     ) -> Cost:
         cost = price(op, inputs, outputs, attrs)
-        if op in _STRUCTURAL:
+        if op in STRUCTURAL:
             return cost
         needed = needed_scratch(self._kernels, op, inputs, outputs, attrs)
         threads = self._threads or num_threads()

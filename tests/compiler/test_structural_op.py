@@ -17,9 +17,9 @@ from cerebras_tf.ops.registry import Region, Structure, register
 from cerebras_tf.ops.rows import across
 from cerebras_tf.passes.inline_regions import inline_regions
 from cerebras_tf.passes.lower_products import lower_products
-from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.cpu import STRUCTURAL, CpuBackend
 from cerebras_tf.runtime.executor import Executor
-from cerebras_tf.runtime.subprogram import STRUCTURAL, Subprogram
+from cerebras_tf.runtime.subprogram import Subprogram
 from tests.graphs import graph_of, ops_of
 from tests.machines import contents, store_of
 from tests.steps import StepBuilder, expected, features_of, starting_values
@@ -49,7 +49,7 @@ def cost(attrs):
     return attrs["times"] * body.flops, body.arena_bytes + body.scratch_bytes
 
 
-def load(instruction, backend):
+def load(instruction, backend, inputs, outputs):
     body = Subprogram(instruction.attrs["body"], backend)
 
     def call(arrays, out):
@@ -62,7 +62,14 @@ def load(instruction, backend):
 
 @pytest.fixture(autouse=True)
 def repeat():
-    structure = Structure(regions, vjp=vjp, inline=unrolled, compiles_regions=True, cost=cost)
+    structure = Structure(
+        regions,
+        vjp=vjp,
+        inline=unrolled,
+        compiles_regions=True,
+        signature=lambda attrs, inputs, outputs: {"body": (list(inputs), list(outputs))},
+        cost=cost,
+    )
     register("repeat", lambda xs, _: [x.type for x in xs], rows=across, structure=structure)
     STRUCTURAL["repeat"] = load
     yield

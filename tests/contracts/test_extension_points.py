@@ -29,10 +29,9 @@ from cerebras_tf.ops.registry import register
 from cerebras_tf.ops.rows import elementwise
 from cerebras_tf.runtime.backend import Backend
 from cerebras_tf.runtime.client import ProgramSource, SavedProgram
-from cerebras_tf.runtime.cpu import CpuBackend
+from cerebras_tf.runtime.cpu import STRUCTURAL, CpuBackend
 from cerebras_tf.runtime.executor import Executor, Listener, LoadedEntry, Loader
 from cerebras_tf.runtime.null import NullBackend
-from cerebras_tf.runtime.subprogram import STRUCTURAL
 from tests.compiler.test_assemble import STEPS
 from tests.machines import client_of, contents, store_of
 from tests.runtime.test_null import Ledger
@@ -116,7 +115,7 @@ class CountingBackend:
 
     def load(self, instruction, inputs, outputs):
         if instruction.op in STRUCTURAL:
-            call = STRUCTURAL[instruction.op](instruction, self)
+            call = STRUCTURAL[instruction.op](instruction, self, inputs, outputs)
         else:
             call = self._passed("load", instruction, inputs, outputs)
 

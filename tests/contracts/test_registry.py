@@ -45,7 +45,7 @@ def test_no_structural_op_has_a_kernel(ops, plain):
 
 
 def test_structural_ops_with_compiled_regions_have_a_cost_and_a_way_to_run(ops):
-    from cerebras_tf.runtime.subprogram import STRUCTURAL
+    from cerebras_tf.runtime.cpu import STRUCTURAL
 
     compiled = {n: op.structure for n, op in ops.items() if op.structure is not None}
     compiled = {n: structure for n, structure in compiled.items() if structure.compiles_regions}
