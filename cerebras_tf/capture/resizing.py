@@ -7,7 +7,6 @@ so resizing is a product with one constant matrix for each axis, and its gradien
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from cerebras_tf.capture.operations import Operation
 from cerebras_tf.capture.registry import Lowering, lowers
 from cerebras_tf.capture.shape_arithmetic import integers
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Value
+from cerebras_tf.ir import Array, Value
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.shape import broadcast_as, reshape
 
@@ -25,7 +24,7 @@ from cerebras_tf.ops.shape import broadcast_as, reshape
 _BICUBIC_STEPS = 1024
 
 
-def _places(op: Operation, dim: int, size: int, shift: float) -> np.ndarray:
+def _places(op: Operation, dim: int, size: int, shift: float) -> Array:
     """float32 [size]: where an output row lies among the input rows.
 
     Args:
@@ -42,14 +41,14 @@ def _places(op: Operation, dim: int, size: int, shift: float) -> np.ndarray:
     return np.asarray(rows * scale)
 
 
-def _nearest_rows(op: Operation, dim: int, size: int) -> np.ndarray:
+def _nearest_rows(op: Operation, dim: int, size: int) -> Array:
     places = _places(op, dim, size, shift=0.0)
     corners = op.get_attr("align_corners") and size > 1
     nearest = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
     return np.minimum(nearest, dim - 1).astype("int64")
 
 
-def _bilinear_weights(op: Operation, dim: int, size: int) -> np.ndarray:
+def _bilinear_weights(op: Operation, dim: int, size: int) -> Array:
     """[size, dim]: the two neighbouring rows, by their distance."""
     places = _places(op, dim, size, shift=0.5)
     below = np.floor(places)
@@ -62,7 +61,7 @@ def _bilinear_weights(op: Operation, dim: int, size: int) -> np.ndarray:
     return weights
 
 
-def _bicubic_weights(op: Operation, dim: int, size: int) -> np.ndarray:
+def _bicubic_weights(op: Operation, dim: int, size: int) -> Array:
     """[size, dim]: four rows, weighted by the cubic of Keys, 1981, equations 4 and 15.
 
     Its parameter is -0.5 with half_pixel_centers, where rows outside of the image have no weight,
@@ -88,7 +87,7 @@ def _bicubic_weights(op: Operation, dim: int, size: int) -> np.ndarray:
     return weights.astype(np.float32)
 
 
-def _weighted(b: Builder, x: Value, axis: int, weights: np.ndarray) -> Value:
+def _weighted(b: Builder, x: Value, axis: int, weights: Array) -> Value:
     """The product of weights [size, dim] with one axis of an image [N,H,W,C]."""
     size, dim = weights.shape
     if size == dim and np.array_equal(weights, np.eye(dim)):
@@ -153,7 +152,9 @@ def _crop_places(b: Builder, low: Value, high: Value, dim: int, size: int) -> Va
     return b.op("add", b.op("mul", low, float(dim - 1)), b.op("mul", step, steps))
 
 
-def _crop_axis(b: Builder, places: Value, dim: int, nearest: bool) -> tuple[Any, ...]:
+def _crop_axis(
+    b: Builder, places: Value, dim: int, nearest: bool
+) -> tuple[Value, list[Value], Value]:
     """(whether inside, rows, weights of the second row): two rows, or one if nearest."""
     inside = b.op(
         "logical_and",

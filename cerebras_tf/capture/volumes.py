@@ -74,13 +74,13 @@ def _geometry(
     return depth, (strides[1], strides[2]), (padding[1], padding[2])
 
 
-def _planes(b: Builder, x: Value, depth: _Depth) -> Value:
-    """[N,D',H,W,R C]: the planes that each position along the depth reads."""
+def _planes(b: Builder, x: Value, dim: int, depth: _Depth) -> Value:
+    """[N,D',H,W,R C]: the planes of `dim` that each position along the depth reads."""
     if any(depth.padding):
         paddings = ((0, 0), depth.padding, *((0, 0),) * 3)
         x = b.op("pad", x, paddings=paddings, value=0)
     rest = x.shape[2:]
-    count = _Depth(*depth[:3], (0, 0)).count(int(x.shape[1] or 0))
+    count = depth.count(dim)
     parts = [
         b.op(
             "slice",
@@ -105,9 +105,9 @@ def _volumes(b: Builder, images: Value, batch: object, depth: int) -> Value:
     return reshape(b, images, (batch, depth, *images.shape[1:]))  # type: ignore[arg-type]
 
 
-def _image_filters(b: Builder, w: Value) -> Value:
+def _image_filters(b: Builder, op: Operation, w: Value) -> Value:
     """[S,T,R C,K] of filters [R,S,T,C,K]"""
-    r, s, t, c, k = (int(dim or 0) for dim in w.shape)
+    r, s, t, c, k = require_known(op, w, w.shape)
     return reshape(b, b.op("transpose", w, permutation=(1, 2, 0, 3, 4)), (s, t, r * c, k))
 
 
@@ -128,9 +128,9 @@ def _conv3d(low: Lowering, op: Operation) -> Sequence[Value]:
     size, window = require_known(op, x, x.shape[1:4]), require_known(op, w, w.shape[:3])
     dilations = _along_space(op, "dilations")
     depth, strides, padding = _geometry(op, size, window, dilations)
-    images = _images(b, _planes(b, x, depth))
+    images = _images(b, _planes(b, x, size[0], depth))
     attrs = {"strides": strides, "padding": padding, "dilations": (dilations[1], dilations[2])}
-    product = b.op("conv2d", images, _image_filters(b, w), **attrs)
+    product = b.op("conv2d", images, _image_filters(b, op, w), **attrs)
     return [_out(b, op, _volumes(b, product, x.shape[0], depth.count(size[0])))]
 
 
@@ -147,10 +147,10 @@ def _conv3d_input_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     depth, strides, padding = _geometry(op, size, window, dilations)
     attrs = {"strides": strides, "padding": padding, "dilations": (dilations[1], dilations[2])}
     planes = b.op(
-        "conv2d_input_grad", _image_filters(b, w), _images(b, dy), size=tuple(size[1:]), **attrs
+        "conv2d_input_grad", _image_filters(b, op, w), _images(b, dy), size=tuple(size[1:]), **attrs
     )
-    parts = _volumes(b, planes, dy.shape[0], int(dy.shape[1] or 0))
-    channels = int(w.shape[3] or 0)
+    parts = _volumes(b, planes, dy.shape[0], depth.count(size[0]))
+    (channels,) = require_known(op, w, w.shape[3:4])
     whole = (dy.shape[0], size[0] + sum(depth.padding), *size[1:], channels)
     total = None
     for r in range(depth.window):
@@ -176,7 +176,7 @@ def _conv3d_filter_grad(low: Lowering, op: Operation) -> Sequence[Value]:
     size = require_known(op, x, x.shape[1:4])
     depth, strides, padding = _geometry(op, size, (r, s, t), dilations)
     attrs = {"strides": strides, "padding": padding, "dilations": (dilations[1], dilations[2])}
-    images = _images(b, _planes(b, x, depth))
+    images = _images(b, _planes(b, x, size[0], depth))
     product = b.op("conv2d_filter_grad", images, _images(b, dy), window=(s, t), **attrs)
     filters = reshape(b, product, (s, t, r, c, k))
     return [b.op("transpose", filters, permutation=(2, 0, 1, 3, 4))]
@@ -191,7 +191,9 @@ def _pool3d(low: Lowering, op: Operation) -> Sequence[Value]:
     depth, strides, padding = _geometry(op, size, window, (1, 1, 1))
     flat = {"window": (window[1], window[2]), "strides": strides, "padding": padding}
     planes = _volumes(b, b.op(name, _images(b, x), **flat), x.shape[0], size[0])
-    columns = reshape(b, planes, (x.shape[0], size[0], 1, math.prod(planes.shape[2:])))
+    columns = reshape(
+        b, planes, (x.shape[0], size[0], 1, math.prod(require_known(op, planes, planes.shape[2:])))
+    )
     deep = {"window": (depth.window, 1), "strides": (depth.stride, 1)}
     pooled = b.op(name, columns, **deep, padding=(depth.padding, (0, 0)))
     return [_out(b, op, reshape(b, pooled, (x.shape[0], pooled.shape[1], *planes.shape[2:])))]

@@ -16,7 +16,7 @@ def _padded(indices: np.ndarray, values: np.ndarray, batch: int) -> tuple[np.nda
     """Labels [B, L], and their number in each sequence [B]."""
     rows = indices[:, 0]
     counts = np.bincount(rows, minlength=batch)
-    labels = np.zeros((batch, int(counts.max(initial=0))), np.int64)
+    labels = np.zeros((batch, int(np.max(counts, initial=0))), np.int64)
     places = np.arange(rows.size) - np.searchsorted(rows, rows)
     labels[rows, places] = values
     return labels, counts
@@ -124,7 +124,7 @@ def ctc_loss(logits, indices, values, lengths, *, merge, skip_long):
         last = (lengths - 1 == t)[:, None]
         backward[t] = np.where(last, ends, np.where((lengths - 1 > t)[:, None], ahead, -np.inf))
     both = forward + backward
-    final = np.logaddexp.reduce(both[0], axis=1) if steps else np.zeros(batch)
+    final = _add_logs(*both[0].T) if steps else np.zeros(batch)
     used = (lengths > 0) & ~(long & skip_long)
     inside = (np.arange(steps)[:, None] < lengths) & used
     occupancy = _occupancy(both, final, states, classes)

@@ -44,6 +44,10 @@ def _square_size(name: str, x: Value) -> int:
     return size
 
 
+def _number(dim: Optional[Size]) -> int:
+    return dim if isinstance(dim, int) else 0
+
+
 def _eye(b: Builder, size: int, dtype: str) -> Value:
     return b.constant(np.eye(size), dtype)
 
@@ -181,7 +185,7 @@ def _svd_vjp(b: Builder, node: Node, dys: Cotangents) -> Cotangents:
     V^T + (1 - U U^T) dU S^-1 V^T + U S^-1 dV^T (1 - V V^T).
     """
     (s, u, v), (ds, du, dv) = node.outputs, dys
-    dtype, k = s.dtype, int(s.shape[-1] or 0)
+    dtype, k = s.dtype, _number(s.shape[-1])
     middle: Optional[Value] = None
     if ds is not None:
         middle = b.op("mul", _eye(b, k, dtype), _rows_of(b, ds))
@@ -257,7 +261,7 @@ def _flops(factor: float) -> object:
     def flops(node: Node) -> Size:
         x = node.inputs[0]
         size = x.type.size
-        k = min(int(x.shape[-1] or 0), int(x.shape[-2] or 0))
+        k = min(map(_number, x.shape[-2:]))
         return size * int(factor * k)
 
     return flops

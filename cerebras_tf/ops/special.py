@@ -71,8 +71,8 @@ def _igamma(sign: float) -> _Derivatives:
         a, x = xs
         power = b.op("mul", b.op("sub", a, 1.0), b.op("log", x))
         density = b.op("exp", b.op("sub", b.op("sub", power, x), b.op("lgamma", a)))
-        found = [b.op("igamma_grad_a", a, x), density]
-        return found if sign > 0 else [b.op("neg", part) for part in found]
+        found = (b.op("igamma_grad_a", a, x), density)
+        return [part if sign > 0 else b.op("neg", part) for part in found]
 
     return derivatives
 
