@@ -20,6 +20,14 @@ def _read(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("identity", low.state.read_detached(low.b, op.inputs[0]))]
 
 
+@lowers("RngReadAndSkip", "RngSkip")
+def _skip(low: Lowering, op: Operation) -> Sequence[Value]:
+    """The state of a tf.random.Generator, which then skips the numbers that will be drawn."""
+    state = low.state.read(op.inputs[0])
+    assign(low, op, op.inputs[0], low.b.op("philox_skip", state, low.value(op.inputs[2])))
+    return [state] if op.outputs else []
+
+
 @lowers("VariableShape")
 def _shape(low: Lowering, op: Operation) -> Sequence[Value]:
     shape = low.state.variable(op.inputs[0]).type.shape

@@ -30,7 +30,14 @@ LISTS = (
 # Checks and prints: a step does not depend on them; the session still runs them.
 CHECKS = ("Assert", "PrintV2")
 # Prefixes of the types of operations that assign variables.
-ASSIGNING = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
+ASSIGNING = (
+    "Assign",
+    "ResourceApply",
+    "ResourceScatter",
+    "ResourceSparseApply",
+    "RngReadAndSkip",
+    "RngSkip",
+)
 
 
 def function_bodies(op: Any) -> list[Any]:

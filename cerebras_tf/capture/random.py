@@ -102,7 +102,7 @@ def _random_shuffle(low: Lowering, op: Operation) -> Sequence[Value]:
     return [low.b.op("stop_gradient", rows)]
 
 
-# Stateless ops: a seed becomes the key and the stream of a generator that starts anew.
+# Stateless ops draw from a key and a counter: those of a seed, or of a tf.random.Generator.
 
 _STATELESS = {
     "StatelessRandomNormalV2": "random_normal",
@@ -123,25 +123,28 @@ def _key_and_counter(low: Lowering, op: Operation) -> Sequence[Value]:
     """The halves of the counter: zero, and the stream."""
     b = low.b
     seeds = b.op("philox_key", cast(b, low.inputs(op)[0], "int64"))
-    counter = b.op("concat", b.constant(np.zeros(1), "int64"), cut(b, seeds, 0, 1, 1), axis=0)
+    seeds = b.op("bitcast", seeds, dtype="uint64")
+    counter = b.op("concat", b.constant(np.zeros(1), "uint64"), cut(b, seeds, 0, 1, 1), axis=0)
     return [cut(b, seeds, 0, 0, 1), counter, b.constant(1, "int32")][: len(op.outputs)]
+
+
+@lowers("Bitcast")
+def _bitcast(low: Lowering, op: Operation) -> Sequence[Value]:
+    return [low.b.op("bitcast", low.inputs(op)[0], dtype=low.tf_type(op.outputs[0]).dtype)]
 
 
 def _stateless_draw(
     low: Lowering, op: Operation, name: str, limits: Mapping[str, int] = {}
 ) -> Value:
-    b, maker = low.b, op.inputs[2].op
-    while maker.type == "Identity":
-        maker = maker.inputs[0].op
+    b, (key, counter) = low.b, (low.value(tensor) for tensor in op.inputs[1:3])
     (algorithm,) = integers(low, op.inputs[3], "the algorithm")
-    if not maker.type.startswith("StatelessRandomGetKeyCounter") or algorithm not in _ALGORITHMS:
+    if algorithm not in _ALGORITHMS:
         raise UnsupportedOpError(
-            f"{op.type}: key and counter must be those of a seed, and the algorithm Philox. "
-            f"Received: {maker.type} and {algorithm}. Use tf.random.stateless_uniform and the "
-            "like with a seed."
+            f"{op.type}: the algorithm must be Philox. Received: number {algorithm}. Leave it out."
         )
-    key, counter = (low.value(tensor) for tensor in op.inputs[1:3])
-    seeds = b.op("concat", key, cut(b, counter, 0, 1, 1), axis=0)
+    parts = [key, cut(b, counter, 0, 1, 1), b.constant(np.zeros(1), key.dtype)]
+    seeds = b.op("concat", *parts, cut(b, counter, 0, 0, 1), axis=0)
+    seeds = b.op("bitcast", seeds, dtype="int64")
     shape = tuple(sizes(low, op.inputs[0], "the shape of a random tensor"))
     dtype = low.tf_type(op.outputs[0]).dtype
     return b.op(name, b.constant(0, "int64"), seeds, shape=shape, dtype=dtype, **limits)

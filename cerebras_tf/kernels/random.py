@@ -36,10 +36,13 @@ def first_counter(step: Step, seeds: Seeds, size: int) -> int:
     Args:
         step: number of earlier invocations of the op.
         seeds: key and stream of the op. A third number is given if invocations differ in size: how
-            many numbers the earlier ones drew; it replaces the step.
+            many numbers the earlier ones drew; it replaces the step. A fourth is the lower half of
+            the counter.
         size: numbers that each invocation draws.
     """
     _, stream, *before = (int(number) for number in seeds)
+    if len(before) == 2:
+        return ((stream % 2**64) << 64) + before[1] % 2**64
     made = before[0] if before else int(step) * size
     return (((stream % 2**64) << 64) + made * RESERVED) % 2**128
 
@@ -198,3 +201,11 @@ def philox_key(seed):
     low, high = (int(number) % 2**64 for number in seed)
     words = _philox(low + (high << 64), np.zeros(1, np.uint64), _MIXING_KEY)[0].astype(np.uint64)
     return (words[0::2] | words[1::2] << np.uint64(32)).view(np.int64)
+
+
+@plain("philox_skip")
+def philox_skip(state, count):
+    """The state of a generator after so many numbers: its 128-bit counter is increased."""
+    low, high, key = (int(number) % 2**64 for number in state)
+    counter = (low + (high << 64) + int(count) * RESERVED) % 2**128
+    return np.array([counter % 2**64, counter >> 64, key], np.uint64).view(np.int64)

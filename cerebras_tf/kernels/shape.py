@@ -135,3 +135,14 @@ def sizes(*, dims, dtype):
 def iota(*, size, start, step, dtype):
     """start, start + step, ..., `size` numbers."""
     return np.asarray(start + step * np.arange(size), numpy_dtype(dtype))
+
+
+@plain("bitcast")
+def bitcast(x, *, dtype):
+    """The same bits as another dtype."""
+    wanted = np.dtype(dtype)
+    if x.dtype.itemsize == wanted.itemsize:
+        return np.ascontiguousarray(x).view(wanted).reshape(x.shape)
+    if x.dtype.itemsize > wanted.itemsize:
+        return np.ascontiguousarray(x)[..., None].view(wanted)
+    return np.ascontiguousarray(x).view(wanted)[..., 0]

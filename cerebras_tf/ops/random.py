@@ -18,11 +18,12 @@ def can_draw_from(operands: Sequence[Value]) -> bool:
     """Whether these are a step, int64 [], and seeds, int64 [2].
 
     Where invocations differ in size, seeds are int64 [3]: the third counts the numbers that earlier
-    invocations drew, and the step is ignored.
+    invocations drew, and the step is ignored. With int64 [4], of a generator whose counter is data,
+    the fourth is the lower half of the counter, and step and third number are ignored.
     """
     types = tuple(value.type for value in operands)
-    step, seeds, counted = (TensorType("int64", shape) for shape in ((), (2,), (3,)))
-    return types in ((step, seeds), (step, counted))
+    step = TensorType("int64", ())
+    return types in ((step, TensorType("int64", (count,))) for count in (2, 3, 4))
 
 
 def _random_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
@@ -68,6 +69,21 @@ def _key_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
 
 
 register("philox_key", _key_infer, rows=rows.across, differentiable=False, flops=element_flops(50))
+
+
+def _skip_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:
+    """philox_skip(state int64 [3], count []) -> the state after so many numbers
+
+    A state is the lower and upper half of a counter, and a key.
+    """
+    if inputs[0].type != TensorType("int64", (3,)):
+        raise GraphError(
+            f"philox_skip: a state must be int64[3]. Received: {inputs[0]!r}. Use Philox."
+        )
+    return [inputs[0].type]
+
+
+register("philox_skip", _skip_infer, rows=rows.across, differentiable=False, flops=element_flops(4))
 
 
 def _rounded_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:

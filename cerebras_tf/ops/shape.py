@@ -15,6 +15,7 @@ import numpy as np
 from cerebras_tf.errors import GraphError, UnsupportedOpError
 from cerebras_tf.ir import Node, Shape, Size, TensorType, Value
 from cerebras_tf.ir.dimensions import smaller, whole
+from cerebras_tf.ir.types import ITEM_BYTES
 from cerebras_tf.ops import rows
 from cerebras_tf.ops.builder import Builder
 from cerebras_tf.ops.gradients import Cotangents, of_one_output, sum_to
@@ -186,6 +187,20 @@ def _range_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     return [TensorType(inputs[0].dtype, (None,))]
 
 
+def _bitcast_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    """bitcast(x; dtype): the same bits; elements are split along a new axis, or joined"""
+    x = inputs[0]
+    wide, narrow = ITEM_BYTES[x.dtype], ITEM_BYTES[attrs["dtype"]]
+    if "bfloat16" in (x.dtype, attrs["dtype"]):
+        raise GraphError(f"bitcast: not of bfloat16. Received: {x!r}. Cast it.")
+    shape = x.shape
+    if wide > narrow:
+        shape = (*shape, wide // narrow)
+    elif wide < narrow:
+        shape = shape[:-1]
+    return [TensorType(attrs["dtype"], shape)]
+
+
 def _one_hot_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     """one_hot(indices; depth, axis, on_value, off_value, dtype)"""
     dims = list(inputs[0].shape)
@@ -277,6 +292,7 @@ register(
 register("tile", _tile_infer, _tile_vjp, rows=rows.reshape, flops=_free)
 register("shape_of", _shape_of_infer, rows=rows.across, differentiable=False, flops=_free)
 register("range", _range_infer, rows=rows.across, differentiable=False, flops=element_flops(1))
+register("bitcast", _bitcast_infer, rows=rows.across, differentiable=False, flops=_free)
 register("one_hot", _one_hot_infer, rows=rows.one_hot, differentiable=False, flops=_free)
 register("band_part", same_as_first, _band_part_vjp, rows=rows.leading(0, keep=2), flops=_free)
 register("diag_part", _diag_part_infer, _diag_part_vjp, rows=rows.leading(0, keep=2), flops=_free)

@@ -63,11 +63,6 @@ def python_between_weights_and_loss(features):
     return tf.ensure_shape(tf.numpy_function(lambda a: 2.0 * a, [scores], tf.float32), [4]) + scores
 
 
-def generator_of_random_numbers(features):
-    scores = tf.squeeze(network(features["x"]), -1)
-    return scores + tf.random.Generator.from_seed(1).normal([4])
-
-
 @tf.custom_gradient
 def tripled_backwards(x):
     return tf.tanh(x), lambda upstream: 3.0 * upstream
@@ -88,7 +83,6 @@ FAMILIES = [
     switch_case,
     text_between_weights_and_loss,
     python_between_weights_and_loss,
-    generator_of_random_numbers,
     own_gradient_in_a_conditional,
 ]
 

@@ -146,6 +146,17 @@ def mixed_up(features, labels, mode):
     return squared(dense(hidden, 1, "scores")[:, 0], labels, mode)
 
 
+def generator_of_numbers(features, labels, mode):
+    """Noise and dropout of a tf.random.Generator, whose state is a variable."""
+    hidden = dense(features["x"], 5, "hidden", activation=tf.nn.relu)
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        made = tf.random.Generator.from_seed(11)
+        hidden += 0.1 * made.normal([4, 5])
+        with tf.control_dependencies([hidden]):
+            hidden *= 1 + made.uniform(tf.shape(hidden), maxval=0.5)
+    return squared(dense(hidden, 1, "scores")[:, 0], labels, mode)
+
+
 def mutual_information(features, labels, mode):
     """MINE: a joint batch against one with shuffled indices."""
     x, code = features["x"], dense(features["x"], 2, "code")
@@ -235,8 +246,8 @@ def speech(features, labels, mode):
 
 ON_GRAPHS = [message_passing, graph_attention, graph_convolution, top_nodes]
 ON_ROWS = [
-    triplets, angular_margin, contrastive, mixed_up, mutual_information, factorization_machine,
-    ranked_list, mixture_of_experts, speech,
+    triplets, angular_margin, contrastive, generator_of_numbers, mixed_up, mutual_information,
+    factorization_machine, ranked_list, mixture_of_experts, speech,
 ]  # fmt: skip
 
 

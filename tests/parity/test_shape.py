@@ -99,3 +99,11 @@ def test_shape_arithmetic_becomes_constant():
     graph = check_parity(build, [normal(2, 3, 4)], "shape")
     assert {node.op for node in graph.nodes} == {"reshape"}
     assert all(-1 not in node.attrs["shape"] for node in graph.nodes)
+
+
+def test_bits_read_as_another_type_are_tensorflows():
+    def build(x):
+        bits = tf.bitcast(x[0], tf.int32)
+        return [bits, tf.bitcast(bits, tf.uint8), tf.bitcast(x[0], tf.int64)]
+
+    check_parity(build, [normal(3, 2)], "shape", gradient=False)
