@@ -38,6 +38,10 @@ from cerebras_tf.errors import UnsupportedOpError
 _OF_UNKNOWN_SIZE = (
     "DynamicPartition",
     "ListDiff",
+    "SegmentMax",
+    "SegmentMean",
+    "SegmentMin",
+    "SegmentProd",
     "SegmentSum",
     "SparseSegmentMean",
     "SparseSegmentSqrtN",
@@ -60,10 +64,17 @@ _SIZE_OPERANDS = {
     "SparseSegmentSqrtNWithNumSegments": (3,),
     "SparseSegmentSumWithNumSegments": (3,),
     "Tile": (1,),
+    "UnsortedSegmentMax": (2,),
+    "UnsortedSegmentMin": (2,),
+    "UnsortedSegmentProd": (2,),
     "UnsortedSegmentSum": (2,),
 }
 # Operation type -> position of the sorted ids, the last of which counts the rows of the result.
 _SEGMENTS = {
+    "SegmentMax": 1,
+    "SegmentMean": 1,
+    "SegmentMin": 1,
+    "SegmentProd": 1,
     "SegmentSum": 1,
     "SparseSegmentMean": 2,
     "SparseSegmentSqrtN": 2,
@@ -71,6 +82,8 @@ _SEGMENTS = {
 }
 _SHAPES = ("Rank", "Shape", "ShapeN", "Size")
 _MAX_SIZES = 8  # of a tensor that holds sizes
+# On features they run in the session, also where sizes depend on data. They have no gradient.
+_ON_WAFER_IF_NEEDED = ("Bitcast", "LowerBound", "RandomShuffle", "UpperBound")
 
 
 class Placement:
@@ -455,6 +468,8 @@ class Placement:
         if op in self._inputs or op in self._varying_fed or op in self._before_step:
             return True
         if op not in self._differentiated and not self._lowerable.has(op):
+            return True
+        if op.type in _ON_WAFER_IF_NEEDED:
             return True
         return any(map(self.is_in_session, complex_inputs(op)))  # it gives no complex numbers
 

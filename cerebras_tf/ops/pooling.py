@@ -21,8 +21,8 @@ def _pool_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
     return [x.type.with_shape((x.shape[0], *counts, x.shape[3]))]
 
 
-def _like_second(inputs: Sequence[Value], attrs: Attrs) -> Types:
-    return [inputs[1].type]
+def _select_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
+    return [inputs[1].type.with_dtype(inputs[2].dtype)]
 
 
 def _avg_pool_grad_infer(inputs: Sequence[Value], attrs: Attrs) -> Types:
@@ -78,7 +78,7 @@ register(
 )
 register(
     "max_pool_select",
-    _like_second,
+    _select_infer,
     _max_pool_select_vjp,
     rows=rows.leading(0, 1, 2, keep=3),
     flops=_flops,

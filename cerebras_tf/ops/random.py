@@ -23,7 +23,7 @@ def can_draw_from(operands: Sequence[Value]) -> bool:
     """
     types = tuple(value.type for value in operands)
     step = TensorType("int64", ())
-    return types in ((step, TensorType("int64", (count,))) for count in (2, 3, 4))
+    return types in [(step, TensorType("int64", (count,))) for count in (2, 3, 4)]
 
 
 def _random_infer(inputs: Sequence[Value], attrs: Attrs) -> list[TensorType]:

@@ -31,3 +31,14 @@ def test_dilated_convolution_over_batches_agrees_with_tensorflow(padding):
 
     inputs = [normal(2, 9, 11, 3, scale=0.3), normal(3, 3, 3, 4, scale=0.3)]
     check_parity(build, inputs, "convolution")
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_patches_and_positions_of_maxima_agree_with_tensorflow(padding):
+    def build(x):
+        patches = tf.image.extract_patches(x[0], [1, 2, 3, 1], [1, 2, 1, 1], [1, 1, 2, 1], padding)
+        best, places = tf.nn.max_pool_with_argmax(x[0], 2, 2, padding)
+        _, of_batch = tf.nn.max_pool_with_argmax(x[0], 3, 2, padding, include_batch_in_index=True)
+        return [patches, best, places, of_batch]
+
+    check_parity(build, [normal(*IMAGE)], "reduction")
