@@ -7,8 +7,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.e2e.both_sides import check
+from tests.e2e.both_sides import check, estimator
 from tests.foreign.inputs import RANDOM, inputs, normal, spec, v1, variable
+from tests.tolerances import TOLERANCES
 
 pytestmark = pytest.mark.tf
 
@@ -259,3 +260,16 @@ def test_graph_network_does_on_the_wafer_as_on_the_host(model, tmp_path):
 @pytest.mark.parametrize("model", ON_ROWS, ids=lambda model: model.__name__)
 def test_model_of_rows_does_on_the_wafer_as_on_the_host(model, tmp_path):
     check(model, tmp_path, inputs=inputs(ROWS, KINDS))
+
+
+@pytest.mark.slow
+def test_curve_of_a_ctc_model_follows_the_hosts_over_300_steps(tmp_path):
+    curves = []
+    for use_cs in (False, True):
+        losses: list[float] = []
+        made = estimator(speech, tmp_path / str(use_cs), use_cs, losses)
+        made.train(lambda: inputs(ROWS, KINDS)().repeat(), max_steps=300)
+        curves.append(losses)
+    assert curves[0][-1] < 0.3 * curves[0][0]
+    relative, absolute = TOLERANCES["training_variable"]
+    np.testing.assert_allclose(curves[1], curves[0], rtol=relative, atol=absolute)
