@@ -18,13 +18,7 @@ import tensorflow as tf
 from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, ComplexRule, Pair, is_complex
 from cerebras_tf.capture.custom_gradients import CustomGradient, apply_override
 from cerebras_tf.capture.frames import EXITS, frame_of, innermost, loop_condition
-from cerebras_tf.capture.functions import (
-    CHECKS,
-    branches_around,
-    data_outputs,
-    is_check,
-    used_inputs,
-)
+from cerebras_tf.capture.functions import CHECKS, branches_around, data_outputs, is_check, operands
 from cerebras_tf.capture.gradients import lower_call, mark_boundaries
 from cerebras_tf.capture.lowerable import Lowerable, missing_op_report
 from cerebras_tf.capture.order import all_before, execution_order
@@ -326,7 +320,7 @@ class Capture(GraphLowering):
             needed = [*call.ys, *(dy for dy in call.dys if dy is not None), *call.xs]
             before = []
         else:
-            needed = [*used_inputs(op), *(predicate for predicate, _ in branches_around(op))]
+            needed = [*operands(op), *(predicate for predicate, _ in branches_around(op))]
             before = self._control_dependencies(op)
         return [t.op for t in needed if _key(t) not in self._features] + before
 

@@ -11,13 +11,20 @@ from typing import Optional, Union
 
 import tensorflow as tf
 
-from cerebras_tf.capture.functions import branches_around, data_outputs, function_bodies, is_check
+from cerebras_tf.capture.functions import (
+    BRANCHING,
+    branches_around,
+    data_outputs,
+    function_bodies,
+    is_check,
+)
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.registry import GraphLowering, Lowering, lowers
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.ir import Graph, StepGraph, Value
 from cerebras_tf.ops import Builder
+from cerebras_tf.ops.control import inline
 
 
 @lowers("PartitionedCall", "StatefulPartitionedCall")
@@ -62,12 +69,10 @@ def lower_body(
     return [inner.value(tensor) for tensor in outputs]
 
 
-@lowers("If", "StatelessIf")
+@lowers(*BRANCHING)
 def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """cond(predicate, operands, variables): the branches' outputs, then assigned variables."""
-    predicate = c.value(op.inputs[0])
-    if predicate.dtype != "bool":
-        predicate = c.b.op("not_equal", predicate, 0)
+    chosen = c.value(op.inputs[0])
     operands = [t for t in op.inputs[1:] if t.dtype != tf.resource]
     branches = [_branch(c, op, body, operands) for body in function_bodies(op)]
     names = list(dict.fromkeys(n for step, _ in branches for n in step.variables))
@@ -82,11 +87,32 @@ def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
     ]
     if uses_random:
         given.append(c.random_step())
-    results = c.b.multi("cond", predicate, *given, then=graphs[0], orelse=graphs[1])
+    if "Case" in op.type:
+        results = _case(c.b, chosen, given, graphs)
+    else:
+        if chosen.dtype != "bool":
+            chosen = c.b.op("not_equal", chosen, 0)
+        results = c.b.multi("cond", chosen, *given, then=graphs[0], orelse=graphs[1])
     count = len(data_outputs(op))
     for name, value in zip(assigned, results[count:]):
         assign(c, op, handles[name], value)
     return results[:count]
+
+
+def _case(b: Builder, index: Value, given: list[Value], graphs: list[Graph]) -> list[Value]:
+    """Outputs of graph number `index`, of the last one if there is none: conditionals in others."""
+    first, *others = graphs
+    if not others:
+        return inline(b, first, given)
+    orelse = Graph(f"{first.name}_else")
+    number, *inputs = [
+        orelse.add_input(f"x{i}", value.type) for i, value in enumerate([index, *given])
+    ]
+    inner = Builder(orelse, b.evaluate)
+    orelse.outputs = _case(inner, inner.op("sub", number, 1), inputs, others)
+    first.inputs = [first.add_input("index", index.type), *first.inputs[:-1]]
+    chosen = b.op("equal", index, 0)
+    return list(b.multi("cond", chosen, index, *given, then=first, orelse=orelse))
 
 
 def _branch(

@@ -115,11 +115,11 @@ def _forwarded(low: Lowering, op: Operation) -> Sequence[Value]:
     return low.inputs(op)
 
 
-@lowers("Identity")
+@lowers("Identity", "Print")
 def _identity(low: Lowering, op: Operation) -> Sequence[Value]:
     if is_cross_wafer_sum(op):  # a session with one wafer drops it
         return [low.b.op("wafer_sum", *low.inputs(op))]
-    return low.inputs(op)
+    return [low.value(op.inputs[0])]
 
 
 @lowers("AddN", "AccumulateNV2")

@@ -12,6 +12,8 @@ from cerebras_tf.tf_compat.internals import op_def_registry
 
 # Operation type -> attributes that name the functions it runs.
 FUNCTION_ATTRIBUTES = {
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
     "If": ("then_branch", "else_branch"),
     "StatelessIf": ("then_branch", "else_branch"),
     "PartitionedCall": ("f",),
@@ -27,8 +29,12 @@ LISTS = (
     "TensorListScatterIntoExistingList",
     "TensorListSetItem",
 )
+# Those whose first operand chooses one of their functions.
+BRANCHING = ("Case", "If", "StatelessCase", "StatelessIf")
 # Checks and prints: a step does not depend on them; the session still runs them.
 CHECKS = ("Assert", "PrintV2")
+# These, and prints that return their operand: the step computes it, the session prints.
+_EFFECTS = (*CHECKS, "Print")
 # Prefixes of the types of operations that assign variables.
 ASSIGNING = (
     "Assign",
@@ -43,12 +49,25 @@ ASSIGNING = (
 def function_bodies(op: Any) -> list[Any]:
     """FuncGraphs an operation runs, in the order of its attributes; [] for ordinary operations."""
     names = FUNCTION_ATTRIBUTES.get(op.type, ())
-    return [_body(op, op.get_attr(name).name) for name in names]
+    given = [op.get_attr(name) for name in names]
+    flat = [one for item in given for one in (item if isinstance(item, list) else [item])]
+    return [_body(op, function.name) for function in flat]
+
+
+def operands(op: Any) -> list[Any]:
+    """Inputs that an operation's result depends on.
+
+    A print returns its first input. The lists that TensorFlow's backward graph has given a loop are
+    for this graph alone.
+    """
+    if op.type in LOOPS:
+        return [tensor for tensor in op.inputs if tensor.op.type != "EmptyTensorList"]
+    return list(op.inputs[:1] if op.type == "Print" else op.inputs)
 
 
 def parameters(op: Any, body: Any) -> list[tuple[Any, Any]]:
     """(input of the body, tensor that the operation passes for it) for a body it runs."""
-    given = op.inputs[1:] if op.type in ("If", "StatelessIf") else op.inputs
+    given = op.inputs[1:] if op.type in BRANCHING else op.inputs
     return list(zip(body.inputs, given))
 
 
@@ -104,13 +123,6 @@ def is_list(tensor: Any) -> bool:
     return op.type in LISTS
 
 
-def used_inputs(op: Any) -> list[Any]:
-    """Inputs of an operation, without those that TensorFlow's backward graph has given a loop."""
-    if op.type not in LOOPS:
-        return list(op.inputs)
-    return [tensor for tensor in op.inputs if tensor.op.type != "EmptyTensorList"]
-
-
 def body_operations(body: Any) -> list[Any]:
     """Operations that a body's data outputs and effects need, without its inputs and checks."""
     return [op for op in all_before(_roots(body), excluded=is_check) if op.type != "Placeholder"]
@@ -123,9 +135,9 @@ def _roots(body: Any) -> list[Any]:
 def holds_checks(op: Any) -> bool:
     """Whether a conditional or function asserts or prints inside; a v1 one by its Merge."""
     if op.type == "Merge":
-        return any(inner.type in CHECKS for inner in _branch_operations(op))
-    return any(
-        inner.type in CHECKS or holds_checks(inner)
+        return any(inner.type in _EFFECTS for inner in _branch_operations(op))
+    return op.type in _EFFECTS or any(
+        inner.type in _EFFECTS or holds_checks(inner)
         for body in function_bodies(op)
         for inner in all_before(_roots(body))
     )

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, complex_inputs, is_complex
 from cerebras_tf.capture.frames import frame_of, outermost
-from cerebras_tf.capture.functions import body_operations, function_bodies, parameters
+from cerebras_tf.capture.functions import body_operations, function_bodies, operands, parameters
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
@@ -63,7 +63,7 @@ class Lowerable:
     def _missing_alone(self, op: Operation) -> list[Operation]:
         if op in self._handles:
             return []
-        if any(tensor.dtype.base_dtype == tf.string for tensor in [*op.inputs, *op.outputs]):
+        if any(tensor.dtype.base_dtype == tf.string for tensor in [*operands(op), *op.outputs]):
             return [op]
         loops = op.type in ("While", "StatelessWhile")
         if not (loops or op.type.startswith("TensorList")) and any(
@@ -134,6 +134,16 @@ def user_line(op: Operation) -> str:
 
 def missing_op_report(ops: Sequence[Operation]) -> str:
     """Error message for operations without an IR form: types, counts, names, source lines."""
+    parts = listed(ops)
+    kinds = "type has" if len(parts) == 1 else "types have"
+    return (
+        f"{len(parts)} TensorFlow op {kinds} no IR form: {', '.join(parts)}. "
+        "Rewrite the layer or add them in cerebras_tf/capture/."
+    )
+
+
+def listed(ops: Sequence[Operation]) -> list[str]:
+    """Types of operations, the most frequent first, with counts, names and source lines."""
     by_type: dict[str, list[Operation]] = {}
     loops: set[str] = set()
     for op in ops:
@@ -150,8 +160,4 @@ def missing_op_report(ops: Sequence[Operation]) -> str:
         line = user_line(found[0])
         where = f", built at {line}" if line else ""
         parts.append(f"{op_type} ({len(found)}x, '{found[0].name}'{where})")
-    kinds = "type has" if len(by_type) == 1 else "types have"
-    return (
-        f"{len(by_type)} TensorFlow op {kinds} no IR form: {', '.join(parts)}. "
-        "Rewrite the layer or add them in cerebras_tf/capture/."
-    )
+    return parts

@@ -94,6 +94,8 @@ class Placement:
     that only their content says reach the step as the lengths of further tensors.
 
     Attributes:
+        between: operations without an IR form that the session runs between two parts of a step,
+            with the number of the part before each.
         sizes: for tensors that hold sizes, and for ids of segments, the numbers and the tensors of
             these lengths.
         owned: operations that make handles of variables the wafer reads or assigns.
@@ -121,6 +123,8 @@ class Placement:
                 gradients are those in its features.
         """
         self.graph = graph
+        self.between: dict[Any, int] = {}
+        self._calls = list(gradients)
         self.sizes: dict[tuple[Any, int], list[Any]] = {}
         self._whole = whole
         self.owned = set(owned)
@@ -231,6 +235,10 @@ class Placement:
         """Whether one of the operations reads a batch from the input."""
         return any(op in self._inputs and is_stateful(op) for op in operations)
 
+    def has_form(self, op: Any) -> bool:
+        """Whether an operation has an IR form."""
+        return self._lowerable.has(op)
+
     def is_backward(self, op: Any) -> bool:
         """Whether TensorFlow built the operation for a recorded gradient."""
         return op in self._backward
@@ -296,7 +304,9 @@ class Placement:
             UnsupportedOpError: the roots need wafer values through operations without an IR form.
         """
         roots = list(roots)
-        needs = _Needs()
+        needs = self._needs(capture, roots)
+        if needs.formless and self._whole:
+            self._find_between(list(needs.formless), roots)
         while True:
             needs = self._needs(capture, roots)
             varying = self._varying.intersection(_ancestors(needs.fed)) - self.owned
@@ -311,13 +321,15 @@ class Placement:
             for op in needs.computed:
                 self._refuse_inner_gradients(op, op)
         self._in_step.update(needs.computed)
+        self._host.difference_update(needs.computed)
         # The session reads what the step computes of these; it does not compute it again.
         self._depends.update(op for op in self._in_step & self._varying if op not in self.owned)
         needing_step = self.needing_step()
         self.after_step = [
             op for op in needs.checks if op in needing_step and not self.is_replaced(op)
         ]
-        own = [op for op in needs.computed if op.type in FUNCTION_ATTRIBUTES and self.on_wafer(op)]
+        kinds = (*FUNCTION_ATTRIBUTES, "Print")
+        own = [op for op in needs.computed if op.type in kinds and self.on_wafer(op)]
         self.with_checks = [op for op in own if holds_checks(op)]
         independent = [*needs.independent, *(op for op in needs.checks if op not in needing_step)]
         used = {(t.op, t.value_index) for op in needs.computed for t in op.inputs}
@@ -325,6 +337,39 @@ class Placement:
         self._find_sizes(needs.computed)
         lengths = [t for parts in self.sizes.values() for t in parts if isinstance(t, tf.Tensor)]
         return [*fed, *lengths], independent
+
+    def _find_between(self, formless: list[Any], roots: list[Any]) -> None:
+        """Finds what the session can run between two parts of a step.
+
+        These are operations without an IR form, and those that lie between two of them and read
+        nothing else of the wafer. None of them may read a variable, or lie in a branch, or on the
+        way of a gradient.
+        """
+        crossed = {op for call in self._calls for op in _crossed(call)}
+
+        def may_move(op: Any) -> bool:
+            kinds = {tensor.dtype for tensor in [*op.inputs, *op.outputs]}
+            in_branch = op._get_control_flow_context() is not None
+            return not (in_branch or op in crossed or kinds & {tf.resource, tf.variant})
+
+        if not all(may_move(op) and op not in roots for op in formless):
+            return
+        before, after = _ancestors(formless), self._with_followers(formless)
+        position = {op: i for i, op in enumerate(self.graph.get_operations())}
+        order = execution_order(
+            before, lambda op: [o for o in _makers(op) if o in before], position
+        )
+        if not set(formless) <= set(order):  # what follows a loop of version 1 has no order
+            return
+        parts: dict[Any, int] = {}
+        for op in order:
+            makers = [maker for maker in _makers(op) if maker in self._depends]
+            only = all(maker in self.between for maker in makers)
+            moved = op in formless or (op in after and only and may_move(op))
+            steps = [parts[maker] + (maker in self.between and not moved) for maker in makers]
+            parts[op] = max(steps, default=0)
+            if moved:
+                self.between[op] = parts[op]
 
     def _find_sizes(self, computed: Iterable[Any]) -> None:
         """Finds the sizes that a step needs and only the content of features says."""
@@ -442,19 +487,23 @@ class Placement:
                 continue
             if op not in self._depends and holds_checks(op):
                 needs.checks[op] = None
+            if op in self.between:
+                stack.extend(tensor.op for tensor in op.inputs if tensor.op in self._depends)
+                continue
             missing = self._lowerable.missing(op)
             if missing and op not in self._depends:
                 needs.independent.append(op)
                 continue
             needs.missing.extend(missing)
             if missing:
+                needs.formless[op] = None
                 stack.extend(tensor.op for tensor in op.inputs if tensor.op in self._depends)
                 continue
             needs.computed[op] = None
             for other in capture.dependencies(op):
                 if self.is_in_session(other):
                     needs.fed[other] = None
-                else:
+                if other in self.between or other not in needs.fed:
                     stack.append(other)
             for other in self.control_inputs(op):
                 if is_check(other) or not self._lowerable.has(other):
@@ -463,6 +512,8 @@ class Placement:
 
     def is_in_session(self, op: Any) -> bool:
         """Whether the session computes the operation and feeds its outputs to a step."""
+        if op in self.between:
+            return True
         if op in self._depends or op in self.owned or op.type == "Const" or not op.outputs:
             return False
         if op in self._inputs or op in self._varying_fed or op in self._before_step:
@@ -529,13 +580,36 @@ class _Needs:
         independent: operations of the session that the step waits for but does not read.
         checks: assertions, prints and other effects.
         missing: operations on the wafer without an IR form.
+        formless: these, or the calls that have them inside.
     """
 
     fed: dict[Any, None] = field(default_factory=dict)
     independent: list[Any] = field(default_factory=list)
     checks: dict[Any, None] = field(default_factory=dict)
     missing: list[Any] = field(default_factory=list)
+    formless: dict[Any, None] = field(default_factory=dict)
     computed: dict[Any, None] = field(default_factory=dict)
+
+
+def _crossed(call: GradientCall) -> set[Any]:
+    """Operations that a gradient goes through."""
+    stops = {tensor.op for tensor in call.stops}
+    back: set[Any] = set()
+    stack = [tensor.op for tensor in call.ys]
+    while stack:
+        op = stack.pop()
+        if op not in back and op not in stops:
+            back.add(op)
+            if has_gradient(op):
+                stack.extend(tensor.op for tensor in op.inputs)
+    crossed: set[Any] = set()
+    tensors = list(call.xs)
+    while tensors:
+        for op in tensors.pop().consumers():
+            if op in back and op not in crossed and has_gradient(op):
+                crossed.add(op)
+                tensors.extend(op.outputs)
+    return crossed
 
 
 def _segments(ids: Any) -> Any:

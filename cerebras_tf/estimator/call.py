@@ -26,6 +26,7 @@ class CallContext:
 
     Attributes:
         use_cs: whether models run on the wafer.
+        is_open: False for an estimator's defaults, which are no call yet.
         steps: number of steps to train, if given.
         last_step: global step at which training ends, if given.
         runs: whether steps will run; a call that only compiles writes no variables.
@@ -42,6 +43,7 @@ class CallContext:
     """
 
     use_cs: bool
+    is_open: bool = False
     steps: Optional[int] = None
     last_step: Optional[int] = None
     runs: bool = True

@@ -181,7 +181,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         bound = copy.copy(self)
         systems, batches = self._systems, self._batches_per_step
         bound._call = CallContext(
-            on_wafer, systems=systems, micro_batches=batches // systems, **fields
+            on_wafer, True, systems=systems, micro_batches=batches // systems, **fields
         )
         if self._accumulates(on_wafer):
             bound._call.accumulated = batches
@@ -564,6 +564,18 @@ class CerebrasEstimator(tf.estimator.Estimator):
         if options.staging and not self._config.cluster_spec:
             make_lean(tf.compat.v1.get_default_graph())
         return self._call.model.spec
+
+    def _evaluate_build_graph(
+        self, input_fn: Any, hooks: Any = None, checkpoint_path: Optional[str] = None
+    ) -> Any:
+        """tf.estimator's graph of an evaluation; InMemoryEvaluatorHook's is for the host.
+
+        That hook calls it outside of `evaluate`, and sets the variables from the session.
+        """
+        if not self._call.is_open:
+            log_info("InMemoryEvaluatorHook: TensorFlow evaluates on the host")
+        theirs: Any = super(CerebrasEstimator, self if self._call.is_open else self._in_call(False))
+        return theirs._evaluate_build_graph(input_fn, hooks, checkpoint_path)
 
     def _call_model_fn_eval(self, input_fn: Any, config: Any) -> Any:
         """tf.estimator's call, with the host call's loss in place of the batches' mean loss."""

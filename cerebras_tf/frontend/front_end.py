@@ -148,7 +148,8 @@ def types_with_symbols(
     for feature in features:
         type = found[feature.name]
         shape = (None,) * type.rank if feature.shape is None else feature.shape
-        alike = [b[feature.name] for b in batches if b[feature.name].rank == type.rank]
+        given = [batch[feature.name] for batch in batches if feature.name in batch]
+        alike = [other for other in given if other.rank == type.rank]
         dims: list[Any] = list(type.shape)
         for axis, (known, size) in enumerate(zip(shape, type.shape)):
             if known is None and isinstance(size, int) and size:

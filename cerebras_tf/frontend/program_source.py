@@ -33,7 +33,7 @@ from cerebras_tf.frontend.micro_batches import MicroBatches
 from cerebras_tf.frontend.program_cache import CacheKey, ProgramCache, settings_of
 from cerebras_tf.ir import StepGraph, TensorType, print_step
 from cerebras_tf.ir.dimensions import bound_of
-from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, HEAP, Program
+from cerebras_tf.ir.program import BEFORE, GLOBAL_STEP_UPDATE, HEAP, Program
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.ops import Builder
 from cerebras_tf.passes.batch_facts import BatchFacts
@@ -257,7 +257,11 @@ class CompilingSource:
         return UNKNOWN not in values and self.can_split()
 
     def _target(self, request: Request) -> _Target:
-        strip = self._options.strip and not request.padding_reason and request.kind != COUNTS
+        strip = (
+            self._options.strip
+            and not request.padding_reason
+            and request.kind not in (BEFORE, COUNTS)
+        )
         return _Target(request.types, request.wanted, request.updates, request.kind, strip)
 
     def _registered(self, program: Program, target: _Target) -> Program:
@@ -385,8 +389,7 @@ class CompilingSource:
         wanted = target.wanted
         if self.micro_batches is not None and target.kind == COUNTS:
             wanted = self.micro_batches.wanted  # the sums that a step with these values reads
-        small = [name for name, type in model.results.items() if is_small(type)]
-        results = list(dict.fromkeys([*wanted, *small]))
+        results = [*wanted, *(n for n in self._returned(target) if n not in wanted)]
 
         def capture(rows: Mapping[str, int]) -> StepGraph:
             given = {
@@ -417,13 +420,18 @@ class CompilingSource:
                 )
         return step
 
+    def _returned(self, target: _Target) -> dict[str, TensorType]:
+        """Small values that a program returns in any case, with their types, by name."""
+        if target.kind == BEFORE:
+            return {}
+        return {name: type for name, type in self._model.results.items() if is_small(type)}
+
     def _load(self, target: _Target) -> Optional[Program]:
         """The program from the cache, if it was compiled before."""
         if self.cache is None or not self._model.features:
             return None
         start = time.monotonic()
-        small = {name for name, type in self._model.results.items() if is_small(type)}
-        wanted, available = target.wanted | small, self._budget.bytes()
+        wanted, available = target.wanted | self._returned(target).keys(), self._budget.bytes()
         if self.micro_batches is not None:
             wanted = self.micro_batches.returned(wanted, target.wanted, target.kind)
         found = self.cache.find(self._key(target), wanted, available, self._model.seed())

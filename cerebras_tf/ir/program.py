@@ -32,6 +32,7 @@ CONSTANT = "constant"  # part of the program
 RANDOM_STEP = "random_step"  # feature, int64 []: earlier draws of each random op
 # Feature, int64 []: as RANDOM_STEP, but equal on all wafers.
 COMMON_RANDOM_STEP = f"{RANDOM_STEP}_of_all"
+BEFORE = "before"  # the kind of a part of a step that draws what the step will draw again
 GLOBAL_STEP_UPDATE = "global_step/update"  # result, int64 []: the global step after the step
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cerebras_tf.errors import BatchCapacityError, ConfigError, DataError, PaddingError
 from cerebras_tf.ir import Array, TensorType, Variable
-from cerebras_tf.ir.program import GLOBAL_STEP_UPDATE, Price, Program
+from cerebras_tf.ir.program import BEFORE, GLOBAL_STEP_UPDATE, Price, Program
 from cerebras_tf.kernels.half_precision import to_storage
 from cerebras_tf.memoryx.store import Store, reading, write
 from cerebras_tf.runtime.backend import Backend
@@ -289,7 +289,8 @@ class Session(SessionOfStore):
             program.global_step: np.array(self._global_step, np.int64),
             **self._random.features(program, self._global_step),
         }
-        self._random.advance(program, executor.sizes, updates)
+        if work.variant.kind != BEFORE:
+            self._random.advance(program, executor.sizes, updates)
         return {
             name: to_storage(given[name], slots[slot].type.dtype)
             for name, slot in program.features.items()

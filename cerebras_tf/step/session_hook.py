@@ -98,7 +98,10 @@ class WaferHook(tf.estimator.SessionRunHook):
             plan = self._plans[key] = self._plan(graph, given)
         if plan.is_plain:
             return run(fetches, *rest)
-        fed = _fed(graph, rest[0])
+        try:
+            fed = _fed(graph, rest[0])
+        except (KeyError, TypeError, ValueError):
+            return run(fetches, *rest)  # raises TensorFlow's error for an unknown key
         if fed and self._must_run_on_host(plan, fed):
             return with_values(fetches, self._stored.computed(run, graph, plan.wanted, fed))
         step = self._wiring.step

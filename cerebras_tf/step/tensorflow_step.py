@@ -18,6 +18,7 @@ from cerebras_tf.compiler.pipeline import Options
 from cerebras_tf.frontend.front_end import Feature
 from cerebras_tf.frontend.model_step import ModelStep, RunSettings
 from cerebras_tf.ir import StepGraph, TensorType
+from cerebras_tf.ir.program import BEFORE
 from cerebras_tf.memoryx.store import Store
 from cerebras_tf.step.graph_digest import graph_digest, tensor_named
 from cerebras_tf.step.split_batch import SplitBatch
@@ -151,6 +152,25 @@ class TensorFlowStep(ModelStep):
         self._tensorflow_model.add_input(tensor)
         self.added[tensor] = np.empty(0)
         self.kind = f"with {', '.join(added.name for added in self.added)}"
+
+    def run_before(
+        self, global_step: int, arrays: Mapping[str, np.ndarray], wanted: Sequence[str]
+    ) -> list[np.ndarray]:
+        """Computes values of the wafer that the session needs before a step.
+
+        Args:
+            arrays: of the fed tensors that do not need these values.
+            wanted: names of the values.
+        """
+        given = {
+            feature.name: arrays[feature.name]
+            if feature.name in arrays
+            else np.zeros(feature.smallest_type.shape, feature.smallest_type.numpy_dtype)
+            for feature in self._tensorflow_model.features
+        }
+        self.client.global_step = global_step
+        found = self.client.run(given, frozenset(wanted), False, BEFORE)
+        return [np.array(found[name]) for name in wanted]
 
     def run_arrays(self, global_step: int, arrays: Sequence[np.ndarray]) -> int:
         """Runs a step on the arrays of the fed tensors, in order; see ModelStep.run."""

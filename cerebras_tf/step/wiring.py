@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.functions import branch_of, is_check
+from cerebras_tf.capture.lowerable import listed
 from cerebras_tf.capture.order import all_before
 from cerebras_tf.capture.placement import Placement
 from cerebras_tf.errors import CerebrasError
@@ -64,6 +65,8 @@ class Wiring:
         self._stand_ins: dict[Any, Any] = {}
         self._needs: dict[Any, frozenset[str]] = {}
         before = [self._join_branches(op, op) for op in checks]
+        if placement.between:
+            self._add_parts(global_step_read, fed)
         with tf.name_scope(_SCOPE), tf.control_dependencies(before):
             self.token = tf.numpy_function(
                 self._run, [global_step_read, *fed], tf.int64, name="step"
@@ -79,6 +82,54 @@ class Wiring:
                 # The increment is computed on the wafer: a skipped step may skip it.
                 count = tf.cast(self.token, global_step.dtype.base_dtype)
                 self.train_op = tf.compat.v1.assign(global_step, count, name="train_op").op
+
+    def _add_parts(self, global_step_read: Any, fed: list[Any]) -> None:
+        """Adds the nodes of the parts of a step before what the session runs within it."""
+        between = self.placement.between
+        for part in sorted(set(between.values())):
+            readers = [
+                (op, index, tensor)
+                for op, number in between.items()
+                for index, tensor in enumerate(op.inputs)
+                if number == part and self.placement.on_wafer(tensor.op)
+            ]
+            wanted = {tensor.name: tensor for _, _, tensor in readers}
+            given = [tensor for tensor in fed if between.get(tensor.op, -1) < part]
+            nodes = self._part(global_step_read, given, wanted)
+            for op, index, tensor in readers:
+                # Private API of TensorFlow: there is no public way to change an input.
+                op._update_input(index, nodes[tensor.name])
+        ops = [op for op in between if not self.placement.has_form(op)]
+        tf.compat.v1.logging.info(
+            "on the host within each step: %s. The step has %d parts; what the host reads is "
+            "computed again in later ones",
+            ", ".join(listed(ops)),
+            len(set(between.values())) + 1,
+        )
+
+    def _part(self, global_step_read: Any, given: list[Any], wanted: dict[str, Any]) -> Any:
+        """Session tensors with values of the wafer that a part of a step computes, by name.
+
+        Args:
+            given: the fed tensors that it knows.
+        """
+        self.step.tensors.update(wanted)
+        names, types = [t.name for t in given], [t.dtype for t in wanted.values()]
+
+        def run(global_step: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+            features = dict(zip(names, arrays))
+            try:
+                found = self.step.run_before(int(global_step), features, list(wanted))
+            except CerebrasError as error:
+                self.step.error = error
+                raise
+            return [np.asarray(x, dtype.as_numpy_dtype) for x, dtype in zip(found, types)]
+
+        with tf.name_scope(_SCOPE), tf.control_dependencies(None):
+            nodes = tf.numpy_function(run, [global_step_read, *given], types, name="part")
+        for node, tensor in zip(nodes, wanted.values()):
+            node.set_shape(tensor.shape)
+        return dict(zip(wanted, nodes))
 
     def _run(self, global_step: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         try:

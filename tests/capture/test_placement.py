@@ -190,15 +190,21 @@ def test_a_python_function_reads_an_activation_in_the_session():
     assert not model.on_wafer("total")
 
 
-def test_a_python_function_between_weights_and_loss_is_one_error():
+def test_the_session_runs_python_and_text_between_two_parts_of_a_step():
     def make(x, weight):
         seen = tf.numpy_function(lambda a: a, [x * weight], tf.float32, name="seen")
-        text = tf.strings.to_number(tf.strings.as_string(seen, name="written"), name="parsed")
-        return tf.reduce_sum(text * weight)
+        half = tf.ensure_shape(seen, [4], name="half") / 2.0
+        text = tf.strings.to_number(tf.strings.as_string(half, name="written"), name="parsed")
+        scaled = tf.math.special.bessel_j0(tf.stop_gradient(text * weight), name="later")
+        return tf.reduce_sum(text * weight + scaled)
 
-    facts = ("AsString (1x, 'written'", "PyFunc (1x, 'seen'", "StringToNumber (1x, 'parsed'")
-    with raises(UnsupportedOpError, "3 TensorFlow op types", *facts):
-        Model(make).boundary()
+    model = Model(make)
+    fed, _ = model.boundary()
+    assert {tensor.op.name for tensor in fed} == {"x", "parsed", "later/BesselJ0"}
+    parts = {op.name: part for op, part in model.placement.between.items()}
+    assert {parts[name] for name in ("seen", "half", "written", "parsed")} == {0}
+    assert parts["later/BesselJ0"] == 1
+    assert model.on_wafer(model.loss.op.name)
 
 
 def test_operations_added_later_are_placed_at_the_next_update():

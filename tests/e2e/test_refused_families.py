@@ -14,55 +14,6 @@ pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
 
 
-def weight(shape):
-    return v1.get_variable("weight", shape, initializer=v1.random_normal_initializer(seed=1))
-
-
-def loop_over_weights(features):
-    kernel = weight([6, 6])
-    body = lambda i, h: [i + 1, tf.tanh(tf.matmul(h, kernel))]  # noqa: E731
-    loop = v1.while_loop(lambda i, h: i < 3, body, [0, features["x"]], maximum_iterations=3)
-    return tf.reduce_sum(loop[1], -1)
-
-
-def dynamic_rnn(features):
-    cell = v1.nn.rnn_cell.GRUCell(4)
-    sequence = tf.reshape(features["x"], [4, 3, 2])
-    outputs, _ = v1.nn.dynamic_rnn(cell, sequence, dtype=tf.float32)
-    return tf.reduce_sum(outputs, [1, 2])
-
-
-def keras_lstm(features):
-    outputs = tf.keras.layers.LSTM(4)(tf.reshape(features["x"], [4, 3, 2]))
-    return tf.reduce_sum(outputs, -1)
-
-
-def map_over_examples(features):
-    kernel = weight([6])
-    return tf.map_fn(lambda row: tf.reduce_sum(row * kernel), features["x"])
-
-
-def tensor_array(features):
-    scores = tf.squeeze(network(features["x"]), -1)
-    return tf.TensorArray(tf.float32, 4).unstack(scores).stack()
-
-
-def switch_case(features):
-    scores = tf.squeeze(network(features["x"]), -1)
-    chosen = tf.cast(features["ids"][0, 0] % 2, tf.int32)
-    return tf.switch_case(chosen, [lambda: scores, lambda: 2.0 * scores])
-
-
-def text_between_weights_and_loss(features):
-    scores = tf.squeeze(network(features["x"]), -1)
-    return tf.strings.to_number(tf.strings.as_string(scores)) + 0.0 * scores
-
-
-def python_between_weights_and_loss(features):
-    scores = tf.squeeze(network(features["x"]), -1)
-    return tf.ensure_shape(tf.numpy_function(lambda a: 2.0 * a, [scores], tf.float32), [4]) + scores
-
-
 @tf.custom_gradient
 def tripled_backwards(x):
     return tf.tanh(x), lambda upstream: 3.0 * upstream
@@ -74,17 +25,7 @@ def own_gradient_in_a_conditional(features):
     return tf.cond(positive, lambda: tripled_backwards(scores), lambda: scores)
 
 
-FAMILIES = [
-    loop_over_weights,
-    dynamic_rnn,
-    keras_lstm,
-    map_over_examples,
-    tensor_array,
-    switch_case,
-    text_between_weights_and_loss,
-    python_between_weights_and_loss,
-    own_gradient_in_a_conditional,
-]
+FAMILIES = [own_gradient_in_a_conditional]
 
 
 def model(make):
@@ -100,16 +41,6 @@ def test_training_is_refused_before_the_first_step(make, tmp_path):
     assert "\n" not in str(raised.value)
     assert losses == []
     assert not list(tmp_path.glob("*.index"))
-
-
-@pytest.mark.parametrize("make", [loop_over_weights, map_over_examples])
-def test_a_loop_over_weights_is_refused_in_every_mode(make, tmp_path):
-    made = estimator(model(make), tmp_path, False, [])
-    made.train(input_fn, max_steps=1)
-    with pytest.raises(UnsupportedOpError, match="While"):
-        made.evaluate(input_fn, steps=1, use_cs=True)
-    with pytest.raises(UnsupportedOpError, match="While"):
-        next(made.predict(input_fn, use_cs=True))
 
 
 def test_an_assignment_in_evaluation_is_refused(tmp_path):

@@ -129,6 +129,5 @@ def dense_features(features: Any, labels: Any, mode: str) -> Any:
     [canned_wide_and_deep, weighted_and_ragged, dense_features],
     ids=lambda model: model.__name__,
 )
-def test_wafer_and_host_agree(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(both_sides, "input_fn", input_fn)
-    both_sides.check(model, tmp_path, False)
+def test_wafer_and_host_agree(model, tmp_path):
+    both_sides.check(model, tmp_path, inputs=input_fn)
