@@ -1,7 +1,7 @@
 """Lowerings of conditionals and function calls.
 
 A v2 tf.cond becomes `cond`. Of a v1 tf.cond (Switch and Merge) both sides run and `select` chooses.
-Loops are not lowered: training graphs of transformers have none.
+Loops are in loops.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cerebras_tf.capture.functions import (
     function_bodies,
     is_check,
 )
+from cerebras_tf.capture.lists import PendingList
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.registry import GraphLowering, Lowering, lowers
 from cerebras_tf.capture.state import VariableState
@@ -73,8 +74,13 @@ def lower_body(
 def _if(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """cond(predicate, operands, variables): the branches' outputs, then assigned variables."""
     chosen = c.value(op.inputs[0])
-    operands = [t for t in op.inputs[1:] if t.dtype != tf.resource]
+    operands = [
+        t
+        for t in op.inputs[1:]
+        if t.dtype != tf.resource and not isinstance(c.value(t), PendingList)
+    ]
     branches = [_branch(c, op, body, operands) for body in function_bodies(op)]
+    _fill_lists(branches)
     names = list(dict.fromkeys(n for step, _ in branches for n in step.variables))
     assigned = list(dict.fromkeys(n for step, _ in branches for n in step.updates))
     uses_random = any(step.features for step, _ in branches)
@@ -121,13 +127,24 @@ def _branch(
     step = StepGraph(Graph(op.name.rpartition("/")[2] + ("_else" if _is_else(op, body) else "")))
     b = Builder(step.graph, c.b.evaluate)
     arguments: list[Union[Tensor, Value]] = []
-    values = iter([step.graph.add_input(t.name, c.value(t).type) for t in operands])
     for tensor in op.inputs[1:]:
-        arguments.append(tensor if tensor.dtype == tf.resource else next(values))
+        value = None if tensor.dtype == tf.resource else c.value(tensor)
+        if value is not None and not isinstance(value, PendingList):
+            value = step.graph.add_input(tensor.name, value.type)
+        arguments.append(tensor if value is None else value)
     state = VariableState(step, in_branch=True)
     outputs = lower_body(c, op, body, arguments, b, state)
     step.updates = state.updates()
     return step, outputs
+
+
+def _fill_lists(branches: list[tuple[StepGraph, list[Value]]]) -> None:
+    """Gives lists that only some branches have written the type that they have there."""
+    for at, values in enumerate(zip(*(outputs for _, outputs in branches))):
+        written = [value for value in values if not isinstance(value, PendingList)]
+        for (step, outputs), value in zip(branches, values):
+            if written and isinstance(value, PendingList):
+                outputs[at] = value.filled(Builder(step.graph), written[0].shape[1:])
 
 
 def _is_else(op: Operation, body: FunctionBody) -> bool:

@@ -118,9 +118,11 @@ def is_list(tensor: Any) -> bool:
     if op.type in LOOPS:
         _, body = function_bodies(op)
         return is_list(body.outputs[tensor.value_index])
+    if op.type in ("If", "StatelessIf"):
+        return all(is_list(body.outputs[tensor.value_index]) for body in function_bodies(op))
     if op.type == "Identity":
         return is_list(op.inputs[0])
-    return op.type in LISTS
+    return op.type in (*LISTS, "Placeholder")  # a function passes it on
 
 
 def body_operations(body: Any) -> list[Any]:

@@ -1,8 +1,4 @@
-"""Lowerings of loops, and of the lists of tensors that they read and write.
-
-The value of a list is the stack of its elements. A list that was made without the shape of its
-elements is a PendingList until the first write.
-"""
+"""Lowerings of loops of both versions of control flow: condition and body as graphs."""
 
 from __future__ import annotations
 
@@ -10,45 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
-import numpy as np
 import tensorflow as tf
 
 from cerebras_tf.capture.control import assign, lower_body
 from cerebras_tf.capture.frames import exits_of, frame_of, innermost, switch_of
 from cerebras_tf.capture.functions import data_outputs, function_bodies
+from cerebras_tf.capture.lists import PendingList
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.registry import GraphLowering, lowers
-from cerebras_tf.capture.shape_arithmetic import known_numbers
 from cerebras_tf.capture.state import VariableState
 from cerebras_tf.errors import UnsupportedOpError
-from cerebras_tf.ir import Graph, Shape, Size, StepGraph, TensorType, Value, Variable
+from cerebras_tf.ir import Graph, StepGraph, TensorType, Value, Variable
 from cerebras_tf.ir.program import COMMON_RANDOM_STEP
 from cerebras_tf.ops import Builder
-from cerebras_tf.ops.counted_loops import Loop, emit_loop
-from cerebras_tf.ops.sizes import counts, known_count
+from cerebras_tf.ops.counted_loops import Loop, emit_loop, written_rows
 
 # The loop's types are found by lowering its body again with what it returned.
 _ATTEMPTS = 4
-
-
-class PendingList(Value):
-    """A list whose elements were not written yet.
-
-    Attributes:
-        element: what is known of the shape of its elements; None if that is nothing.
-        grows: whether a write beyond its end makes it longer.
-    """
-
-    __slots__ = ("element", "grows")
-
-    def __init__(self, dtype: str, count: Size, element: Optional[Shape], grows: bool) -> None:
-        super().__init__("list", TensorType(dtype, (count,)))
-        self.element, self.grows = element, grows
-
-    def filled(self, b: Builder, element: Shape) -> Value:
-        """Zeros for elements of a shape."""
-        zero = b.constant(0, self.dtype)
-        return b.op("broadcast_to", zero, shape=(*self.shape, *element))
 
 
 @lowers("While", "StatelessWhile")
@@ -86,7 +60,8 @@ def _while(c: GraphLowering, op: Operation) -> Sequence[Value]:
         lambda *given: lower(body, *given),
         handles,
     )
-    return [lowered[tensor.value_index] for tensor in data_outputs(op)]
+    unread = PendingList("float32", 0, None, False)
+    return [lowered[tensor.value_index] or unread for tensor in data_outputs(op)]
 
 
 _Values = list[Optional[Value]]
@@ -143,6 +118,14 @@ class _Part:
         step.graph.inputs = [value for value in order if value is not None]
 
 
+class _Measured(Exception):
+    """How many rows a loop writes of every loop variable that is a list; None if unknown."""
+
+    def __init__(self, rows: dict[int, Optional[int]]) -> None:
+        super().__init__()
+        self.of_carries = rows
+
+
 def lower_loop(
     c: GraphLowering,
     op: Operation,
@@ -166,6 +149,32 @@ def lower_loop(
     Returns:
         The last value of every loop variable; those of handles are undefined.
     """
+    parts = (same, lower_cond, lower_body, handles)
+    if any(isinstance(v, PendingList) and v.grows for v in starts):
+        given = [v.grown(1) if isinstance(v, PendingList) else v for v in starts]
+        try:
+            _lower_loop(c, op, name, given, *parts, _measure)
+        except _Measured as measured:
+            rows = measured.of_carries
+            starts = [
+                v.grown(count) if isinstance(v, PendingList) and (count := rows.get(at)) else v
+                for at, v in enumerate(starts)
+            ]
+    return _lower_loop(c, op, name, starts, *parts, lambda b, loop, _: emit_loop(b, loop))
+
+
+def _lower_loop(
+    c: GraphLowering,
+    op: Operation,
+    name: str,
+    starts: Sequence[Optional[Value]],
+    same: Sequence[bool],
+    lower_cond: _Lower,
+    lower_body: _Lower,
+    handles: Sequence[Tensor],
+    emit: Callable[[Builder, Loop, Sequence[int]], list[Value]],
+) -> list[Value]:
+    """As lower_loop; `emit` is given the positions of the carries among the loop variables."""
     types = [None if v is None or isinstance(v, PendingList) else v.type for v in starts]
     body = _lower_stable(c, name, starts, types, same, lower_body)
     test = _lower_part(c, name + "_cond", starts, types, same, lower_cond)
@@ -193,11 +202,16 @@ def lower_loop(
     consts = [_start(c, starts[at], types[at]) for at in still]
     consts += [c.state.read_detached(c.b, by_name[n]) for n in read] + outer
     drawn = [c.random_step(for_all=n == COMMON_RANDOM_STEP) for n in draws]
-    found = emit_loop(c.b, Loop(test.step.graph, body.step.graph, carries, consts, drawn))
+    loop = Loop(test.step.graph, body.step.graph, carries, consts, drawn)
+    found = emit(c.b, loop, [*moving, *(len(starts) for _ in assigned)])
     for n, value in zip(assigned, found[len(moving) :]):
         assign(c, op, by_name[n], value)
     last = dict(zip(moving, found))
     return [last.get(at, value) for at, value in enumerate(starts)]  # type: ignore[misc]
+
+
+def _measure(b: Builder, loop: Loop, positions: Sequence[int]) -> list[Value]:
+    raise _Measured(dict(zip(positions, written_rows(b, loop))))
 
 
 def _lower_stable(
@@ -337,176 +351,3 @@ def _enter(c: GraphLowering, op: Operation) -> Sequence[Value]:
 def _of_loop(c: GraphLowering, op: Operation) -> Sequence[Value]:
     """Has its value from the loop's LoopCond."""
     return [c.value(op.outputs[0])]
-
-
-# Lists.
-
-
-def _element_shape(c: GraphLowering, tensor: Tensor) -> Optional[Shape]:
-    """What is known of the shape of a list's elements."""
-    value = c.value(tensor)
-    if value.type.rank == 0:
-        return None
-    return tuple(None if n == -1 else n for n in known_numbers(value))
-
-
-def _stack(c: GraphLowering, tensor: Tensor, like: Optional[Tensor] = None) -> Value:
-    """The elements of a list; zeros if it was not written."""
-    value = c.value(tensor)
-    if not isinstance(value, PendingList):
-        return value
-    element = value.element
-    if (element is None or None in element) and like is not None:
-        dims = like.shape
-        element = tuple(dims.as_list()) if dims.rank is not None else None
-    if element is None or None in element:
-        raise UnsupportedOpError(
-            "the shape of a list's elements must be known where it is read before it is written. "
-            f"Received: {element}. Give tf.TensorArray element_shape, or write it first."
-        )
-    return value.filled(c.b, element)
-
-
-def _written(c: GraphLowering, tensor: Tensor, index: Value, item: Value) -> Value:
-    """The list after a write."""
-    value = c.value(tensor)
-    if isinstance(value, PendingList):
-        element = item.shape if index.type.rank == 0 else item.shape[1:]
-        if value.grows:
-            value = _grown(value, index)
-        value = value.filled(c.b, element)
-    return c.b.op("rows_update", value, index, item)
-
-
-def _grown(value: PendingList, index: Value) -> PendingList:
-    number, count = known_count(index), value.shape[0]
-    if not isinstance(number, int) or not isinstance(count, int):
-        raise UnsupportedOpError(
-            "the number of elements of a list must be known where a loop writes it. Received: "
-            "dynamic_size. Give tf.TensorArray the number of iterations as size."
-        )
-    return PendingList(value.dtype, max(count, number + 1), value.element, True)
-
-
-@lowers("TensorListReserve")
-def _reserve(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    (count,) = known_numbers(c.value(op.inputs[1]))
-    if count is None:
-        raise UnsupportedOpError(
-            "the number of elements of a list must be known before the first step. Received: a "
-            "value that depends on data. Give tf.TensorArray a static size."
-        )
-    dtype = op.get_attr("element_dtype").name
-    return [PendingList(dtype, count, _element_shape(c, op.inputs[0]), count == 0)]
-
-
-@lowers("TensorListFromTensor")
-def _from_tensor(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    return [c.value(op.inputs[0])]
-
-
-@lowers("TensorListStack")
-def _list_stack(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    return [_stack(c, op.inputs[0])]
-
-
-@lowers("TensorListGetItem", "TensorListGather")
-def _get_item(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    like = op.outputs[0] if op.type == "TensorListGetItem" else None
-    elements = _stack(c, op.inputs[0], like)
-    return [c.b.op("gather", elements, c.value(op.inputs[1]), axis=0, batch_dims=0)]
-
-
-@lowers("TensorListSetItem")
-def _set_item(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    return [_written(c, op.inputs[0], c.value(op.inputs[1]), c.value(op.inputs[2]))]
-
-
-@lowers("TensorListScatterIntoExistingList")
-def _scatter_into(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    return [_written(c, op.inputs[0], c.value(op.inputs[2]), c.value(op.inputs[1]))]
-
-
-@lowers("TensorListLength")
-def _length(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    count = c.value(op.inputs[0]).shape[0]
-    if count is None:
-        raise UnsupportedOpError("the number of elements of a list must be known.")
-    return [counts(c.b, count, "int32")]
-
-
-@lowers("TensorListConcatV2")
-def _concat(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    elements = _stack(c, op.inputs[0])
-    rows, first, *rest = elements.shape
-    if not isinstance(rows, int) or first is None:
-        raise UnsupportedOpError("the elements of a list that is joined must have known sizes.")
-    lengths = counts(c.b, [first] * rows, "int64")
-    return [c.b.op("reshape", elements, shape=(-1, *rest)), lengths]
-
-
-@lowers("EmptyTensorList")
-def _empty(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    """Nothing: TensorFlow's backward graph has given a loop within a loop this list."""
-    return []
-
-
-# Lists of version 1: the last operand, a scalar in TensorFlow, is the list.
-
-
-@lowers("TensorArrayV3")
-def _array(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    (count,) = known_numbers(c.value(op.inputs[0]))
-    if count is None:
-        raise UnsupportedOpError(
-            "the number of elements of a list must be known before the first step. Received: a "
-            "value that depends on data. Give tf.TensorArray a static size."
-        )
-    dims = op.get_attr("element_shape")
-    shape = None if dims.unknown_rank else tuple(d.size if d.size >= 0 else None for d in dims.dim)
-    grows = bool(op.get_attr("dynamic_size"))
-    made = PendingList(op.get_attr("dtype").name, count, shape, grows)
-    return [made, made]
-
-
-def _is_all(positions: Value, count: Optional[Size]) -> bool:
-    content = positions.constant
-    if content is None or not isinstance(count, int):
-        return False
-    return np.array_equal(content, np.arange(count))
-
-
-@lowers("TensorArrayScatterV3")
-def _array_scatter(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    positions, items = c.value(op.inputs[1]), c.value(op.inputs[2])
-    held = c.value(op.inputs[3])
-    if _is_all(positions, items.shape[0]) and held.shape[0] in (items.shape[0], 0):
-        return [items]
-    return [_written(c, op.inputs[3], positions, items)]
-
-
-@lowers("TensorArrayGatherV3")
-def _array_gather(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    positions, elements = c.value(op.inputs[1]), _stack(c, op.inputs[2])
-    if _is_all(positions, elements.shape[0]):
-        return [elements]
-    return [c.b.op("gather", elements, positions, axis=0, batch_dims=0)]
-
-
-@lowers("TensorArrayReadV3")
-def _array_read(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    elements = _stack(c, op.inputs[2], op.outputs[0])
-    return [c.b.op("gather", elements, c.value(op.inputs[1]), axis=0, batch_dims=0)]
-
-
-@lowers("TensorArrayWriteV3")
-def _array_write(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    return [_written(c, op.inputs[3], c.value(op.inputs[1]), c.value(op.inputs[2]))]
-
-
-@lowers("TensorArraySizeV3")
-def _array_size(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    count = c.value(op.inputs[1]).shape[0]
-    if count is None:
-        raise UnsupportedOpError("the number of elements of a list must be known.")
-    return [counts(c.b, count, "int32")]

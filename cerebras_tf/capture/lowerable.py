@@ -12,11 +12,20 @@ import tensorflow as tf
 
 from cerebras_tf.capture.complex_numbers import COMPLEX_LOWERINGS, complex_inputs, is_complex
 from cerebras_tf.capture.frames import frame_of, outermost
-from cerebras_tf.capture.functions import body_operations, function_bodies, operands, parameters
+from cerebras_tf.capture.functions import (
+    BRANCHING,
+    LOOPS,
+    body_operations,
+    function_bodies,
+    operands,
+    parameters,
+)
 from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.state import resolve_handle
+
+_LIST_TAKERS = (*BRANCHING, *LOOPS, "Identity")
 
 
 class Lowerable:
@@ -65,10 +74,8 @@ class Lowerable:
             return []
         if any(tensor.dtype.base_dtype == tf.string for tensor in [*operands(op), *op.outputs]):
             return [op]
-        loops = op.type in ("While", "StatelessWhile")
-        if not (loops or op.type.startswith("TensorList")) and any(
-            tensor.dtype == tf.variant and op.type != "Identity" for tensor in op.inputs
-        ):
+        takes_lists = op.type in _LIST_TAKERS or op.type.startswith("TensorList")
+        if not takes_lists and any(tensor.dtype == tf.variant for tensor in op.inputs):
             return [op]
         rules: Container[str] = COMPLEX_LOWERINGS if is_complex(op) else LOWERINGS
         if op.type not in rules or not all(map(self._is_known, op.inputs)):

@@ -61,6 +61,15 @@ def emit_loop(b: Builder, loop: Loop) -> list[Value]:
     return _Emitter(b, loop).run()
 
 
+def written_rows(b: Builder, loop: Loop) -> list[Optional[int]]:
+    """For every carry the rows that a loop writes of it, from the first; None if not known.
+
+    Args:
+        b: may get nodes that nothing reads.
+    """
+    return _Emitter(b, loop).written_rows()
+
+
 @dataclass(frozen=True)
 class _Index:
     """A position first + step * t at iteration t."""
@@ -102,6 +111,19 @@ class _Emitter:
         if self.is_counted and self.length is not None:
             return self._emit_scan(self.length)
         return self._emit_while()
+
+    def written_rows(self) -> list[Optional[int]]:
+        """See the function."""
+        found: list[Optional[int]] = []
+        for value in self.body.outputs[: self.count]:
+            node = _source(value).node
+            at = None
+            if node is not None and node.op == "rows_update":
+                at = self._index(node.inputs[1])
+            length = self.length if self.is_counted and not self.limits else None
+            known = at is not None and isinstance(length, int)
+            found.append(at.first + at.step * (length - 1) + 1 if known else None)  # type: ignore
+        return found
 
     # The number of iterations.
 

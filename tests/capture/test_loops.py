@@ -152,6 +152,27 @@ def a_list_that_is_read_where_it_was_written(x):
 
 
 @in_both_versions(*BATCHES)
+def lists_that_grow_and_that_a_branch_writes(x):
+    w = weight("w", WIDTH, WIDTH)
+
+    @tf.function
+    def loop(x):
+        h = x[:, 0]
+        every, some = (
+            tf.TensorArray(tf.float32, 0, dynamic_size=True),
+            tf.TensorArray(tf.float32, 4),
+        )
+        for t in tf.range(4):
+            h = tf.tanh(h @ w)
+            every = every.write(t, h)
+            if t > 1:
+                some = some.write(t, 2.0 * h)
+        return tf.concat([every.stack(), some.stack()], 0)
+
+    return with_gradients(loop(x), w)
+
+
+@in_both_versions(*BATCHES)
 def dropout_in_a_loop(x):
     def body(i, y):
         return i + 1, y + v1.random_uniform([WIDTH], seed=4)

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tests.e2e.both_sides import check
 from tests.e2e.public_style import regression
 
 v1 = tf.compat.v1
@@ -148,8 +149,6 @@ def decoder_in_predict(features: Any, labels: Any, mode: str) -> Any:
 if __name__ == "__main__":  # with TensorFlow 2 behaviour switched off
     import sys
     from pathlib import Path
-
-    from tests.e2e.both_sides import check
 
     v1.disable_v2_behavior()
     for chosen in sys.argv[2:]:
