@@ -15,6 +15,7 @@ from cerebras_tf.runtime.saved_run import running_saved
 from cerebras_tf.runtime.verify_program import load_verified
 from tests.machines import client_of, store_of
 from tests.messages import raises
+from tests.ops.test_loops import recurrent_step
 from tests.runtime.test_packing import BATCHES, tagging_step
 from tests.steps import features_of, residual_step, starting_values
 from tests.trust.mutations import changed_value, places_of
@@ -88,3 +89,17 @@ def test_changed_programs_are_refused_or_run_within_their_memory(tmp_path, name)
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_thousands_of_changed_programs(tmp_path, name, seed):
     check_mutations(name, tmp_path, 1000, seed)
+
+
+def test_a_loop_runs_only_over_slices_that_exist(tmp_path):
+    program = compile_step(recurrent_step(True, False))
+    save_program(program, tmp_path / "p")
+    load_verified(tmp_path / "p")
+    loops = [item for body in program.bodies for item in body if item.op == "scan"]
+    for change in ({"length": 9}, {"carries": 0}, {"xs": 7}, {"body": None}):
+        before = {key: loops[0].attrs[key] for key in change}
+        loops[0].attrs.update(change)
+        save_program(program, tmp_path / "p")
+        with pytest.raises(GraphError):
+            load_verified(tmp_path / "p")
+        loops[0].attrs.update(before)
