@@ -118,7 +118,7 @@ def is_list(tensor: Any) -> bool:
     if op.type in LOOPS:
         _, body = function_bodies(op)
         return is_list(body.outputs[tensor.value_index])
-    if op.type in ("If", "StatelessIf"):
+    if op.type in BRANCHING:
         return all(is_list(body.outputs[tensor.value_index]) for body in function_bodies(op))
     if op.type == "Identity":
         return is_list(op.inputs[0])

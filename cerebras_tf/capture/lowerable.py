@@ -17,6 +17,7 @@ from cerebras_tf.capture.functions import (
     LOOPS,
     body_operations,
     function_bodies,
+    is_list,
     operands,
     parameters,
 )
@@ -75,7 +76,8 @@ class Lowerable:
         if any(tensor.dtype.base_dtype == tf.string for tensor in [*operands(op), *op.outputs]):
             return [op]
         takes_lists = op.type in _LIST_TAKERS or op.type.startswith("TensorList")
-        if not takes_lists and any(tensor.dtype == tf.variant for tensor in op.inputs):
+        variants = [tensor for tensor in op.inputs if tensor.dtype == tf.variant]
+        if variants and not (takes_lists and all(map(_may_be_list, variants))):
             return [op]
         rules: Container[str] = COMPLEX_LOWERINGS if is_complex(op) else LOWERINGS
         if op.type not in rules or not all(map(self._is_known, op.inputs)):
@@ -103,6 +105,11 @@ class Lowerable:
         """Whether a tensor is data, or the handle of a variable of the step."""
         handle = resolve_handle(tensor).op if tensor.dtype == tf.resource else None
         return handle is None or handle in self._handles or handle.type == "TensorArrayV3"
+
+
+def _may_be_list(tensor: Tensor) -> bool:
+    """Whether a variant is not an intermediate of branches."""
+    return tensor.op.type not in BRANCHING or is_list(tensor)
 
 
 def result_tensors(call: GradientCall) -> list[Tensor]:
