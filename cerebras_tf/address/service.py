@@ -323,7 +323,7 @@ class Service:
         updates = any(batch.updates for batch in request.batches)
         self._note(found[-1].global_step, session, losses if updates else [])
         is_full = profiler is not None and profiler.is_full
-        if is_full:
+        if profiler is not None and is_full:
             profiler.pause()
         return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found), is_full)
 

@@ -228,8 +228,7 @@ class CerebrasEstimator(tf.estimator.Estimator):
         Raises:
             ConfigError: another process trains in model_dir; the sparsifier prunes nothing, or the
                 host is to train with it.
-            CheckpointError: the list of checkpoints in model_dir is damaged, or warm_start_from is
-                no checkpoint.
+            CheckpointError: model_dir lists damaged checkpoints; warm_start_from is no checkpoint.
             CerebrasError: the wafer refuses the model, before the first step if possible.
         """
         found = latest_listed(self.model_dir, "training starts from the beginning")
@@ -257,9 +256,8 @@ class CerebrasEstimator(tf.estimator.Estimator):
         ):
             bound._call.stop = EvaluationStopHook(stop, self.model_dir)
             every = [*(hooks or []), stop, lasting]
-            super(CerebrasEstimator, bound).train(
-                input_fn, every, steps, max_steps, saving_listeners
-            )
+            train = super(CerebrasEstimator, bound).train
+            train(input_fn, every, steps, max_steps, saving_listeners)
         return self
 
     @contextlib.contextmanager

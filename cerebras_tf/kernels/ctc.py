@@ -6,6 +6,8 @@ before and after them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cerebras_tf.errors import DataError
@@ -68,7 +70,7 @@ def _occupancy(both: np.ndarray, final: np.ndarray, states: np.ndarray, classes:
     shares = np.exp(both - np.where(np.isfinite(final), final, 0.0)[:, None])
     rows = np.arange(both.shape[1])
     for u in range(states.shape[1]):
-        at = slice(None), rows, states[:, u]
+        at: Any = (slice(None), rows, states[:, u])
         np.add.at(result, at, np.nan_to_num(shares[:, :, u]))
     return result
 

@@ -80,7 +80,7 @@ def same_shuffle_order() -> Iterator[None]:
         graph.seed = None
 
 
-class InputContext(tf.distribute.InputContext):  # type: ignore[misc]
+class InputContext(tf.distribute.InputContext):
     """Notes whether an input function asks which part of the data is this wafer's."""
 
     is_used = False

@@ -165,7 +165,7 @@ class TensorFlowStep(ModelStep):
         given = {
             feature.name: arrays[feature.name]
             if feature.name in arrays
-            else np.zeros(feature.smallest_type.shape, feature.smallest_type.numpy_dtype)
+            else np.zeros(feature.smallest_type.static_shape, feature.smallest_type.numpy_dtype)
             for feature in self._tensorflow_model.features
         }
         self.client.global_step = global_step
