@@ -25,6 +25,7 @@ from cerebras_tf.capture.operations import FunctionBody, Operation, Tensor
 from cerebras_tf.capture.recording import GradientCall
 from cerebras_tf.capture.registry import LOWERINGS
 from cerebras_tf.capture.state import resolve_handle
+from cerebras_tf.capture.substitutes import advice
 
 _LIST_TAKERS = (*BRANCHING, *LOOPS, "Identity")
 
@@ -150,10 +151,8 @@ def missing_op_report(ops: Sequence[Operation]) -> str:
     """Error message for operations without an IR form: types, counts, names, source lines."""
     parts = listed(ops)
     kinds = "type has" if len(parts) == 1 else "types have"
-    return (
-        f"{len(parts)} TensorFlow op {kinds} no IR form: {', '.join(parts)}. "
-        "Rewrite the layer or add them in cerebras_tf/capture/."
-    )
+    types = [part.partition(" ")[0] for part in parts]
+    return f"{len(parts)} TensorFlow op {kinds} no IR form: {', '.join(parts)}. {advice(types)}"
 
 
 def listed(ops: Sequence[Operation]) -> list[str]:
