@@ -1,9 +1,9 @@
 """Messages as bytes and back: a JSON header, then the bytes of the arrays.
 
 A message is one frame or several. The first has a prefix and the header, which is JSON: the fields
-of the message, by the types that its class declares, and dtype and shape of every array. Sizes are
-checked before anything is allocated, and only these classes are built. Of an array of zero bytes,
-only the header is sent.
+of the message in order, by the types that its class declares, and dtype and shape of every array.
+Sizes are checked before anything is allocated, and only these classes are built. Of an array of
+zero bytes, only the header is sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import re
 import struct
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -40,6 +40,7 @@ _DTYPES = (
     *("uint64", "uint32", "uint16", "uint8", "bool"),
 )
 _STATIC_TYPE = re.compile(r"[a-z0-9]{1,20}\[([0-9]{1,18}(, ?[0-9]{1,18}){0,31})?\]")
+_json = json.JSONEncoder(allow_nan=False).encode
 _NAMES = {kind.__name__: kind for kind in (*REQUESTS, *ANSWERS)}
 
 
@@ -51,7 +52,7 @@ def _protocol() -> str:
         if _is_message(hint) and hint.__name__ not in found:
             fields = dataclasses.fields(hint)
             found[hint.__name__] = " ".join(f"{each.name}:{each.type}" for each in fields)
-            for each in _hints(hint).values():
+            for each in _fields(hint).values():
                 add(each)
         for part in typing.get_args(hint):
             add(part)
@@ -72,9 +73,10 @@ def encode(number: int, message: Any, answered: int = 0) -> Iterator[bytes]:
         DataError: an array has another dtype, or the message is too large.
     """
     arrays: list[Array] = []
-    fields = _encode(message, type(message), arrays)
+    kind: Any = type(message)
+    fields = _encoder(kind)(message, arrays)
     table = [[a.dtype.name, list(a.shape), _is_zero(a)] for a in arrays]
-    header = json.dumps([type(message).__name__, fields, table], allow_nan=False).encode()
+    header = _json([kind.__name__, fields, table]).encode()
     if len(header) > MAX_HEADER_BYTES or len(arrays) > MAX_ARRAYS:
         raise DataError(
             f"wafer: a message must have at most {MAX_HEADER_BYTES} bytes besides its arrays, and "
@@ -132,7 +134,7 @@ class Reader:
             for array in arrays:
                 if array.dtype == np.bool_:  # of other bytes than 0 and 1
                     np.not_equal(array.view(np.uint8), 0, out=array)
-            return number, _decode(fields, _NAMES[name], arrays)
+            return number, _decoder(_NAMES[name])(fields, arrays)
         except DataError:
             raise
         except (CerebrasError, ValueError) as error:
@@ -208,78 +210,119 @@ def _is_zero(array: Array) -> bool:
     return array.nbytes >= 4096 and not _bytes_of(array).any()
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def _is_message(hint: Any) -> bool:
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
-def _encode(value: Any, hint: Any, arrays: list[Array]) -> Any:
-    """JSON of a value of a declared type; arrays are replaced by their numbers."""
-    origin, given = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Union:
-        return None if value is None else _encode(value, given[0], arrays)
-    if hint == Array:
-        array = np.require(value if isinstance(value, np.ndarray) else np.array(value), None, "C")
-        if array.dtype.name not in _DTYPES or not array.dtype.isnative:
-            raise DataError(
-                f"wafer: arrays must be of {', '.join(_DTYPES)}. Received: {array.dtype}. Convert "
-                "them."
-            )
-        arrays.append(array)
-        return len(arrays) - 1
-    if hint is TensorType:
-        return str(value)
-    if _is_message(hint):
-        hints = _hints(hint)
-        return {name: _encode(getattr(value, name), hints[name], arrays) for name in hints}
-    if origin is not None and issubclass(origin, Mapping):
-        return {name: _encode(item, given[1], arrays) for name, item in value.items()}
-    if origin is not None:  # a sequence or a set
-        items = sorted(value) if issubclass(origin, frozenset) else value
-        return [_encode(item, given[0], arrays) for item in items]
-    return hint(value)
+def _fields(kind: type) -> dict[str, Any]:
+    """Types of a message's fields, by name, in order."""
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
 
 
-def _decode(found: Any, hint: Any, arrays: Sequence[Array]) -> Any:
-    """The value of a declared type; raises ValueError where JSON has another one."""
+@functools.cache
+def _encoder(hint: Any) -> Callable[[Any, list[Array]], Any]:
+    """Makes JSON of values of a declared type; arrays are replaced by their numbers."""
     origin, given = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Union:
-        return None if found is None else _decode(found, given[0], arrays)
     if hint == Array:
-        _require(type(found) is int and 0 <= found < len(arrays), found)
-        return arrays[found]
+        return _encode_array
     if hint is TensorType:
-        _require(type(found) is str, found)
-        _require(_STATIC_TYPE.fullmatch(found) is not None, found)
-        return parse_type(found)
+        return lambda value, arrays: str(value)
     if _is_message(hint):
-        hints = _hints(hint)
-        _require(isinstance(found, dict) and found.keys() == hints.keys(), found)
-        return hint(**{name: _decode(found[name], hints[name], arrays) for name in hints})
-    if origin is not None and issubclass(origin, Mapping):
-        _require(isinstance(found, dict), found)
-        return {_text(name): _decode(item, given[1], arrays) for name, item in found.items()}
-    if origin is not None:
-        _require(isinstance(found, list), found)
-        items = [_decode(item, given[0], arrays) for item in found]
-        return frozenset(items) if issubclass(origin, frozenset) else tuple(items)
-    if hint is str:
-        return _text(found)
-    if hint is float:
-        _require(type(found) in (int, float) and math.isfinite(found), found)
-        return float(found)
-    _require(type(found) is hint and (hint is bool or abs(found) < _MAX_INT), found)
-    return found
+        fields = [(name, _encoder(kind)) for name, kind in _fields(hint).items()]
+        return lambda value, arrays: [part(getattr(value, name), arrays) for name, part in fields]
+    if origin is None:
+        return lambda value, arrays: hint(value)
+    if origin is Union:
+        part = _encoder(given[0])
+        return lambda value, arrays: None if value is None else part(value, arrays)
+    if issubclass(origin, Mapping):
+        part = _encoder(given[1])
+        return lambda value, arrays: {name: part(item, arrays) for name, item in value.items()}
+    part, order = _encoder(given[0]), sorted if issubclass(origin, frozenset) else iter
+    return lambda value, arrays: [part(item, arrays) for item in order(value)]
+
+
+def _encode_array(value: Any, arrays: list[Array]) -> int:
+    array = np.require(value if isinstance(value, np.ndarray) else np.array(value), None, "C")
+    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+        raise DataError(
+            f"wafer: arrays must be of {', '.join(_DTYPES)}. Received: {array.dtype}. Convert them."
+        )
+    arrays.append(array)
+    return len(arrays) - 1
+
+
+@functools.cache
+def _decoder(hint: Any) -> Callable[[Any, Sequence[Array]], Any]:
+    """Makes values of a declared type; raises ValueError where JSON has another one."""
+    origin, given = typing.get_origin(hint), typing.get_args(hint)
+    if hint == Array:
+        return _decode_array
+    if hint is TensorType:
+        return lambda found, arrays: _type(found)
+    if _is_message(hint):
+        parts = [_decoder(kind) for kind in _fields(hint).values()]
+
+        def message(found: Any, arrays: Sequence[Array]) -> Any:
+            _require(type(found) is list and len(found) == len(parts), found)
+            return hint(*[part(item, arrays) for part, item in zip(parts, found)])
+
+        return message
+    if origin is None:
+        plain: Any = {str: _text, float: _float, int: _integer, bool: _boolean}
+        read = plain[hint]
+        return lambda found, arrays: read(found)
+    if origin is Union:
+        part = _decoder(given[0])
+        return lambda found, arrays: None if found is None else part(found, arrays)
+    if issubclass(origin, Mapping):
+        part = _decoder(given[1])
+
+        def mapping(found: Any, arrays: Sequence[Array]) -> Any:
+            _require(type(found) is dict, found)
+            return {_text(name): part(item, arrays) for name, item in found.items()}
+
+        return mapping
+    part, kind = _decoder(given[0]), frozenset if issubclass(origin, frozenset) else tuple
+
+    def items(found: Any, arrays: Sequence[Array]) -> Any:
+        _require(type(found) is list, found)
+        return kind([part(item, arrays) for item in found])
+
+    return items
+
+
+def _decode_array(found: Any, arrays: Sequence[Array]) -> Array:
+    _require(type(found) is int and 0 <= found < len(arrays), found)
+    array: Array = arrays[found]
+    return array
+
+
+def _type(found: Any) -> TensorType:
+    _require(type(found) is str and _STATIC_TYPE.fullmatch(found) is not None, found)
+    return parse_type(found)
 
 
 def _text(found: Any) -> str:
     _require(type(found) is str, found)
     found.encode()  # half a character is none
     return str(found)
+
+
+def _float(found: Any) -> float:
+    _require(type(found) in (int, float) and math.isfinite(found), found)
+    return float(found)
+
+
+def _integer(found: Any) -> int:
+    _require(type(found) is int and abs(found) < _MAX_INT, found)
+    return int(found)
+
+
+def _boolean(found: Any) -> bool:
+    _require(type(found) is bool, found)
+    return bool(found)
 
 
 def _require(holds: bool, found: Any) -> None:

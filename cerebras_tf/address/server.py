@@ -278,9 +278,9 @@ class WaferServer:
                         "Connect again."
                     )
                 work = client.work[number]
-            while concurrent.futures.wait([work], m.ALIVE_S).not_done:
+            while (answer := _result(work)) is None:
                 yield _ALIVE
-            yield from _frames(number, work.result())
+            yield from _frames(number, answer)
             client.silent_since = time.monotonic()
 
     def _answer(self, lease: str, request: Any) -> Any:
@@ -349,6 +349,14 @@ def _failure(error: Exception, what: str) -> m.Failure:
     if not isinstance(error, CerebrasError):
         _log.exception("%s failed", what)
     return m.failure_of(error)
+
+
+def _result(work: concurrent.futures.Future[Any]) -> Any:
+    """The answer of a request; None if it takes longer than a while."""
+    try:
+        return work.result(m.ALIVE_S)
+    except concurrent.futures.TimeoutError:
+        return None
 
 
 def _frames(number: int, answer: Any) -> Iterator[bytes]:

@@ -322,9 +322,10 @@ class Service:
         losses = [r.values.get(self._shown[request.session]) for r in found]
         updates = any(batch.updates for batch in request.batches)
         self._note(found[-1].global_step, session, losses if updates else [])
-        is_full = profiler is not None and profiler.is_full
-        if profiler is not None and is_full:
+        is_full = False
+        if profiler is not None and profiler.is_full:
             profiler.pause()
+            is_full = True
         return m.Stepped(tuple(replace(r, values=dict(r.values)) for r in found), is_full)
 
     def _note(self, step: int, session: Session, losses: Sequence[Optional[Array]]) -> None:

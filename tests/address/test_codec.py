@@ -81,17 +81,17 @@ def test_sizes_are_checked_before_memory_is_taken():
 @pytest.mark.parametrize(
     "text",
     [
-        b'["Content",{"array":0},[["float32",[9223372036854775807,4],false]]]',
-        b'["Content",{"array":0},[["object",[1],false]]]',
-        b'["Content",{"array":1},[["int8",[0],false]]]',
-        b'["Content",{"array":0,"more":1},[["int8",[0],false]]]',
-        b'["Content",{"array":0},[["int8",[-1],false]]]',
-        b'["Opened",{"number":true},[]]',
-        b'["Opened",{"number":9223372036854775808},[]]',
-        b'["Opened",{"number":1,"number":2},[]]',
-        b'["Waiting",{"position":1,"holder":"x","held_s":NaN},[]]',
-        b'["Hello",{"protocol":"","version":"","label":"","lease":""},[]]',  # of a client
-        b'["__import__",{},[]]',
+        b'["Content",[0],[["float32",[9223372036854775807,4],false]]]',
+        b'["Content",[0],[["object",[1],false]]]',
+        b'["Content",[1],[["int8",[0],false]]]',
+        b'["Content",[0,1],[["int8",[0],false]]]',
+        b'["Content",[0],[["int8",[-1],false]]]',
+        b'["Opened",[true],[]]',
+        b'["Opened",[9223372036854775808],[]]',
+        b'["Numbers",[{"a":1,"a":2}],[]]',
+        b'["Waiting",[1,"x",NaN],[]]',
+        b'["Hello",["","","",""],[]]',  # of a client
+        b'["__import__",[],[]]',
         b"[" * 5000,
         b"\xff",
     ],

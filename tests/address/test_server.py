@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-from concurrent.futures import wait
 from types import SimpleNamespace
 
 import numpy as np
@@ -288,7 +287,8 @@ def test_a_silent_side_is_lost(serve, connect, monkeypatch):
         np.testing.assert_array_equal(there.session.get("w"), WEIGHT)
     assert not any("connection is lost" in line for line in lines)
     release = threading.Event()
-    monkeypatch.setattr(concurrent.futures, "wait", lambda *given: release.wait() and wait(*given))
+    result = server_module._result
+    monkeypatch.setattr(server_module, "_result", lambda work: release.wait() and result(work))
     threading.Timer(0.5, release.set).start()
     with monkeypatch.context() as patch:  # the server does not show that it is there
         patch.setattr(m, "SILENT_S", 0.2)
