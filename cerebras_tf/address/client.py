@@ -227,18 +227,15 @@ class Connection:
     def _connect(self) -> m.Welcome:
         """Opens a connection and waits for the wafer."""
         self._disconnect()
-        trusted = grpc.ssl_channel_credentials(self._credentials.certificate)
-        options = [*OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME)]
-        options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-        self._channel = grpc.secure_channel(self._address, trusted, options)
+        self._channel = _channel(self._address, self._credentials)
         label = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
         hello = m.Hello(PROTOCOL, cerebras_tf.__version__, label, self._lease)
         requests: queue.SimpleQueue[Optional[Iterator[bytes]]] = queue.SimpleQueue()
         requests.put(encode(0, hello))  # before other threads can send
         self._requests, self._reader = requests, Reader(1 << 62, m.ANSWERS)
-        metadata = [("authorization", self._credentials.authorization)]
         self._answers = self._channel.stream_stream(LINK)(
-            itertools.chain.from_iterable(iter(requests.get, None)), metadata=metadata
+            itertools.chain.from_iterable(iter(requests.get, None)),
+            metadata=_metadata(self._credentials),
         )
         while True:
             _, answer = self._next()
@@ -333,6 +330,17 @@ class _Ended(grpc.RpcError):  # type: ignore[misc]
 
     def details(self) -> str:
         return "the server ended the connection"
+
+
+def _channel(address: str, credentials: Credentials) -> Any:
+    trusted = grpc.ssl_channel_credentials(credentials.certificate)
+    options = [*OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME)]
+    options += [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.secure_channel(address, trusted, options)
+
+
+def _metadata(credentials: Credentials) -> list[tuple[str, str]]:
+    return [("authorization", credentials.authorization)]
 
 
 def _begun(frames: Iterator[bytes]) -> Iterator[bytes]:
@@ -439,13 +447,10 @@ def release_wafers() -> None:
 def status_of(address: str, credentials: Credentials) -> dict[str, Any]:
     """What the server of a wafer does; see WaferServer.status."""
     _check_certificate(address, credentials)
-    trusted = grpc.ssl_channel_credentials(credentials.certificate)
-    options = [*OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME)]
-    metadata = [("authorization", credentials.authorization)]
     try:
-        with grpc.secure_channel(address, trusted, options) as channel:
+        with _channel(address, credentials) as channel:
             call = channel.unary_unary(STATUS)
-            text = call(b"", metadata=metadata, timeout=_CONNECT_S)
+            text = call(b"", metadata=_metadata(credentials), timeout=_CONNECT_S)
             found: dict[str, Any] = parse_json(text, dict)
             return found
     except grpc.RpcError as error:

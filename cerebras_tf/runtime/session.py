@@ -181,7 +181,7 @@ class Session(SessionOfStore):
         self._listeners = list(listeners)
         self._phase = phase
         self._swarm = swarm or Alone()
-        self._share, self._of_share = memory_bytes, " within the limit of the wafer's owner"
+        self._share, self._of_share = memory_bytes, " of what the wafer's server allows"
         if memory_bytes is None:
             self._share = memory_share(loading_swarm or self._swarm)
             self._of_share = " for each of its wafers (num_csx)"

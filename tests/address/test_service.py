@@ -119,7 +119,7 @@ def test_memory_and_numbers_of_objects_are_bounded():
         with pytest.raises(CapacityError, match="variables must fit"):
             link.call(m.OpenStore((large,)))
     link, store, session = opened(service=service)
-    with pytest.raises(CapacityError, match="limit of the wafer's owner.* computer of the wafer"):
+    with pytest.raises(CapacityError, match="wafer's server allows.* computer of the wafer"):
         submit(link, session)
     with pytest.raises(DataError, match="at most 256 sessions"):
         for _ in range(300):
