@@ -213,8 +213,9 @@ class WaferServer:
             is_held, client = self._leases.resume(lease), self._client
             if is_held:
                 client.connection, client.silent_since = context, None
-                if hello.lease:
-                    _log.info("wafer: %s is connected again", _label(hello))
+            if hello.lease:
+                what = "is connected again" if is_held else "has no lease any more"
+                _log.info("wafer: %s %s", _label(hello), what)
         welcome = m.Welcome(
             cerebras_tf.__version__,
             self.incarnation,
