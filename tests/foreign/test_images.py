@@ -195,8 +195,47 @@ def grouped(features, labels, mode):
     return segmented(conv(x, 2, "logits"), labels, mode)
 
 
+def restored(features, labels, mode):
+    """Sub-pixel upsampling; similarity of structure, edges and total variation."""
+    x = tf.sigmoid(tf.nn.depth_to_space(conv(features["image"], 12, "up"), 2))
+    gray = tf.image.central_crop(tf.image.rgb_to_grayscale(x), 0.5)
+    turned = tf.image.flip_left_right(tf.image.rot90(x)) + tf.image.transpose(x)
+
+    def loss():
+        y = tf.sigmoid(tf.image.resize(features["image"], [16, 16]))
+        edges = tf.reduce_mean(tf.square(tf.image.sobel_edges(x) - tf.image.sobel_edges(y)))
+        rough = 0.01 * tf.reduce_mean(tf.image.total_variation(x))
+        likeness = tf.reduce_mean(tf.image.ssim(x, y, 1.0)) + 0.001 * tf.reduce_mean(
+            tf.image.psnr(x, y, 1.0)
+        )
+        return edges + rough - likeness + tf.reduce_mean(tf.square(turned)) + tf.reduce_mean(gray)
+
+    return spec(mode, loss, gray=gray)
+
+
+def sets_of_points(features, labels, mode):
+    """Chamfer distance, transport by Sinkhorn's steps, and distances of sorted numbers."""
+    x = tf.reshape(conv(features["image"], 3, "points"), [4, 64, 3])
+    y = tf.reshape(features["image"], [4, 64, 3])
+    apart = tf.norm(x[:, :, None] - y[:, None] + 1e-3, axis=-1)
+
+    def loss():
+        nearest = tf.reduce_mean(tf.reduce_min(apart, 1)) + tf.reduce_mean(tf.reduce_min(apart, 2))
+        rows = tf.zeros([4, 64, 1])
+        for _ in range(3):
+            columns = -tf.reduce_logsumexp(rows - apart, 1, keepdims=True)
+            rows = -tf.reduce_logsumexp(columns - apart, 2, keepdims=True)
+        transport = tf.reduce_sum(tf.exp(rows - apart + columns) * apart)
+        ordered = tf.sort(x[..., 0], axis=1) - tf.sort(y[..., 0], axis=1)
+        median = tf.nn.top_k(x[..., 1], 32).values[:, -1]
+        return nearest + 0.1 * transport + tf.reduce_mean(tf.square(ordered)) + median[0] ** 2
+
+    return spec(mode, loss, apart=tf.reduce_mean(apart))
+
+
 MODELS = [
     unet, deeplab, pyramid, detector, suppressed, video, generator, capsules, grouped,
+    restored, sets_of_points,
 ]  # fmt: skip
 
 
