@@ -15,8 +15,9 @@ from typing import Optional
 
 import numpy as np
 
-from cerebras_tf.ir import Graph, Size, Value
+from cerebras_tf.ir import Array, Graph, Node, Size, Value
 from cerebras_tf.ops.builder import Builder
+from cerebras_tf.ops.registry import can_fold
 from cerebras_tf.ops.sizes import counted, counts, known_count
 
 # Distance between the draws of two steps in a loop without a bound.
@@ -180,15 +181,53 @@ class _Emitter:
         return self.outside[value]
 
     def _shortest_read(self) -> Optional[Size]:
-        """The most iterations by the rows of the tables that are read at a counter."""
-        found: Optional[Size] = None
+        """The most iterations by the size of the axes that are read at a counter."""
+        found: Optional[int] = None
         for node in self.body.nodes:
-            if node.op == "gather" and _is_row(node.attrs, node.inputs[1]):
-                table, index = self._table(node.inputs[0]), self._index(node.inputs[1])
-                rows = None if table is None else table.shape[0]
-                if index is not None and index.step == 1 and isinstance(rows, int):
-                    trips = rows - index.first
-                    found = trips if found is None else _smaller(found, trips)
+            table = self._table(node.inputs[0]) if _is_element(node) else None
+            size = None if table is None else table.shape[node.attrs["axis"]]
+            if isinstance(size, int):
+                positions = self._positions(node.inputs[1], size)
+                if positions is None or not size:
+                    continue
+                trips = size - int(positions[0])
+                if np.array_equal(positions, positions[0] + np.arange(size)):
+                    found = trips if found is None else min(found, trips)
+        return found
+
+    def _positions(self, value: Value, count: int) -> Optional[Array]:
+        """What one number of the body that depends on counters alone is at every iteration."""
+        if self.b.evaluate is None:
+            return None
+        known: dict[Value, Array] = {}
+        needed: set[Node] = set()
+        stack = [value]
+        while stack:
+            part = stack.pop()
+            outside = self.outside.get(part)
+            if outside is not None and outside.constant is not None:
+                known[part] = outside.constant
+            elif part.node is None and _counter(self, part) is None:
+                return None
+            elif part.node is not None and part.node not in needed:
+                if part.node.op == "constant":
+                    known[part] = part.node.attrs["value"]
+                elif can_fold(part.node.op, part.node.attrs):
+                    needed.add(part.node)
+                    stack.extend(part.node.inputs)
+                else:
+                    return None
+        order = [node for node in self.body.nodes if node in needed]
+        found = np.empty(count, np.int64)
+        for t in range(count):
+            values = dict(known)
+            for i, index in self.counters.items():
+                kind = self.inputs[i].type.numpy_dtype
+                values[self.inputs[i]] = np.asarray(index.first + index.step * t, kind)
+            for node in order:
+                made = self.b.evaluate(node.op, [values[v] for v in node.inputs], node.attrs)
+                values.update(zip(node.outputs, made))
+            found[t] = values[value].reshape(())
         return found
 
     def _table(self, value: Value) -> Optional[Value]:
@@ -266,12 +305,13 @@ class _Emitter:
             replaced[old] = made
 
         for node in body.nodes:
-            if node.op == "gather" and _is_row(node.attrs, node.inputs[1]):
-                table, index = self._table(node.inputs[0]), self._index(node.inputs[1])
-                if table is not None and index is not None:
-                    rows = self._rows(table, index, length)
-                    if rows is not None:
-                        add_x(node.output, rows)
+            table = self._table(node.inputs[0]) if _is_element(node) else None
+            rows = None if table is None else self._elements(table, node, length)
+            if rows is not None:
+                part = body.add_input("x", rows.type.with_shape(rows.shape[1:]))
+                xs.append((part, rows))
+                node.op, node.inputs = "reshape", [part]
+                node.attrs = {"shape": node.output.shape}
         tables = {i: w for i in range(self.count) if (w := self._written(i, length)) is not None}
         for i, index in self.counters.items():
             add_x(self.inputs[i], self._numbers(index, length, self.starts[i].dtype))
@@ -306,12 +346,12 @@ class _Emitter:
             reverse=False,
             counted=trips is not None,
         )
-        made = dict(zip([*kept, *tables], found))
+        last = dict(zip([*kept, *tables], found))
         for i, (index, _) in tables.items():
-            made[i] = self._table_after(i, index, made[i], trips)
+            last[i] = self._table_after(i, index, last[i], trips)
         for i, index in self.counters.items():
-            made[i] = self._counter_after(i, index, length, trips)
-        return [made.get(i, self.starts[i]) for i in range(self.count)]
+            last[i] = self._counter_after(i, index, length, trips)
+        return [last.get(i, self.starts[i]) for i in range(self.count)]
 
     def _trips(self, length: Size) -> Optional[Value]:
         """The number of iterations, int32 [], where it depends on data."""
@@ -325,19 +365,26 @@ class _Emitter:
     def _numbers(self, index: _Index, length: Size, dtype: str) -> Value:
         return counted(self.b, length, index.step, dtype, index.first)
 
-    def _rows(self, table: Value, index: _Index, length: Size) -> Optional[Value]:
-        """The rows of a table that the iterations read; None if some do not exist."""
-        count = table.shape[0]
-        if count == length and index == _Index(0, 1):
+    def _elements(self, table: Value, node: Node, length: Size) -> Optional[Value]:
+        """What the iterations read of a table along an axis, stacked; None if it is not known."""
+        axis = node.attrs["axis"]
+        order = (axis, *(other for other in range(table.type.rank) if other != axis))
+        whole = table.shape[axis] == length and self._index(node.inputs[1]) == _Index(0, 1)
+        positions = None
+        if not whole:
+            if not isinstance(length, int) or not isinstance(table.shape[axis], int):
+                return None
+            positions = self._positions(node.inputs[1], length)
+            if positions is None or positions.min() < 0 or positions.max() >= table.shape[axis]:
+                return None
+            whole = np.array_equal(positions, np.arange(table.shape[axis]))
+        if order != tuple(range(table.type.rank)):
+            table = self.b.op("transpose", table, permutation=order)
+        if whole:
             return table
-        if not isinstance(length, int) or not isinstance(count, int):
-            return None
-        last = index.first + index.step * (length - 1)
-        if not (0 <= index.first < count and 0 <= last < count):
-            return None
-        if index.step == 1:
-            return _cut(self.b, table, index.first, length)
-        positions = index.first + index.step * np.arange(length)
+        assert positions is not None and isinstance(length, int)
+        if np.array_equal(positions, positions[0] + np.arange(length)):
+            return _cut(self.b, table, int(positions[0]), length)
         return self.b.op("gather", table, self.b.constant(positions), axis=0, batch_dims=0)
 
     def _written(self, i: int, length: Size) -> Optional[tuple[_Index, Value]]:
@@ -420,8 +467,16 @@ def _terms(value: Value) -> list[Value]:
     return [value]
 
 
-def _is_row(attrs: dict[str, int], index: Value) -> bool:
-    return not (attrs["axis"] or attrs["batch_dims"] or index.type.rank)
+def _is_element(node: Node) -> bool:
+    """Whether a node reads at one position of an axis."""
+    if node.op != "gather" or node.attrs["batch_dims"] or not node.output.type.is_bounded:
+        return False
+    return node.inputs[1].shape in ((), (1,))
+
+
+def _counter(emitter: _Emitter, value: Value) -> Optional[_Index]:
+    inputs = emitter.inputs
+    return emitter.counters.get(inputs.index(value)) if value in inputs else None
 
 
 def _is_read(graph: Graph, value: Value) -> bool:

@@ -172,6 +172,18 @@ def lists_that_grow_and_that_a_branch_writes(x):
     return with_gradients(loop(x), w)
 
 
+@in_both_versions(*MASKED)
+def elements_of_any_axis(x, lengths):
+    """Read at the counter of a loop that the longest row ends, and at places that repeat."""
+    w = weight("w", WIDTH, WIDTH)
+
+    def body(t, y):
+        return t + 1, tf.tanh((y + x[:, t] + x[:, 3 - t // 2]) @ w)
+
+    most = tf.reduce_max(lengths)
+    return with_gradients(tf.while_loop(lambda t, _: t < most, body, [0, x[:, 0]])[1], w, x)
+
+
 @in_both_versions(*BATCHES)
 def dropout_in_a_loop(x):
     def body(i, y):
@@ -193,6 +205,7 @@ def test_steps_with_loops_are_those_of_tensorflow(control_flow, build, batches):
         (a_scan, BATCHES[0]),
         (a_scan_backwards_without_a_start, BATCHES[0]),
         (rows_of_their_own_lengths, MASKED[0]),
+        (elements_of_any_axis, MASKED[0]),
     ],
 )
 def test_a_counted_loop_is_a_scan(control_flow, build, batch):
