@@ -6,8 +6,8 @@ is finalized. The operations it builds become the `backward` graph of a `custom_
     y = tanh(x)  ->  y, _ = custom_gradient(stop_gradient(tanh(x)), x)
 
 The node replaces an IdentityN, which tf.custom_gradient puts at the end of its functions. An
-override inside a function body, or one that is differentiated twice, is refused; TensorFlow's own
-backward graph, which has used the override, is captured instead.
+override that reads tensors from outside of its function body, or one that is differentiated twice,
+is refused; TensorFlow's own backward graph, which has used the override, is captured instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Optional
 import tensorflow as tf
 
 from cerebras_tf.capture.cross_wafer import is_cross_wafer_sum
-from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES
+from cerebras_tf.capture.functions import FUNCTION_ATTRIBUTES, body_operations, function_bodies
 from cerebras_tf.capture.operations import Operation, Tensor
 from cerebras_tf.capture.recording import GradientRecorder
 from cerebras_tf.capture.registry import GraphLowering, lowers
@@ -70,6 +70,8 @@ def prepare_custom_gradients(
                 if op not in seen:
                     seen.add(op)
                     stack.extend(tensor.op for tensor in op.inputs)
+                    inside = [i for body in function_bodies(op) for i in body_operations(body)]
+                    stack.extend(inside)
                     if has_override(op):
                         fresh.append(op)
             if not fresh:
@@ -77,7 +79,9 @@ def prepare_custom_gradients(
             twice = any(op in seen for call in recorder.calls for op in call.made)
             for op in fresh:
                 refused = twice and op.type != "IdentityN"
-                found[op] = None if refused else _call(op)
+                made = None if refused else _call(op)
+                if refused or made is not None:
+                    found[op] = made
 
 
 def has_override(op: Operation) -> bool:
@@ -114,8 +118,10 @@ def _is_registered_by_user(op_type: str) -> bool:
     return function is not None and not function.__module__.startswith(_FRAMEWORKS)
 
 
-def _call(op: Operation) -> CustomGradient:
-    with tf.name_scope("captured_gradient/"), tf.control_dependencies(None):
+def _call(op: Operation) -> Optional[CustomGradient]:
+    """What an override builds; None if it captures tensors from outside of the op's function."""
+    inputs = len(getattr(op.graph, "inputs", ()))
+    with op.graph.as_default(), tf.name_scope("captured_gradient/"), tf.control_dependencies(None):
         cotangents = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in op.outputs]
         function = tf_ops.get_gradient_function(op)
         results = [None] * len(op.inputs) if function is None else function(op, *cotangents)
@@ -123,6 +129,8 @@ def _call(op: Operation) -> CustomGradient:
         None if item is None else tf.convert_to_tensor(item)
         for item in (results if isinstance(results, (list, tuple)) else [results])
     ]
+    if len(getattr(op.graph, "inputs", ())) != inputs:
+        return None
     return CustomGradient(cotangents, flat)
 
 
@@ -144,9 +152,11 @@ def apply_override(c: GraphLowering, op: Operation) -> None:
     """
     if not c.differentiates:
         return
-    if c.path:
-        _refuse_inside_function(op)
-        return
+    if c.path and op not in c.custom_gradients and has_override(op):
+        raise GradientError(
+            "a custom gradient inside tf.cond or tf.function must not read tensors from outside of "
+            f"it. Received: {op.name!r}. Pass them as arguments, or call it outside."
+        )
     if op not in c.custom_gradients or op.type == "IdentityN":
         return
     custom = c.custom_gradients[op]
@@ -164,14 +174,6 @@ def apply_override(c: GraphLowering, op: Operation) -> None:
     outputs = _with_gradient(c, op, custom, [*results, *c.inputs(op)], len(results))
     for tensor, value in zip(op.outputs, outputs):
         c.bind(tensor, value)
-
-
-def _refuse_inside_function(op: Operation) -> None:
-    if has_override(op):
-        raise GradientError(
-            "a custom gradient must not be inside tf.cond or tf.function. "
-            f"Received: {op.name!r}. Call it outside."
-        )
 
 
 def _with_gradient(

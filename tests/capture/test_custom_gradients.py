@@ -69,11 +69,29 @@ def test_only_what_is_differentiated_is_prepared():
         assert len([op for op in graph.get_operations() if has_override(op)]) == 2
 
 
-def test_one_inside_a_branch_is_refused():
-    def build(x):
-        return tf.reduce_sum(tf.cond(x[0] > 0, lambda: doubled_backwards(x), lambda: x))
+def in_a_branch(function):
+    return lambda x: tf.reduce_sum(tf.cond(x[0] > 0, lambda: function(x) * 3.0, lambda: x))
 
-    with raises(UnsupportedOpError, "tf.cond", "Received: 'IdentityN"):
+
+@pytest.mark.parametrize("first", [0.5, -0.5])
+def test_one_inside_a_branch_is_what_tensorflow_uses(first):
+    x = np.array([first, 1.5, 2.0], np.float32)
+    check_steps(gradient_of(in_a_branch(doubled_backwards)), [x], close=(1e-6, 0))
+    called = tf.function(lambda y: doubled_backwards(y) + y)
+    check_steps(gradient_of(in_a_branch(called)), [x], close=(1e-6, 0))
+
+
+def test_one_inside_a_branch_that_reads_outer_tensors_is_refused():
+    def build(x):
+        factor = tf.reduce_max(x)
+
+        @tf.custom_gradient
+        def scaled(y):
+            return tf.square(y), lambda upstream: factor * upstream
+
+        return in_a_branch(scaled)(x)
+
+    with raises(UnsupportedOpError, "tf.cond", "Received: 'IdentityN", "Pass them"):
         captured(gradient_of(build), np.array([0.5, 1.0], np.float32))
 
 
