@@ -123,7 +123,7 @@ def _joined(b: Builder, parts: list[Value]) -> list[Value]:
         end: Size = 0
         while len(following := [x for start, x, _ in found if start == end]) == 1:
             size = following[0].shape[axis]
-            if not size:
+            if size is None or size == 0:
                 break
             ordered += following
             end += size
