@@ -10,6 +10,8 @@ from cerebras_tf import CerebrasEstimator, CSRunConfig
 from cerebras_tf.errors import UnsupportedOpError
 from cerebras_tf.frontend import program_source
 from cerebras_tf.frontend.program_source import CompilingSource
+from tests.e2e import both_sides
+from tests.e2e.public_style import network, regression
 
 pytestmark = pytest.mark.tf
 v1 = tf.compat.v1
@@ -121,3 +123,13 @@ def test_numbers_of_gathered_rows_are_read_in_front_of_the_boundary_too(tmp_path
         found[use_cs] = estimator.get_variable_value("table")
     assert not np.allclose(found[False], 1.0)
     np.testing.assert_allclose(found[True], found[False], rtol=1e-4, atol=1e-6)
+
+
+def test_a_loop_whose_iterations_have_no_bound_trains_as_on_the_host(tmp_path):
+    def model(features, labels, mode):
+        scores = tf.squeeze(network(features["x"]), -1)
+        is_small = lambda x: tf.reduce_sum(tf.abs(x)) < 90.0  # noqa: E731
+        scaled = tf.while_loop(is_small, lambda x: [2.0 * x], [scores])[0]
+        return regression(mode, scaled, labels)
+
+    both_sides.check(model, tmp_path)
