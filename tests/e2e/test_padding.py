@@ -268,6 +268,7 @@ def test_padding_kept_by_attention_or_gradients_is_logged_and_refused(
 ):
     with pytest.raises(ConfigError, match=f"^use_vsl: .*{reason}"):
         train(model_fn, sentences(), tmp_path, use_cs=True, use_vsl=True)
+    caplog.clear()
     with caplog.at_level(logging.INFO, "tensorflow"):
         train(model_fn, sentences(), tmp_path, use_cs=True, steps=1)
     lines = [text for text in caplog.messages if "padding is not removed" in text]
