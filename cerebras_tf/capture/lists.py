@@ -133,9 +133,9 @@ def _scatter_into(c: GraphLowering, op: Operation) -> Sequence[Value]:
     return [_written(c, op.inputs[0], c.value(op.inputs[2]), c.value(op.inputs[1]))]
 
 
-@lowers("TensorListLength")
+@lowers("TensorListLength", "TensorArraySizeV3")
 def _length(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    count = c.value(op.inputs[0]).shape[0]
+    count = c.value(op.inputs[-1]).shape[0]
     if count is None:
         raise UnsupportedOpError("the number of elements of a list must be known.")
     return [counts(c.b, count, "int32")]
@@ -208,11 +208,3 @@ def _array_read(c: GraphLowering, op: Operation) -> Sequence[Value]:
 @lowers("TensorArrayWriteV3")
 def _array_write(c: GraphLowering, op: Operation) -> Sequence[Value]:
     return [_written(c, op.inputs[3], c.value(op.inputs[1]), c.value(op.inputs[2]))]
-
-
-@lowers("TensorArraySizeV3")
-def _array_size(c: GraphLowering, op: Operation) -> Sequence[Value]:
-    count = c.value(op.inputs[1]).shape[0]
-    if count is None:
-        raise UnsupportedOpError("the number of elements of a list must be known.")
-    return [counts(c.b, count, "int32")]

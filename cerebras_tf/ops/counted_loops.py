@@ -418,11 +418,11 @@ class _Emitter:
             assert isinstance(length, int)
             backwards = b.constant(np.arange(length)[::-1].copy())
             ys = b.op("gather", ys, backwards, axis=0, batch_dims=0)
-        if length == count and (trips is None or _is_zero(before)):
+        if length == count and (trips is None or is_zero(before)):
             return ys
         assert isinstance(length, int) and isinstance(count, int)
         first = index.first if index.step > 0 else index.first - length + 1
-        if trips is not None and not _is_zero(before):
+        if trips is not None and not is_zero(before):
             numbers = np.arange(length)[:: index.step].astype(np.int32)
             written = b.op("less", b.constant(numbers), trips)
             written = b.op("reshape", written, shape=(length,) + (1,) * (ys.type.rank - 1))
@@ -486,7 +486,8 @@ def _is_read(graph: Graph, value: Value) -> bool:
     )
 
 
-def _is_zero(value: Value) -> bool:
+def is_zero(value: Value) -> bool:
+    """Whether a value is known to consist of zeros."""
     while value.node is not None and value.node.op in ("broadcast_to", "reshape", "identity"):
         value = value.node.inputs[0]
     return value.constant is not None and not np.any(value.constant)

@@ -17,6 +17,7 @@ from typing import Optional
 from cerebras_tf.ir import Graph, Node, Shape, TensorType, Value
 from cerebras_tf.ir.binding import copy_graph
 from cerebras_tf.ops import Builder, draws, lookup
+from cerebras_tf.ops.counted_loops import is_zero
 from cerebras_tf.ops.loops import Operands
 from cerebras_tf.ops.shape import reshape
 from cerebras_tf.passes.merge_common import merge_common
@@ -215,7 +216,7 @@ class _Scan:
                 b: Builder, make: Callable[[Builder], Value] = make, start: Value = start
             ) -> Value:
                 found = make(b)
-                return found if _is_zero(start) else b.op("add", start, found)
+                return found if is_zero(start) else b.op("add", start, found)
 
             self.after[outputs[0]] = total
             changed = True
@@ -374,9 +375,3 @@ def _before(values: list[Value]) -> set[Value]:
             found.add(value)
             stack.extend(value.node.inputs if value.node is not None else ())
     return found
-
-
-def _is_zero(value: Value) -> bool:
-    while value.node is not None and value.node.op in ("broadcast_to", "reshape"):
-        value = value.node.inputs[0]
-    return value.constant is not None and not value.constant.any()
